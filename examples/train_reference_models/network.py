@@ -1,0 +1,106 @@
+"""The Llama architecture in torch, small: what llama.cpp runs as ``general.architecture = llama``.
+
+RoPE rotates neighbouring pairs (interleaved), as llama.cpp's ``llama`` expects. The parameter names below are what
+``export.py`` maps to GGUF tensor names.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+NORM_EPS = 1e-5
+ROPE_BASE = 10_000.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one model."""
+
+    num_tokens: int
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    context: int = 1024
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the sizes as plain data, for a checkpoint."""
+        return asdict(self)
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square layer norm with a learned scale."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return F.rms_norm(x, (x.shape[-1],), self.weight, NORM_EPS)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of the last axis by the angle of their position."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+class Block(nn.Module):
+    """Attention, then a gated feed-forward net, each on a normed residual stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width, hidden = shape.width, shape.hidden
+        self.heads = shape.heads
+        self.attn_norm, self.ffn_norm = RmsNorm(width), RmsNorm(width)
+        self.attn_q, self.attn_k, self.attn_v, self.attn_output = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
+        self.ffn_gate, self.ffn_up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.ffn_down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """(B, T, width) -> (B, T, width), causal."""
+        batch, length, width = x.shape
+        y = self.attn_norm(x)
+        q, k, v = (
+            m(y).view(batch, length, self.heads, -1).transpose(1, 2) for m in (self.attn_q, self.attn_k, self.attn_v)
+        )
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.attn_output(y)
+        y = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
+
+
+class Llama(nn.Module):
+    """Token ids in, logits out."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token_embd = nn.Embedding(shape.num_tokens, shape.width)
+        self.blk = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.output_norm = RmsNorm(shape.width)
+        self.output = nn.Linear(shape.width, shape.num_tokens, bias=False)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02 if p is self.token_embd.weight else 1 / math.sqrt(p.shape[1]))
+        head = shape.width // shape.heads
+        angles = torch.outer(torch.arange(shape.context).float(), ROPE_BASE ** (-torch.arange(0, head, 2) / head))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V)."""
+        length = ids.shape[1]
+        x = self.token_embd(ids)
+        for block in self.blk:
+            x = block(x, self.cos[:length], self.sin[:length])
+        return self.output(self.output_norm(x))

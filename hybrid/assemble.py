@@ -1,0 +1,147 @@
+"""The composition root: settings in, running objects out. The only file that knows the bundled models by name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+from anyio.from_thread import start_blocking_portal
+from pydantic import SecretStr
+
+from hybrid.cloud import Capabilities, Cloud
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.config import Settings, load
+from hybrid.engine import Engine, Worker
+from hybrid.engine.llama import Weights
+from hybrid.errors import Unreachable
+from hybrid.run import AsyncClient, Client, Local
+from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
+
+MODELS = Path(__file__).parent / "models"
+BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
+# What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
+PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
+STUB_STARTS_WITHIN_S = 60.0
+
+
+def open(**flags: object) -> Opening:  # noqa: A001  (hybrid.open is the front door's name)
+    """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
+
+    Flags are the fields of ``hybrid.config.Settings``; what is not given comes from ``HYBRID_*`` variables, then
+    ``hybrid.toml``, then the defaults: the bundled pair, the large model behind a server started for it.
+
+    Raises UsageError at once for settings that cannot be; EngineError on entering where the local model cannot be used.
+    """
+    return Opening(load(**flags))
+
+
+class Opening:
+    """A client that is about to be opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Check what can be checked without opening anything."""
+        self._settings = settings
+        self._price = Price.parse(settings.price) if settings.price else None
+        self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
+        self._stack = AsyncExitStack()
+        self._blocking = ExitStack()
+
+    async def __aenter__(self) -> AsyncClient:
+        """Load the local model; the cloud is reached at the first question that needs it."""
+        try:
+            return await self._open(self._stack)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close everything, the bundled server included."""
+        await self._stack.aclose()
+
+    def __enter__(self) -> Client:
+        """Open on an event loop of its own, in a thread."""
+        portal = self._blocking.enter_context(start_blocking_portal())
+        try:
+            return Client(self._blocking.enter_context(portal.wrap_async_context_manager(self)), portal)
+        except BaseException:
+            self._blocking.close()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close everything and the loop."""
+        self._blocking.close()
+
+    async def _open(self, stack: AsyncExitStack) -> AsyncClient:
+        settings = self._settings
+        worker = Worker("hybrid-engine")
+        stack.callback(worker.close)
+        path = settings.local or BUNDLED_LOCAL
+        weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers))
+        stack.callback(weights.close)
+        engine = await worker.do(lambda _: weights.context(settings.ctx, settings.threads))
+        stack.callback(engine.close)
+        account = Account(self._price, MemoryLedger(self._cap))
+
+        async def connect() -> tuple[Cloud, Capabilities]:
+            return await _connect(settings, engine, stack)
+
+        return AsyncClient(Local(engine, worker), connect, account, settings)
+
+
+async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
+    """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
+    key = os.environ.get(settings.api_key_env)
+    deadlines = Deadlines(settings.connect_timeout_s, settings.read_timeout_s, settings.request_timeout_s)
+    async with AsyncExitStack() as opened:
+        url = settings.cloud
+        if url is None:
+            url = await opened.enter_async_context(bundled_server())
+        endpoint = Endpoint(Wire(url, SecretStr(key) if key else None, deadlines), settings.cloud_model)
+        opened.push_async_callback(endpoint.aclose)
+        capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
+        stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
+        return endpoint, capabilities
+
+
+@asynccontextmanager
+async def bundled_server(model: Path = BUNDLED_CLOUD) -> AsyncIterator[str]:
+    """Serve a bundled model from a child process and yield its URL. The child ends with us, however we end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0", "--until-stdin-closes"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is ours to handle: the child ends when its standard input closes
+    )
+    try:
+        yield await _address(process)
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    line = b""
+    if process.stdout:
+        with contextlib.suppress(TimeoutError):
+            line = await asyncio.wait_for(process.stdout.readline(), STUB_STARTS_WITHIN_S)
+    before, found, url = line.decode().strip().partition("listening on ")
+    if before or not found:
+        msg = "the bundled server did not start"
+        raise Unreachable(msg, sent=False)
+    return url
+
+
+__all__ = ["Opening", "bundled_server", "open"]

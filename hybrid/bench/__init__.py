@@ -1,0 +1,1 @@
+"""Experiments: tasks, baselines, statistics."""

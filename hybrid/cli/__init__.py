@@ -1,0 +1,38 @@
+"""The command line: argv in, exit code out."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from hybrid.cli.ask import ask
+
+app = typer.Typer(
+    name="hybrid",
+    help="A small model writes on this machine; a large one in the cloud is asked only where it would disagree.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(ask)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hybrid {version('hybrid-llm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Take the options that belong to no command."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,136 @@
+"""``hybrid ask``: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from hybrid.cli.show import Screen
+from hybrid.config import CONFIG_FILE
+from hybrid.errors import CloudRefusal, EngineError, HybridError, UsageError
+from hybrid.run.events import TRACE_VERSION, Event, Finished, to_json
+
+EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_INTERRUPTED = 2, 3, 4, 130
+
+EPILOG = f"""
+Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
+the question. Settings may also stand in HYBRID_* variables or {CONFIG_FILE}; flags win.
+
+Examples:
+
+  hybrid ask "What is 47 + 86?"
+
+  echo "Sort 42 17 99 23." | hybrid ask - --policy greedy-exact
+
+  hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
+
+Exit codes: 0 answered (also when only the local model could), 2 usage, 3 local model unusable, 4 endpoint unusable,
+130 interrupted.
+"""
+
+
+def ask(
+    prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
+    local: Annotated[Path | None, typer.Option(help="GGUF file of the local model.", metavar="GGUF")] = None,
+    cloud: Annotated[str | None, typer.Option(help="Base URL of the endpoint.", metavar="URL")] = None,
+    cloud_model: Annotated[str | None, typer.Option(help="Model name at the endpoint.", metavar="M")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")
+    ] = None,
+    cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="kl (default), greedy-exact, paper, local or cloud.", metavar="P")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="KL tolerated before the cloud takes over, in nats; inf: all.", metavar="T")
+    ] = None,
+    strict: Annotated[bool | None, typer.Option("--strict", help="Judge by the KL interval's upper end.")] = None,
+    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question.", metavar="K")] = None,
+    lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with.", metavar="N")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 (default): always the most likely token.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens; 0: all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all draws.", metavar="S")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
+    raw: Annotated[
+        bool | None, typer.Option("--raw", help="No chat template: continue the prompt as it stands.")
+    ] = None,
+    offline: Annotated[bool | None, typer.Option("--offline", help="Send no request.")] = None,
+    ctx: Annotated[int | None, typer.Option(help="Local context in tokens.", metavar="N")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="llama.cpp threads; default: one core is left free.", metavar="N")
+    ] = None,
+    gpu_layers: Annotated[int | None, typer.Option(help="Layers to keep on a GPU; -1: all.", metavar="N")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every event to FILE, one JSON object a line.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Answer one question."""
+    flags = {k: v for k, v in locals().items() if k not in {"prompt", "as_json", "trace"} and v is not None}
+    try:
+        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))
+    except UsageError as error:
+        _fail(EXIT_USAGE, error)
+    except EngineError as error:
+        _fail(EXIT_ENGINE, error)
+    except CloudRefusal as error:
+        _fail(EXIT_CLOUD, error)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
+
+
+def _text(prompt: str) -> str:
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        _fail(EXIT_USAGE, UsageError("the prompt is empty"))
+    return text.rstrip("\n") if prompt == "-" else text
+
+
+async def _ask(prompt: str, flags: dict[str, Any], *, as_json: bool, trace: Path | None) -> None:
+    import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    with ExitStack() as files:
+        write = _tracer(files, trace)
+        screen = None if as_json else Screen()
+        async with hybrid.open(**flags) as client:
+            async for event in client.stream(prompt):
+                write(event)
+                if screen:
+                    screen.show(event)
+                elif isinstance(event, Finished):
+                    typer.echo(json.dumps(event.answer.to_json(), ensure_ascii=False))
+
+
+def _tracer(files: ExitStack, path: Path | None) -> Any:
+    if path is None:
+        return lambda _: None
+    try:
+        file = files.enter_context(path.open("w", encoding="utf-8"))
+    except OSError as error:
+        msg = f"--trace {path}: {error.strerror}"
+        raise UsageError(msg) from None
+    print(json.dumps({"trace": TRACE_VERSION}), file=file)
+
+    def write(event: Event) -> None:
+        print(json.dumps(to_json(event), ensure_ascii=False), file=file)
+
+    return write
+
+
+def _fail(code: int, error: HybridError) -> NoReturn:
+    typer.echo(f"hybrid: {error}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,77 @@
+"""Settings: flags before ``HYBRID_*`` variables before ``hybrid.toml`` in the working directory. Wires nothing.
+
+Every field is a flag of ``hybrid ask`` and a parameter of ``hybrid.open``; ``HYBRID_MAX_TOKENS=64`` and
+``max_tokens = 64`` say the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from hybrid.errors import UsageError
+
+CONFIG_FILE = "hybrid.toml"
+
+
+class Settings(BaseSettings):
+    """What a user may choose; None means: the bundled model, the preset's own value, no limit."""
+
+    model_config = SettingsConfigDict(env_prefix="HYBRID_", toml_file=CONFIG_FILE, extra="forbid", frozen=True)
+
+    local: Path | None = Field(None, description="GGUF file of the local model")
+    cloud: str | None = Field(None, description="base URL of the cloud endpoint")
+    cloud_model: str | None = Field(None, description="model name at the endpoint")
+    api_key_env: str = Field("HYBRID_API_KEY", description="environment variable that holds the endpoint's key")
+    price: str | None = Field(None, description="USD per million prompt/cached/completion tokens, or free")
+    cap: str | None = Field(None, description="most USD to spend")
+    policy: str = Field("kl", description="decoding policy")
+    threshold: float | None = Field(None, ge=0, description="nats of KL(cloud || local) that are tolerated; inf: all")
+    strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
+    span: int | None = Field(None, ge=1, le=256, description="tokens drafted before a question")
+    lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
+    max_tokens: int = Field(512, ge=1, description="most tokens in an answer")
+    temperature: float = Field(0.0, ge=0, allow_inf_nan=False, description="0: always the most likely token")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
+    top_k: int = Field(0, ge=0, description="0: all tokens")
+    seed: int = Field(0, ge=0, description="seed of all draws")
+    system: str | None = Field(None, description="system message")
+    raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
+    offline: bool = Field(default=False, description="send no request")
+    ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with")
+    threads: int | None = Field(None, ge=1, description="llama.cpp threads; default: one core is left free")
+    gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
+    cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
+    connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
+    read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
+    request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (no .env file is read)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: flags, environment, file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load(**flags: object) -> Settings:
+    """Read all sources; flags that are None were not given. Raises UsageError with one sentence."""
+    try:
+        return Settings(**{key: value for key, value in flags.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        msg = f"{name.replace('_', '-')}: {first['msg']}" + (
+            f", not {first['input']!r}" if first["type"] != "extra_forbidden" else ""
+        )
+        raise UsageError(msg) from None
+    except ValueError as error:  # a hybrid.toml that is not TOML
+        msg = f"{CONFIG_FILE}: {error}"
+        raise UsageError(msg) from None

@@ -1,0 +1,257 @@
+"""llama.cpp behind the engine port, through the C interface of llama-cpp-python.
+
+Only this room imports ``llama_cpp``. The high-level ``Llama`` class is passed over on purpose: it keeps scores for
+every position only with ``logits_all`` (5 GB at a 152k vocabulary and 8k context), reports a full context as a numpy
+error, and sorts the vocabulary in Python for log-probabilities.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import llama_cpp as ll
+import numpy as np
+
+from hybrid.engine.port import Cancelled, Interrupted, Logits, never
+from hybrid.engine.template import render_chat
+from hybrid.errors import ContextOverflow, EngineError, UsageError
+from hybrid.types import Ids, Message
+
+# A cancel is seen between chunks, so a chunk bounds how long it waits.
+CHUNK = 256
+# Rows one decode may return. llama.cpp sizes a buffer by it: at a 152k vocabulary 37.5 MiB, against 300 by default.
+MAX_ROWS = 32
+# Snapshots that let recurrent models step back; those without recurrent layers ignore it.
+SNAPSHOTS = 16
+_ERROR_LEVEL = 4
+
+
+def default_threads() -> int:
+    """One thread fewer than this process may use, at least one: llama.cpp spins while it waits for a missing core."""
+    return (
+        max(1, len(os.sched_getaffinity(0)) - 1)
+        if hasattr(os, "sched_getaffinity")
+        else max(1, (os.cpu_count() or 2) - 1)
+    )
+
+
+class _Log:
+    """Keeps llama.cpp quiet and remembers its last errors, for the one sentence of an EngineError."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self._callback = ll.llama_log_callback(self._take)  # llama.cpp keeps the pointer; so must we
+
+    def install(self) -> None:
+        """Take llama.cpp's messages over."""
+        ll.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _take(self, level: int, text: bytes, _: object) -> None:
+        if level == _ERROR_LEVEL:
+            self.errors = [*self.errors[-4:], text.decode("utf-8", "replace").strip()]
+
+
+_LOG = _Log()
+
+
+class Weights:
+    """A model file in memory: its tensors and its vocabulary. Contexts made from it share both."""
+
+    def __init__(self, path: str | Path, *, gpu_layers: int = 0) -> None:
+        """Load a GGUF file. Raises EngineError: missing, not GGUF, truncated or not loadable."""
+        self.path = Path(path)
+        _check_file(self.path)
+        _LOG.install()
+        ll.llama_backend_init()
+        params = ll.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        _LOG.errors.clear()
+        self._model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._model:
+            detail = next((e for e in _LOG.errors if "error loading model:" in e), "damaged or of an unknown kind")
+            msg = f"llama.cpp cannot load {self.path}: {detail.split('error loading model:')[-1].strip()}"
+            raise EngineError(msg)
+        self._vocab = ll.llama_model_get_vocab(self._model)
+        self.num_tokens = int(ll.llama_vocab_n_tokens(self._vocab))
+        self.end_ids = frozenset(i for i in range(self.num_tokens) if ll.llama_vocab_is_eog(self._vocab, i))
+        template = ll.llama_model_chat_template(self._model, None)
+        self._template = template.decode("utf-8") if template else None
+
+    def context(self, num_context: int = 0, threads: int | None = None) -> LlamaEngine:
+        """Open a cache of ``num_context`` tokens over these weights; 0: what the model was trained with."""
+        return LlamaEngine(self, num_context, threads or default_threads())
+
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
+        """Split text into ids."""
+        raw = text.encode()
+        buffer = (ll.llama_token * (len(raw) + 8))()
+        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), special, special)
+        if count < 0:
+            msg = "the text cannot be split into tokens"
+            raise UsageError(msg)
+        return tuple(buffer[:count])
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one token."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = ll.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def render(self, messages: Sequence[Message]) -> Ids:
+        """Render a conversation with the file's own chat template."""
+        if self._template is None:
+            msg = f"{self.path.name} has no chat template: use --raw to send the text as it stands"
+            raise UsageError(msg)
+        bos, eos = (self._name(ll.llama_vocab_bos(self._vocab)), self._name(ll.llama_vocab_eos(self._vocab)))
+        text = render_chat(self._template, bos, eos, messages)
+        raw = text.encode()
+        buffer = (ll.llama_token * (len(raw) + 8))()
+        # The template has written BOS where it belongs; control tokens in the text are the template's.
+        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), False, True)
+        return tuple(buffer[: max(count, 0)])
+
+    def _name(self, token: int) -> str:
+        return self.piece(token).decode("utf-8", "replace") if 0 <= token < self.num_tokens else ""
+
+    def close(self) -> None:
+        """Free the weights; every context over them must be closed before."""
+        if self._model:
+            ll.llama_model_free(self._model)
+            self._model = None
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        msg = f"there is no model file {path}"
+        raise EngineError(msg)
+    if not path.is_file():
+        msg = f"{path} is not a file"
+        raise EngineError(msg)
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            msg = f"{path} is not a GGUF file"
+            raise EngineError(msg)
+
+
+class LlamaEngine:
+    """One context: a cache over shared weights. Driven by one thread at a time."""
+
+    def __init__(self, weights: Weights, num_context: int, threads: int) -> None:
+        """Open the context. Raises EngineError where llama.cpp cannot (memory, an unsupported model)."""
+        params = ll.llama_context_default_params()
+        trained = int(ll.llama_model_n_ctx_train(weights._model))
+        params.n_ctx = num_context or trained
+        params.n_batch = params.n_ubatch = CHUNK
+        params.n_outputs_max = MAX_ROWS
+        params.n_threads = params.n_threads_batch = threads
+        params.swa_full = True  # a sliding window that forgets cannot be rewound
+        params.n_rs_seq = SNAPSHOTS
+        params.no_perf = True
+        _LOG.errors.clear()
+        self._ctx = ll.llama_init_from_model(weights._model, params)
+        if not self._ctx:
+            said = "; ".join(_LOG.errors)
+            msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {said}"
+            raise EngineError(msg)
+        self.weights = weights
+        self.num_context = int(ll.llama_n_ctx(self._ctx)) if num_context == 0 else num_context
+        self._memory = ll.llama_get_memory(self._ctx)
+        self._batch = ll.llama_batch_init(CHUNK, 0, 1)
+        self._ids: list[int] = []
+
+    def __repr__(self) -> str:
+        """Name the file and how full the cache is."""
+        return f"LlamaEngine({self.weights.path.name}, {len(self._ids)}/{self.num_context})"
+
+    @property
+    def num_tokens(self) -> int:
+        """V."""
+        return self.weights.num_tokens
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self.weights.end_ids
+
+    @property
+    def ids(self) -> Ids:
+        """What the cache holds."""
+        return tuple(self._ids)
+
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
+        """Split text into ids."""
+        return self.weights.tokenize(text, special=special)
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one token."""
+        return self.weights.piece(token)
+
+    def render(self, messages: Sequence[Message]) -> Ids:
+        """Render a conversation."""
+        return self.weights.render(messages)
+
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+        """Decode ``ids`` in chunks and return the last ``num_rows`` rows."""
+        if len(self._ids) + len(ids) > self.num_context:
+            total = len(self._ids) + len(ids)
+            msg = f"{total} tokens do not fit the context of {self.num_context}: raise --ctx or shorten the text"
+            raise ContextOverflow(msg)
+        rows = np.empty((num_rows, self.num_tokens), dtype=np.float32)
+        first_row, done, filled = len(ids) - num_rows, 0, 0
+        while done < len(ids):
+            if cancelled():
+                raise Interrupted
+            # A chunk holds tokens without rows, or at most MAX_ROWS with.
+            end = min(done + CHUNK, first_row) if done < first_row else min(done + MAX_ROWS, len(ids))
+            wanted = end - done if done >= first_row else 0
+            self._decode(ids[done:end], with_rows=wanted > 0)
+            if wanted:
+                scores = ll.llama_get_logits(self._ctx)
+                rows[filled : filled + wanted] = np.ctypeslib.as_array(scores, (wanted * self.num_tokens,)).reshape(
+                    wanted, self.num_tokens
+                )
+                filled += wanted
+            done = end
+        return rows
+
+    def _decode(self, ids: Ids, *, with_rows: bool) -> None:
+        batch, start = self._batch, len(self._ids)
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i] = token
+            batch.pos[i] = start + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = with_rows
+        status = ll.llama_decode(self._ctx, batch)
+        if status != 0:
+            msg = f"llama.cpp could not decode (status {status}): {'; '.join(_LOG.errors[-1:])}"
+            raise EngineError(msg)
+        self._ids += ids
+
+    def rewind(self, length: int) -> None:
+        """Forget all but ``length`` tokens. A model that cannot step back (recurrent layers) reads them again."""
+        if length >= len(self._ids):
+            return
+        kept = tuple(self._ids[:length])
+        if ll.llama_memory_seq_rm(self._memory, 0, length, -1):
+            del self._ids[length:]
+            return
+        ll.llama_memory_clear(self._memory, True)
+        self._ids.clear()
+        if kept:
+            self.extend(kept, num_rows=0)
+
+    def close(self) -> None:
+        """Free the context; the weights stay."""
+        if self._ctx:
+            ll.llama_batch_free(self._batch)
+            ll.llama_free(self._ctx)
+            self._ctx = None

@@ -1,0 +1,42 @@
+"""One owner thread per engine: llama.cpp contexts crash or freeze when two threads meet in them.
+
+The law: at most one piece of work runs at a time, and a caller that is cancelled returns only once its work has stopped
+(``tests/engine/test_worker.py``), so whoever comes next finds the engine at rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from hybrid.engine.port import Cancelled
+
+T = TypeVar("T")
+
+
+class Worker:
+    """A thread that does one thing after another."""
+
+    def __init__(self, name: str) -> None:
+        """Name the thread, for debuggers."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def do(self, work: Callable[[Cancelled], T]) -> T:
+        """Run ``work`` on the thread; it is told through its argument when the caller no longer wants it."""
+        stop = threading.Event()
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work, stop.is_set)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # seen, so that nobody reports it as lost
+            raise
+
+    def close(self) -> None:
+        """Wait for what runs and end the thread."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,83 @@
+"""What can go wrong, and whose fault it is.
+
+    HybridError
+    ├── UsageError            the question or the settings: mend them and ask again
+    │   └── ContextOverflow   the text does not fit the local model's context
+    ├── EngineError           the local model cannot be used
+    └── CloudError
+        ├── CloudRefusal      settings the cloud will never accept: an answer is not begun on them
+        │   ├── AccessDenied, ModelNotFound, NotAnApi, TlsFailure
+        │   └── VocabularyMismatch, MissingCapability
+        └── CloudFailure      the cloud's bad day: the local model answers
+            ├── Unreachable   no (whole) reply came
+            └── BadReply      a reply came that cannot be believed
+
+Every message is one sentence for the person who can act on it, and none holds a key.
+"""
+
+from __future__ import annotations
+
+
+class HybridError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class UsageError(HybridError):
+    """The question or the settings cannot be honoured."""
+
+
+class ContextOverflow(UsageError):
+    """The text does not fit the local model's context."""
+
+
+class EngineError(HybridError):
+    """The local model cannot be used: missing, damaged, or not able to do what is needed."""
+
+
+class CloudError(HybridError):
+    """The remote side. ``sent`` is False where the request cannot have left, so that nothing was charged."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        """Take the sentence, and whether the request may have arrived."""
+        super().__init__(message)
+        self.sent = sent
+
+
+class CloudRefusal(CloudError):
+    """Nothing will change by trying again: the settings are wrong for this endpoint."""
+
+
+class AccessDenied(CloudRefusal):
+    """401 or 403."""
+
+
+class ModelNotFound(CloudRefusal):
+    """The endpoint does not serve that model."""
+
+
+class NotAnApi(CloudRefusal):
+    """A page or something else that is not JSON came back."""
+
+
+class TlsFailure(CloudRefusal):
+    """The endpoint's certificate could not be verified."""
+
+
+class VocabularyMismatch(CloudRefusal):
+    """The two models do not number their tokens alike."""
+
+
+class MissingCapability(CloudRefusal):
+    """The endpoint cannot do what the policy needs."""
+
+
+class CloudFailure(CloudError):
+    """The cloud failed now; the answer goes on locally."""
+
+
+class Unreachable(CloudFailure):
+    """No reply, or half of one."""
+
+
+class BadReply(CloudFailure):
+    """A reply that cannot be believed: null rows, NaN, too few rows, probabilities above one."""

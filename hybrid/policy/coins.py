@@ -1,0 +1,41 @@
+"""Coins: the only randomness of decoding, as a port, so that whole answers can be enumerated and repeated.
+
+A coin takes probabilities and returns an index. The seeded one is keyed by (seed, position, role, rejections so far):
+keyed by position alone, a position drafted again after a rejection would meet the coin that was rejected there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from hybrid.prob import Floats
+
+
+class Toss(NamedTuple):
+    """What a toss is for."""
+
+    position: int
+    role: str
+    rejections: int
+
+
+Coin: TypeAlias = Callable[[Floats, Toss], int]
+
+
+class SeededCoin:
+    """The same toss of the same seed always falls alike, on every machine."""
+
+    def __init__(self, seed: int) -> None:
+        """Take any integer."""
+        self._seed = seed
+
+    def __call__(self, probs: Floats, toss: Toss) -> int:
+        """Return an index drawn from ``probs``, shape (V,). An index of probability 0 is never drawn."""
+        key = f"{self._seed}/{toss.position}/{toss.role}/{toss.rejections}".encode()
+        uniform = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big") / 2**56
+        ladder = np.cumsum(probs)
+        return int(np.searchsorted(ladder, uniform * ladder[-1], side="right"))

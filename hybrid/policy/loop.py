@@ -1,0 +1,206 @@
+"""The loop: every decoding rule is this generator with a few small choices (``Policy``).
+
+It yields requests and is sent replies; it calls no model, opens no connection, reads no clock and tosses no coin of
+its own. So a policy can be driven by hand, enumerated and replayed, and cannot spend money behind the ledger's back.
+
+Laws, each enumerated over the whole loop on a 3-token vocabulary in ``tests/policy/test_loop.py``: ``greedy-exact``
+gives the target's text; with a cloud that never answers, or stops answering at any request, every policy finishes with
+the local model's text from there on; every answer ends, whatever the cloud says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, TypeVar
+
+from hybrid.policy.gates import NEVER, Gate
+from hybrid.policy.judges import Judge, Verdict
+from hybrid.policy.requests import (
+    Check,
+    Draft,
+    Drafted,
+    Emit,
+    Going,
+    Held,
+    Over,
+    Refused,
+    Reply,
+    Request,
+    Scored,
+    Span,
+    Unreachable,
+    Write,
+    Wrote,
+    ids,
+)
+from hybrid.prob import kl_divergence
+from hybrid.types import Divergence, Ids
+
+T = TypeVar("T")
+Asking: TypeAlias = Generator[Request, Reply, T]
+Need: TypeAlias = Literal["score", "write"]
+Back: TypeAlias = Callable[[Divergence], bool]
+"""Whether a divergence means that the two models agree."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A decoding rule as data.
+
+    ``span``: tokens drafted before a question. ``gate``: keep, check or write, from local signals. ``scope``: how many
+    trailing tokens a check judges (None: all; 0: none, only the row after); those before are shown unchecked, at once.
+    ``bonus``: the row after a kept span may give one more token. ``hold``: tokens the cloud writes after a rejection
+    before it is asked whether to hand back (0: only the recovered one); doubled while it keeps the pen if there is a
+    ``back``, which says which divergences mean agreement, ``patience`` of them in a row. ``lead``: tokens the cloud
+    opens with.
+    """
+
+    name: str
+    span: int
+    gate: Gate
+    judge: Judge | None = None
+    scope: int | None = None
+    bonus: bool = False
+    hold: int = 0
+    back: Back | None = None
+    patience: int = 1
+    lead: int = 0
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the endpoint must be able to do."""
+        score: set[Need] = {"score"} if self.judge else set()
+        write: set[Need] = {"write"} if self.hold or self.lead else set()
+        return frozenset(score | write)
+
+
+@dataclass
+class _Progress:
+    """Where the answer stands. ``rejections`` keys the coins."""
+
+    at: Ids = ()
+    over: bool = False
+    rejections: int = 0
+
+
+def decode(policy: Policy) -> Asking[None]:
+    """Write one answer under ``policy``, from its first token to Over."""
+    here = _Progress()
+    if policy.lead:
+        yield from _write(replace(policy, back=None), here, policy.lead, "the cloud opens the text")
+    mute = False
+    while not here.over:
+        before = len(here.at)
+        if mute:
+            # A round that showed nothing is followed by one ungated local token: every answer ends.
+            yield from _emit(here, (yield from _draft(Draft(here.at, 1, NEVER, rejections=here.rejections))).span)
+        else:
+            yield from _round(policy, here)
+        mute = len(here.at) == before
+
+
+def _round(policy: Policy, here: _Progress) -> Asking[None]:
+    """Draft a span, settle it, and let the cloud write where it was turned down."""
+    drafted = yield from _draft(
+        Draft(here.at, policy.span, policy.gate, after=_wants_after(policy), rejections=here.rejections)
+    )
+    if drafted.call != "check" or policy.judge is None:
+        yield from _emit(here, drafted.span)
+        if drafted.call == "write" and not here.over:
+            yield from _write(policy, here, policy.hold, "the local model is in doubt")
+        return
+    free = 0 if policy.scope is None else max(0, len(drafted.span) - policy.scope)
+    yield from _emit(here, drafted.span[:free])
+    if here.over:
+        return
+    verdict = yield from _check(policy, policy.judge, here, replace(drafted, span=drafted.span[free:]))
+    yield from _emit(here, verdict.kept + ((verdict.then,) if verdict.then else ()))
+    if verdict.rejected:
+        here.rejections += 1
+        if policy.hold and not here.over:
+            yield from _write(policy, here, policy.hold, verdict.why or "")
+
+
+def _wants_after(policy: Policy) -> bool:
+    return policy.judge is not None and not policy.bonus
+
+
+def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> Asking[Verdict]:
+    """One question about a span. Without an answer the span stands, unchecked: the local model goes on."""
+    reply = yield Check(here.at, drafted.span, after=policy.bonus or drafted.after is not None)
+    match reply:
+        case Scored(rows):
+            return judge(drafted.span[: len(rows)], rows, drafted.after, policy.bonus)
+        case Refused() | Unreachable():
+            return Verdict(drafted.span)
+        case _:
+            raise _out_of_turn(reply)
+
+
+def _write(policy: Policy, here: _Progress, limit: int, why: str) -> Asking[None]:
+    """Let the cloud write ``limit`` tokens, or in blocks that double until the two models agree again."""
+    calm, told = 0, False
+    while not here.over:
+        start = len(here.at)
+        reached = yield from _write_block(policy, here, limit, None if told else why, calm)
+        if reached is None or len(here.at) == start or policy.back is None or reached >= policy.patience:
+            return
+        calm, told, limit = reached, True, 2 * limit
+
+
+def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, calm: int) -> Asking[int | None]:
+    """One request, read to its end: its tokens are paid for, and only a request that ends by itself tells its cost.
+
+    Returns how many tokens in a row the two models agreed on at its end; None if the cloud did not answer.
+    """
+    while limit > 0 and not here.over:
+        reply = yield Write(here.at, limit, along=policy.back is not None)
+        match reply:
+            case Wrote(span, ended):
+                span = tuple(_measured(held) for held in span)
+                if span and why:
+                    span, why = (replace(span[0], why=why), *span[1:]), None
+                yield from _emit(here, span)
+                calm = _calm(policy.back, span, calm)
+                limit = 0 if ended else limit - len(span)
+            case Refused() | Unreachable():
+                return None
+            case _:
+                raise _out_of_turn(reply)
+    return calm
+
+
+def _measured(held: Held) -> Held:
+    if held.cloud is None or held.local is None:
+        return held
+    return replace(held, kl=kl_divergence(held.cloud, held.local))
+
+
+def _calm(back: Back | None, span: Span, calm: int) -> int:
+    """How many written tokens in a row the two models agreed on."""
+    for held in span:
+        agreed = back is not None and held.kl is not None and back(held.kl)
+        calm = calm + 1 if agreed else 0
+    return calm
+
+
+def _draft(request: Draft) -> Asking[Drafted]:
+    reply = yield request
+    if not isinstance(reply, Drafted):
+        raise _out_of_turn(reply)
+    return reply
+
+
+def _emit(here: _Progress, tokens: Span) -> Asking[None]:
+    if not tokens:
+        return
+    reply = yield Emit(tokens)
+    if not isinstance(reply, Going | Over):
+        raise _out_of_turn(reply)
+    here.at += ids(tokens)
+    here.over = isinstance(reply, Over)
+
+
+def _out_of_turn(reply: Reply) -> TypeError:
+    return TypeError(f"{type(reply).__name__} does not answer what was asked")

@@ -1,0 +1,145 @@
+"""Next-token distributions: known in full, or through their top k.
+
+What belongs here: the two values every other file of this room computes on, and the checks that make them worth
+computing on. Natural logarithms throughout. V is the vocabulary, K the length of a top-k list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.errors import BadReply
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Below this a server means "not in my list" (-9999 in vLLM, -3.4e38 in llama-server), never a probability.
+CENSORED = -1000.0
+# A float32 log-softmax sums to one within 1e-5; what is above this is not rounding.
+SUM_SLACK = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A distribution over the whole vocabulary, as log-probabilities of shape (V,)."""
+
+    logprobs: Floats
+
+    @classmethod
+    def from_logits(cls, logits: NDArray[np.floating]) -> Dense:
+        """Normalise raw scores of shape (V,), in float64 whatever they came in."""
+        scores = logits.astype(np.float64)
+        scores -= scores.max()
+        scores -= np.log(np.exp(scores).sum())
+        return cls(scores)
+
+    @classmethod
+    def from_probs(cls, probs: Floats) -> Dense:
+        """Take probabilities of shape (V,) that sum to one; zeros are allowed."""
+        with np.errstate(divide="ignore"):
+            return cls(np.log(np.asarray(probs, dtype=np.float64)))
+
+    @cached_property
+    def probs(self) -> Floats:
+        """Probabilities, shape (V,)."""
+        return np.exp(self.logprobs)
+
+    @property
+    def num_tokens(self) -> int:
+        """V."""
+        return int(self.logprobs.shape[0])
+
+    @cached_property
+    def best(self) -> int:
+        """The most likely token; the lowest id on a tie, as llama.cpp's greedy sampler."""
+        return int(self.logprobs.argmax())
+
+    def entropy(self) -> float:
+        """Shannon entropy in nats.
+
+        >>> round(Dense.from_probs(np.array([0.5, 0.5, 0.0])).entropy(), 6)
+        0.693147
+        """
+        probs = self.probs
+        return float(-np.sum(probs[probs > 0] * self.logprobs[probs > 0]))
+
+    def top(self, num_tokens: int) -> list[tuple[int, float]]:
+        """Return the ``num_tokens`` likeliest tokens (or all) with log-probabilities, best first, ties by id."""
+        count = min(num_tokens, self.num_tokens)
+        threshold = np.partition(self.logprobs, -count)[-count]
+        candidates = np.flatnonzero(self.logprobs >= threshold)
+        order = candidates[np.argsort(-self.logprobs[candidates], kind="stable")][:count]
+        return [(int(i), float(self.logprobs[i])) for i in order]
+
+
+@dataclass(frozen=True, eq=False)
+class TopK:
+    """What an endpoint shows of a distribution: some ids with their log-probabilities, and a cap on all others.
+
+    ``ids`` and ``logprobs`` have shape (A,): the top-k list, best first, and possibly the actual token after it.
+    ``cap`` is the smallest probability *of the top-k list*: no other token is more likely than that. The appended
+    actual token tells its own probability and nothing about the rest, so it does not lower the cap.
+    """
+
+    ids: Ints
+    logprobs: Floats
+    cap: float
+
+    @classmethod
+    def from_lists(cls, top: Mapping[int, float], actual: tuple[int, float] | None = None) -> TopK:
+        """Build from a top-k list (id to log-probability) and the actual token's own log-probability.
+
+        Raises BadReply for what cannot be a distribution: an empty list, NaN, a positive log-probability, a sum
+        above one by more than rounding. Sentinels for "not listed" (at or below -1000) are dropped, never believed.
+        """
+        kept = sorted(((lp, i) for i, lp in top.items() if not lp <= CENSORED), key=lambda pair: (-pair[0], pair[1]))
+        if not kept:
+            msg = "the endpoint gave a position without a top-k list"
+            raise BadReply(msg)
+        ids, logprobs = [i for _, i in kept], [lp for lp, _ in kept]
+        cap = float(np.exp(logprobs[-1]))
+        if actual is not None and actual[0] not in top and not actual[1] <= CENSORED:
+            ids.append(actual[0])
+            logprobs.append(actual[1])
+        row = cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap)
+        row._check()
+        return row
+
+    @classmethod
+    def from_dense(cls, dense: Dense, k: int, actual: int | None = None) -> TopK:
+        """Show the top ``k`` of a full distribution, as an endpoint would."""
+        return cls.from_lists(
+            {i: lp for i, lp in dense.top(k) if lp > CENSORED},
+            None if actual is None else (actual, float(dense.logprobs[actual])),
+        )
+
+    def _check(self) -> None:
+        if not np.isfinite(self.logprobs).all():
+            msg = "the endpoint gave a log-probability that is not a number"
+            raise BadReply(msg)
+        if self.logprobs.max() > SUM_SLACK or self.probs.sum() > 1 + SUM_SLACK:
+            msg = f"the endpoint gave probabilities that sum to {self.probs.sum():.4f}, above one"
+            raise BadReply(msg)
+
+    @cached_property
+    def probs(self) -> Floats:
+        """Probabilities of the known ids, shape (A,)."""
+        return np.exp(self.logprobs)
+
+    @cached_property
+    def tail(self) -> float:
+        """Probability mass outside the known ids, never below 0.
+
+        Good to about 1e-7 when the log-probabilities came as float32: below 1e-6 it is rounding, not information.
+        """
+        return max(0.0, 1.0 - float(self.probs.sum()))
+
+    @property
+    def best(self) -> int:
+        """The most likely token."""
+        return int(self.ids[0])

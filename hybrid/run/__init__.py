@@ -1,0 +1,25 @@
+"""Where questions become model calls: the driver, its events, the client."""
+
+from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
+from hybrid.run.client import AsyncClient, Client, Local
+from hybrid.run.events import Asked, Degraded, Drafted, Event, Finished, Judged, Settled, Shown, Started
+
+__all__ = [
+    "Answer",
+    "Asked",
+    "AsyncClient",
+    "Client",
+    "Degraded",
+    "Drafted",
+    "Event",
+    "Finished",
+    "Handoff",
+    "Judged",
+    "Local",
+    "Settled",
+    "Shown",
+    "Started",
+    "Timing",
+    "Token",
+    "Usage",
+]

@@ -1,0 +1,95 @@
+"""What a question comes back as: the text, who wrote each token and why, what it cost. Frozen values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hybrid.spend import Bill
+from hybrid.types import Divergence, FinishReason, How, Source
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part."""
+
+    id: int
+    text: str
+    source: Source
+    how: How
+    kl: Divergence | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """The cloud took the pen at token ``position`` for ``tokens`` tokens."""
+
+    position: int
+    reason: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens and requests of one answer. End-of-text tokens are in no token count but the cloud's own."""
+
+    local_tokens: int
+    cloud_tokens: int
+    drafted: int
+    rejected: int
+    checks: int
+    cloud_requests: int
+    cloud_prompt_tokens: int
+    cloud_cached_tokens: int
+    cloud_completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds from the question to the first shown token (None: none was) and to the end."""
+
+    ttft_ms: float | None
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished answer. ``degraded`` says why the cloud was not asked where it should have been; None if it was."""
+
+    text: str
+    finish_reason: FinishReason
+    tokens: tuple[Token, ...]
+    usage: Usage
+    bill: Bill
+    handoffs: tuple[Handoff, ...]
+    degraded: str | None
+    timing: Timing
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``; an infinite divergence is null."""
+        data = asdict(self)
+        for token in data["tokens"]:
+            del token["why"]  # told once, in handoffs
+            token["kl"] = finite(token["kl"])
+        return data
+
+
+def finite(kl: dict[str, float] | None) -> dict[str, float | None] | None:
+    """Replace what JSON cannot hold by null."""
+    return None if kl is None else {key: value if math.isfinite(value) else None for key, value in kl.items()}
+
+
+def handoffs(tokens: tuple[Token, ...]) -> tuple[Handoff, ...]:
+    """Derive the hand-offs from the tokens: runs that the cloud wrote, each recovered token starting its own."""
+    found: list[Handoff] = []
+    writing = False
+    for position, token in enumerate(tokens):
+        cloud = token.source == "cloud" and token.how in {"recovered", "written"}
+        if cloud and (not writing or token.how == "recovered"):
+            found.append(Handoff(position, token.why or "", 1))
+        elif cloud:
+            found[-1] = Handoff(found[-1].position, found[-1].reason, found[-1].tokens + 1)
+        writing = cloud
+    return tuple(found)

@@ -1,0 +1,160 @@
+"""Asking: one client over one local model and one endpoint, asynchronous, and the same through a thin blocking portal.
+
+The law: a stream that is closed early, or whose task is cancelled, has stopped decoding, closed its request, rewound
+the cache and settled the ledger before ``aclose`` returns (``tests/run/test_client.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from anyio.from_thread import BlockingPortal
+
+from hybrid.cloud import Capabilities, Cloud
+from hybrid.config import Settings, load
+from hybrid.engine import Cursor, Engine, Worker
+from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
+from hybrid.policy import PRESETS, Choices, Policy, SeededCoin, preset
+from hybrid.run.answer import Answer
+from hybrid.run.drafting import Drafter
+from hybrid.run.driver import Driver, Limits, Side
+from hybrid.run.events import Event, Finished
+from hybrid.spend import Account
+from hybrid.types import Ids, Message, Sampling
+
+Prompt: TypeAlias = str | Sequence[Message]
+Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
+
+
+@dataclass(frozen=True)
+class Local:
+    """The local model and the one thread that may touch it."""
+
+    engine: Engine
+    worker: Worker
+
+
+class AsyncClient:
+    """Answers questions, one at a time: one context is one cache. Made by ``hybrid.open``."""
+
+    def __init__(self, local: Local, connect: Connect, account: Account, settings: Settings) -> None:
+        """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
+        self._local = local
+        self._cursor = Cursor(local.engine)
+        self._connect = connect
+        self._connected: tuple[Cloud, Capabilities] | None = None
+        self._account = account
+        self._settings = settings
+        self._turn = asyncio.Lock()
+
+    async def generate(self, prompt: Prompt, **choices: Any) -> Answer:
+        """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
+
+        Raises UsageError, ContextOverflow, EngineError, and CloudRefusal before any text; a cloud that merely fails
+        leaves its reason in ``Answer.degraded``.
+        """
+        async for event in self.stream(prompt, **choices):
+            if isinstance(event, Finished):
+                return event.answer
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)
+
+    async def stream(self, prompt: Prompt, **choices: Any) -> AsyncGenerator[Event, None]:
+        """Yield everything that happens while a question is answered; the last event is ``Finished``."""
+        settings = load(**(self._settings.model_dump() | choices)) if choices else self._settings
+        happened: asyncio.Queue[Event | None] = asyncio.Queue()
+        # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
+        task = asyncio.create_task(self._answer(prompt, settings, happened.put_nowait))
+        task.add_done_callback(lambda _: happened.put_nowait(None))
+        try:
+            while (event := await happened.get()) is not None:
+                yield event
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)
+        policy = _policy(settings)
+        limits = Limits(settings.max_tokens, settings.cloud_top_k)
+        async with self._turn:
+            ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
+            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
+            side = Side(await self._reach(policy), self._account)
+            return await Driver(drafter, self._local.worker, side, limits, tell).answer(policy)
+
+    def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
+        engine = self._local.engine
+        if isinstance(prompt, str) and settings.raw:
+            ids = engine.tokenize(prompt, special=True)
+        else:
+            turns = [Message("user", prompt)] if isinstance(prompt, str) else list(prompt)
+            system = [Message("system", settings.system)] if settings.system else []
+            ids = engine.render(system + turns)
+        if not ids:
+            msg = "the prompt is empty"
+            raise UsageError(msg)
+        if len(ids) >= engine.num_context:
+            room = engine.num_context
+            msg = f"the prompt has {len(ids)} tokens and the local context holds {room}: raise --ctx or shorten it"
+            raise ContextOverflow(msg)
+        return ids
+
+    async def _reach(self, policy: Policy) -> Cloud | str:
+        """Return a connected cloud that can do what the policy needs, or the sentence why there is none."""
+        if not policy.needs:
+            return "this policy asks nothing"
+        if self._connected is None:
+            try:
+                self._connected = await self._connect()
+            except CloudFailure as error:
+                return str(error)
+        cloud, capabilities = self._connected
+        if missing := policy.needs - capabilities.abilities:
+            able = [n for n, p in PRESETS.items() if p.build(Choices()).needs <= capabilities.abilities]
+            lacking = " and ".join(sorted(missing))
+            msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
+            raise MissingCapability(msg)
+        return cloud
+
+
+def _policy(settings: Settings) -> Policy:
+    choices = Choices(
+        threshold=settings.threshold,
+        span=settings.span,
+        lead=settings.lead,
+        greedy=settings.temperature == 0.0,
+        strict=settings.strict,
+        max_tokens=settings.max_tokens,
+    )
+    chosen = preset(settings.policy, choices)
+    return preset("local", choices) if settings.offline else chosen
+
+
+class Client:
+    """The same, for code that does not await: every call runs on the portal's event loop."""
+
+    def __init__(self, client: AsyncClient, portal: BlockingPortal) -> None:
+        """Take the client and the loop it lives on."""
+        self._client = client
+        self._portal = portal
+
+    def generate(self, prompt: Prompt, **choices: Any) -> Answer:
+        """Answer a question; see ``AsyncClient.generate``."""
+        return self._portal.call(lambda: self._client.generate(prompt, **choices))
+
+    def stream(self, prompt: Prompt, **choices: Any) -> Iterator[Event]:
+        """Yield everything that happens; see ``AsyncClient.stream``. Closing the iterator cancels the answer."""
+        events = self._client.stream(prompt, **choices)
+        try:
+            while True:
+                try:
+                    yield self._portal.call(events.__anext__)
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._portal.call(events.aclose)

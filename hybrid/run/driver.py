@@ -1,0 +1,248 @@
+"""The driver: the only place where a question becomes a model call.
+
+It steps a policy's loop, answers each request from the engine's thread or the cloud, puts the ledger around every
+request that leaves, and tells one stream of events what happened. It makes no decision about text.
+
+Laws, tested through scripted and real models in ``tests/run``: a request leaves only with its worst case reserved;
+after the first failure of an answer the cloud is not asked again, so that a dead cloud costs one deadline; whoever
+stops listening leaves an engine at rest, no open stream and a settled ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hybrid.cloud import Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.engine import Worker, num_shared
+from hybrid.errors import CloudError, CloudRefusal, VocabularyMismatch
+from hybrid.policy import Policy, decode
+from hybrid.policy.requests import (
+    Check,
+    Draft,
+    Drafted,
+    Emit,
+    Going,
+    Held,
+    Over,
+    Refused,
+    Reply,
+    Request,
+    Scored,
+    Span,
+    Write,
+    Wrote,
+    ids,
+)
+from hybrid.policy.requests import Unreachable as NoAnswer
+from hybrid.prob import Dense
+from hybrid.run import events
+from hybrid.run.answer import Answer
+from hybrid.run.drafting import Drafter
+from hybrid.run.reader import Reader
+from hybrid.run.record import Record
+from hybrid.run.till import Tell, Till
+from hybrid.spend import Account, Denial
+from hybrid.types import Ids
+
+# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
+_PART = "\N{REPLACEMENT CHARACTER}"
+_SPACES = " \N{LOWER ONE EIGHTH BLOCK}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds one answer: its own length, and how many log-probabilities a row holds."""
+
+    max_tokens: int
+    top_k: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """The cloud's side: the model, or the sentence why it cannot be had, and the account that pays for it."""
+
+    cloud: Cloud | str
+    account: Account
+
+
+class Driver:
+    """Answers one question. Made for it, used once."""
+
+    def __init__(self, drafter: Drafter, worker: Worker, side: Side, limits: Limits, tell: Tell) -> None:
+        """Take the local model and its thread, the cloud's side, the limits, and whom to tell."""
+        self._drafter = drafter
+        self._engine = drafter.cursor.engine
+        self._worker = worker
+        self._cloud = side.cloud
+        self._account = side.account
+        self._limits = limits
+        self._record = Record(len(drafter.prompt), self._engine.piece)
+        self._shown: Ids = ()
+        self._reader: Reader | None = None
+        self._tell = tell
+        self._till = Till(side.account, self._record, tell)
+
+    async def answer(self, policy: Policy) -> Answer:
+        """Write the answer, telling every event as it happens."""
+        self._tell(events.Started(self._drafter.prompt, policy.name))
+        loop, reply = decode(policy), None
+        over = Over("stop")
+        try:
+            while True:
+                try:
+                    request = loop.send(reply)  # type: ignore[arg-type]  # a generator is started with None
+                except StopIteration:
+                    break
+                reply = await self._reply(request)
+                over = reply if isinstance(reply, Over) else over
+        finally:
+            await self._rest()
+        answer = self._record.answer(over.why, self._account.price)
+        self._tell(events.Finished(answer))
+        return answer
+
+    async def _reply(self, request: Request) -> Reply:
+        match request:
+            case Draft():
+                return await self._draft(request)
+            case Check():
+                await self._close_reader()
+                return await self._check(request)
+            case Write():
+                return await self._write(request)
+            case Emit():
+                return self._emit(request.tokens)
+
+    async def _rest(self) -> None:
+        """Leave nothing open and nothing half-said: no stream, no token in the cache that was not shown."""
+        await self._close_reader()
+        cursor, shown = self._drafter.cursor, self._drafter.prompt + self._shown
+        await self._worker.do(lambda _: cursor.stand(shown[: num_shared(cursor.engine.ids, shown)]))
+
+    # ---- the local model -------------------------------------------------------------------------------------------
+
+    async def _draft(self, request: Draft) -> Drafted:
+        await self._close_reader()
+        limit = min(request.limit, self._room())
+        drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
+        self._record.drafted += len(drafted.span)
+        self._tell(events.Drafted(len(request.at), ids(drafted.span)))
+        return drafted
+
+    def _room(self) -> int:
+        """Tokens the answer may still grow by; at least one while it is not over."""
+        in_context = self._engine.num_context - len(self._drafter.prompt) - len(self._shown)
+        return min(self._limits.max_tokens - len(self._shown), in_context)
+
+    def _emit(self, tokens: Span) -> Going | Over:
+        for held in tokens:
+            self._record.local_kept += held.source == "local"
+            if held.id in self._engine.end_ids:
+                return Over("stop")
+            position = len(self._shown)
+            self._shown += (held.id,)
+            self._tell(events.Shown(position, self._record.show(held)))
+            if self._room() <= 0:
+                return Over("length")
+        return Going()
+
+    # ---- the cloud -------------------------------------------------------------------------------------------------
+
+    async def _check(self, request: Check) -> Scored | Refused | NoAnswer:
+        if isinstance(self._cloud, str):
+            return self._no_answer(self._cloud)
+        prefix, span = self._drafter.prompt + request.at, ids(request.span)
+        leave = self._till.leave("check", len(request.at), len(prefix) + len(span), 1, num_tokens=len(span))
+        if isinstance(leave, Denial):
+            return self._refused(leave)
+        after = request.after and not (span and span[-1] in self._engine.end_ids)
+        try:
+            scores = await self._cloud.score(ScoreQuestion(prefix, span, after, self._limits.top_k, leave.request_id))
+            leave.settle(scores.usage)
+            self._compare(scores)
+        except CloudError as error:
+            leave.failed(error)
+            return self._fail(error)
+        except BaseException as error:
+            leave.failed(error)
+            raise
+        self._record.checks += 1
+        self._tell(events.Judged(leave.request_id, len(scores.rows)))
+        return Scored(scores.rows)
+
+    async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
+        if isinstance(self._cloud, str):
+            return self._no_answer(self._cloud)
+        if self._reader is None or not self._reader.open or self._reader.at != request.at or request.ban:
+            await self._close_reader()
+            opened = self._open_reader(request, self._cloud)
+            if isinstance(opened, Denial):
+                return self._refused(opened)
+            self._reader = opened
+        try:
+            chunk = await self._reader.read()
+        except CloudError as error:
+            return self._fail(error)
+        rows = await self._read_along(request, chunk.ids)
+        written = [
+            Held(token, "cloud", "written", local=local, cloud=row)
+            for token, row, local in zip(chunk.ids, chunk.rows, rows, strict=True)
+        ]
+        if chunk.finish == "stop" and not (chunk.ids and chunk.ids[-1] in self._engine.end_ids):
+            written.append(
+                Held(min(self._engine.end_ids), "cloud", "written")
+            )  # it ended and did not say by which token
+        return Wrote(tuple(written), ended=chunk.finish is not None)
+
+    def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
+        prefix = self._drafter.prompt + request.at
+        leave = self._till.leave("write", len(request.at), len(prefix), min(request.limit, self._room()))
+        if isinstance(leave, Denial):
+            return leave
+        # One seed for the answer, but not one for every request: the same noise at every opening would show.
+        sampling = self._drafter.sampling
+        sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
+        top_k, limit = self._limits.top_k, leave.grant.limit
+        question = WriteQuestion(prefix, limit, top_k, sampling, leave.request_id, request.ban)
+        return Reader(request.at, leave, cloud.write(question))
+
+    async def _read_along(self, request: Write, written: Ids) -> list[Dense] | list[None]:
+        """Keep the local cache and its distributions abreast of what the cloud writes, if the policy weighs them."""
+        if not (request.along and written):
+            return [None] * len(written)
+        return await self._worker.do(lambda cancelled: self._drafter.rows(request.at, written, cancelled))
+
+    async def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+
+    def _compare(self, scores: Scores) -> None:
+        """Hold the endpoint's texts of tokens against ours. Raises VocabularyMismatch at the first that differs."""
+        for token, theirs in scores.pieces.items():
+            ours = self._engine.piece(token).decode("utf-8", "replace") if token < self._engine.num_tokens else ""
+            # Servers strip or keep the space a piece begins with; part of a character decodes to no text at all.
+            if _PART not in theirs + ours and theirs.strip(_SPACES) != ours.strip(_SPACES):
+                msg = (
+                    f"token {token} is {theirs!r} in the cloud and {ours!r} here: the models do not share a vocabulary"
+                )
+                raise VocabularyMismatch(msg)
+
+    def _fail(self, error: CloudError) -> NoAnswer:
+        """From here on this answer is local. A refusal before any text is the user's to mend, and is raised."""
+        if isinstance(error, CloudRefusal) and not self._shown:
+            raise error
+        self._cloud = str(error)
+        return self._no_answer(self._cloud)
+
+    def _no_answer(self, why: str) -> NoAnswer:
+        self._degrade(why)
+        return NoAnswer(why)
+
+    def _refused(self, denial: Denial) -> Refused:
+        self._degrade(denial.why)
+        return Refused(denial.why)
+
+    def _degrade(self, why: str) -> None:
+        if self._record.degrade(why):
+            self._tell(events.Degraded(why))

@@ -1,0 +1,84 @@
+"""What has been shown and asked so far in one answer, and the answer it adds up to."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Callable
+
+from hybrid.policy.requests import Held
+from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.spend import Price, bill
+from hybrid.types import CloudUsage, FinishReason
+
+
+class Record:
+    """Grows while an answer is written; knows no model and no network."""
+
+    def __init__(self, num_prompt_tokens: int, piece: Callable[[int], bytes]) -> None:
+        """Start the clock."""
+        self._began = time.monotonic()
+        self._first: float | None = None
+        self._prompt_tokens = num_prompt_tokens
+        self._piece = piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tokens: list[Token] = []
+        self._charged: list[CloudUsage] = []
+        self.drafted = 0
+        self.checks = 0
+        self.requests = 0
+        self.local_kept = 0
+        self.degraded: str | None = None
+
+    def __len__(self) -> int:
+        """Tokens shown."""
+        return len(self._tokens)
+
+    def show(self, held: Held) -> Token:
+        """Add a token; its text is what became readable with it."""
+        if self._first is None:
+            self._first = time.monotonic()
+        text = self._decoder.decode(self._piece(held.id))
+        token = Token(held.id, text, held.source, held.how, held.kl, held.why)
+        self._tokens.append(token)
+        return token
+
+    def charge(self, usage: CloudUsage) -> None:
+        """Add what a request was charged, or at worst may have been."""
+        self._charged.append(usage)
+
+    def degrade(self, why: str) -> bool:
+        """Note the first reason why the cloud did not help; tell whether it was the first."""
+        first = self.degraded is None
+        self.degraded = self.degraded or why
+        return first
+
+    def answer(self, finish: FinishReason, price: Price | None) -> Answer:
+        """Add everything up."""
+        tokens = tuple(self._tokens)
+        charged = sum(self._charged, CloudUsage(0, 0))
+        local = sum(token.source == "local" for token in tokens)
+        usage = Usage(
+            local_tokens=local,
+            cloud_tokens=len(tokens) - local,
+            drafted=self.drafted,
+            rejected=self.drafted - self.local_kept,
+            checks=self.checks,
+            cloud_requests=self.requests,
+            cloud_prompt_tokens=charged.prompt_tokens,
+            cloud_cached_tokens=charged.cached_tokens,
+            cloud_completion_tokens=charged.completion_tokens,
+        )
+        return Answer(
+            text="".join(token.text for token in tokens),
+            finish_reason=finish,
+            tokens=tokens,
+            usage=usage,
+            bill=bill(price, self._charged, self._prompt_tokens, len(tokens)),
+            handoffs=handoffs(tokens),
+            degraded=self.degraded,
+            timing=Timing(None if self._first is None else self._ms(self._first), self._ms(time.monotonic())),
+        )
+
+    def _ms(self, moment: float) -> float:
+        return round((moment - self._began) * 1000, 3)

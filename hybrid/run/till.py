@@ -1,0 +1,87 @@
+"""Money around a request: leave to send it, and its settlement, both told as events.
+
+The law: every leave is settled at most once, and until then its worst case stays reserved. What is never settled
+(nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Literal
+
+from hybrid.errors import CloudError
+from hybrid.run import events
+from hybrid.run.record import Record
+from hybrid.spend import Account, Denial, Grant
+from hybrid.types import CloudUsage
+
+Tell = Callable[[events.Event], None]
+
+
+class Till:
+    """The account of one answer."""
+
+    def __init__(self, account: Account, record: Record, tell: Tell) -> None:
+        """Take the endpoint's account, what the answer adds up in, and whom to tell."""
+        self._account = account
+        self._record = record
+        self._tell = tell
+
+    def leave(
+        self,
+        kind: Literal["check", "write"],
+        position: int,
+        prompt_tokens: int,
+        limit: int,
+        num_tokens: int | None = None,
+    ) -> Leave | Denial:
+        """Reserve the worst case of a request. ``limit`` may come back lowered to what the cap allows."""
+        grant = self._account.ask(prompt_tokens, limit)
+        if isinstance(grant, Denial):
+            return grant
+        self._record.requests += 1
+        leave = Leave(uuid.uuid4().hex, grant, self._settle)
+        num_tokens = grant.limit if num_tokens is None else num_tokens
+        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.reservation.nanousd))
+        return leave
+
+    def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
+        self._account.settle(leave.grant, usage)
+        self._record.charge(usage or leave.worst)
+        cost = None if usage is None else self._account.cost(usage)
+        self._tell(events.Settled(leave.request_id, usage, cost, leave.age_ms))
+
+
+class Leave:
+    """Leave for one request, under one id, for at most ``worst``."""
+
+    def __init__(self, request_id: str, grant: Grant, settle: Callable[[Leave, CloudUsage | None], None]) -> None:
+        """Start its clock."""
+        self.request_id = request_id
+        self.grant = grant
+        self._settle = settle
+        self._began = time.monotonic()
+        self._settled = False
+
+    @property
+    def worst(self) -> CloudUsage:
+        """The most it can be charged: nothing cached, everything written."""
+        return CloudUsage(self.grant.prompt_tokens, self.grant.limit)
+
+    @property
+    def age_ms(self) -> float:
+        """Milliseconds since it was given."""
+        return round((time.monotonic() - self._began) * 1000, 3)
+
+    def settle(self, usage: CloudUsage | None) -> None:
+        """Record the charge (None: it cannot be known). Only the first call counts."""
+        if not self._settled:
+            self._settled = True
+            self._settle(self, usage)
+
+    def failed(self, error: BaseException) -> None:
+        """Record a request that broke: free if it cannot have left, else nobody knows what it cost."""
+        unsent = isinstance(error, CloudError) and not error.sent
+        self.settle(CloudUsage(0, 0) if unsent else None)

@@ -1,0 +1,61 @@
+"""The nouns that every room shares. Plain frozen values; nothing here knows how it is made or who reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Ids: TypeAlias = tuple[int, ...]
+Source: TypeAlias = Literal["local", "cloud"]
+How: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
+FinishReason: TypeAlias = Literal["stop", "length"]
+Role: TypeAlias = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn, whoever draws them. Order: temperature, then top-k, then top-p (as vLLM)."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """KL(cloud || local) at one position, in nats: the coarse estimate and the tight interval around the true value."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class CloudUsage:
+    """Tokens one request was charged for. ``cached_tokens`` are among ``prompt_tokens``."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    def __add__(self, other: CloudUsage) -> CloudUsage:
+        """Add two requests up."""
+        return CloudUsage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )

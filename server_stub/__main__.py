@@ -1,0 +1,96 @@
+"""Serve a GGUF model as the reference cloud: ``python -m server_stub --model FILE --port N``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from hybrid.engine import Worker
+from hybrid.engine.llama import Weights
+from hybrid.errors import HybridError
+from server_stub.app import App, Served
+from server_stub.slots import Slot, Slots
+
+
+class Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    url = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so on standard output."""
+        await super().startup(sockets)
+        print(f"listening on {self.url}", flush=True)  # noqa: T201  (the promised line)
+
+
+def main() -> None:
+    """Parse the command line, load the model and serve until told to stop."""
+    args = _arguments().parse_args()
+    try:
+        weights = Weights(args.model, gpu_layers=args.gpu_layers)
+        engines = [weights.context(args.ctx, args.threads) for _ in range(args.parallel)]
+    except HybridError as error:
+        sys.exit(f"server_stub: {error}")
+    try:
+        listener = socket.create_server((args.host, args.port))
+    except OSError as error:
+        sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {error.strerror}")
+    served = Served(
+        name=args.model.stem,
+        vocabulary=weights,
+        num_context=engines[0].num_context,
+        max_logprobs=args.max_logprobs,
+        latency_s=args.latency_ms / 1000,
+        scoring_keeps_cache=args.scoring_keeps_cache,
+        api_key=args.api_key,
+    )
+    slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
+    config = uvicorn.Config(App(served, slots).routes(), log_level="warning", access_log=False, lifespan="off")
+    server = Server(config)
+    server.url = f"http://{args.host}:{listener.getsockname()[1]}"
+    if args.until_stdin_closes:
+        threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
+    asyncio.run(server.serve(sockets=[listener]))
+
+
+def _stop_with_stdin(server: uvicorn.Server) -> None:
+    """End when whoever started us is gone, however it went."""
+    sys.stdin.buffer.read()
+    server.should_exit = server.force_exit = True
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m server_stub",
+        description="Serve a GGUF model with its log-probabilities, as vLLM's /v1/completions does.",
+        epilog="example: python -m server_stub --model large.gguf --port 8000",
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--port", type=int, required=True, help="0 picks a free one")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--max-logprobs", type=int, default=20, help="most log-probabilities a request may ask for")
+    parser.add_argument(
+        "--latency-ms", type=float, default=0.0, help="wait this long before answering, as a network would"
+    )
+    parser.add_argument(
+        "--scoring-keeps-cache", action="store_true", help="score from the prefix cache, as SGLang does"
+    )
+    parser.add_argument("--api-key", help="refuse requests without this bearer token")
+    parser.add_argument(
+        "--ctx", type=int, default=0, help="context of each slot; default: what the model was trained with"
+    )
+    parser.add_argument("--threads", type=int, help="llama.cpp threads")
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--parallel", type=int, default=2, help="requests computed side by side, each with its cache")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

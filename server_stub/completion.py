@@ -1,0 +1,133 @@
+"""One completion, from its prompt to its last token, on a borrowed slot.
+
+It draws as vLLM does (temperature, then top-k, then top-p; bias before all of them) and reports raw log-probabilities:
+those of the model, before bias and sampling. What it computed is noted in its charge as it happens, so that a client
+that went away is charged for what had been done.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.engine import Engine
+from hybrid.prob import Dense, warp
+from hybrid.types import Sampling
+from server_stub.rows import Row
+from server_stub.slots import Slot
+from server_stub.wire import CompletionRequest
+
+
+@dataclass
+class Charge:
+    """What a request has cost so far, in tokens."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One written token: its row, and the text that may be shown with it."""
+
+    token: int
+    row: Row
+    text: str
+    finish: Literal["stop", "length"] | None = None
+    stopped_by: str | None = None
+
+
+@dataclass
+class Completion:
+    """A request at work. ``prompt_rows`` is filled by ``start`` where rows of the prompt were asked for."""
+
+    request: CompletionRequest
+    ids: tuple[int, ...]
+    slot: Slot
+    charge: Charge
+    keep_cache: bool
+    prompt_rows: list[Row | None] = field(default_factory=list)
+
+    async def start(self) -> NDArray[np.float32]:
+        """Compute the prompt and return the scores after it."""
+        self.charge.prompt_tokens = len(self.ids)
+        if self.request.scores is None:
+            logits, cached = await self.slot.worker.do(lambda stop: self.slot.prefill(self.ids, stop))
+        else:
+            self.prompt_rows, logits, cached = await self.slot.worker.do(
+                lambda stop: self.slot.score(self.ids, stop, keep_cache=self.keep_cache)
+            )
+        self.charge.cached_tokens = cached
+        return logits
+
+    async def steps(self, logits: NDArray[np.float32]) -> AsyncIterator[Step]:
+        """Write token by token until an end token, a stop string or the limit."""
+        text = _Text(self.request.stops, self.slot.engine)
+        rng = np.random.default_rng(self.request.seed)
+        limit = min(self.request.max_tokens, self.slot.engine.num_context - len(self.ids))
+        for written in range(1, limit + 1):
+            token, row = self._draw(logits, rng)
+            self.charge.completion_tokens = written
+            if token in self.slot.engine.end_ids:
+                yield Step(token, row, text.flush(), "stop")
+                return
+            shown, stopped_by = text.add(token)
+            if stopped_by is not None:
+                yield Step(token, row, shown, "stop", stopped_by)
+                return
+            if written == limit:
+                yield Step(token, row, shown + text.flush(), "length")
+                return
+            yield Step(token, row, shown)
+            logits = await self.slot.worker.do(partial(self.slot.extend, token))
+
+    def _draw(self, logits: NDArray[np.float32], rng: np.random.Generator) -> tuple[int, Row]:
+        raw = Dense.from_logits(logits)
+        biased = raw
+        if self.request.logit_bias:
+            scores = logits.astype(np.float64)
+            for token, bias in self.request.logit_bias.items():
+                if 0 <= token < scores.size:
+                    scores[token] += bias
+            biased = Dense.from_logits(scores)
+        sampling = Sampling(self.request.temperature, max(0, self.request.top_k), self.request.top_p)
+        token = biased.best if sampling.greedy else int(rng.choice(raw.num_tokens, p=warp(biased, sampling).probs))
+        return token, Row.of(raw, self.slot.max_logprobs, token)
+
+
+class _Text:
+    """Turns tokens into text, holding back unfinished characters and what may become a stop string."""
+
+    def __init__(self, stops: list[str], engine: Engine) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._engine = engine
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def add(self, token: int) -> tuple[str, str | None]:
+        """Return the text to show, and the stop string that was met."""
+        self._held += self._decoder.decode(self._engine.piece(token))
+        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
+        if found:
+            position, stop = min(found)
+            return self._held[:position], stop
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown, None
+
+    def flush(self) -> str:
+        """Return what was held back."""
+        rest, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        return rest
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that begins ``stop``."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

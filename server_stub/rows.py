@@ -1,0 +1,37 @@
+"""Next-token rows as an endpoint keeps them: the top of the list, and what is known of the actual token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.prob import Dense
+
+
+@dataclass(frozen=True)
+class Row:
+    """The ``max_logprobs`` best tokens with their log-probabilities, and one token beside them with its rank."""
+
+    top: tuple[tuple[int, float], ...]
+    beside: tuple[int, float, int] | None = None
+
+    @classmethod
+    def of(cls, dense: Dense, size: int, actual: int | None = None) -> Row:
+        """Keep the top ``size`` of a full distribution, and the actual token where it is not among them."""
+        top = tuple(dense.top(size))
+        if actual is None or any(i == actual for i, _ in top):
+            return cls(top)
+        logprob = float(dense.logprobs[actual])
+        return cls(top, (actual, logprob, int((dense.logprobs > logprob).sum()) + 1))
+
+    def knows(self, token: int) -> bool:
+        """Whether this row can tell the token's log-probability."""
+        return any(i == token for i, _ in self.top) or (self.beside is not None and self.beside[0] == token)
+
+    def actual(self, token: int) -> tuple[float, int]:
+        """Return a token's log-probability and rank. Raises KeyError where the row does not know it."""
+        for rank, (i, logprob) in enumerate(self.top, start=1):
+            if i == token:
+                return logprob, rank
+        if self.beside is None or self.beside[0] != token:
+            raise KeyError(token)
+        return self.beside[1], self.beside[2]

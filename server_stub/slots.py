@@ -1,0 +1,105 @@
+"""Slots: a few contexts over one set of weights, each with the prefix it last computed.
+
+The law: what a slot answers depends on the prompt alone; the cache changes only what had to be computed, and
+``cached_tokens`` tells how much had not. Scoring recomputes the whole prompt unless it is told to keep the cache, in
+which case rows that were computed once are answered again (``tests/server_stub``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.engine import Cancelled, Engine, Worker, num_shared
+from hybrid.prob import Dense
+from server_stub.rows import Row
+
+# Rows come in groups of what one decode may return.
+GROUP = 32
+
+
+@dataclass
+class Slot:
+    """One context, its thread, whose prefix it holds, and the rows that were computed along it."""
+
+    engine: Engine
+    worker: Worker
+    max_logprobs: int
+    salt: str | None = None
+
+    def __post_init__(self) -> None:
+        """Hold nothing yet. ``rows[n]`` follows the first n tokens."""
+        self.rows: dict[int, Row] = {}
+
+    def prefill(self, ids: tuple[int, ...], cancelled: Cancelled) -> tuple[NDArray[np.float32], int]:
+        """Stand at ``ids`` and return the scores after them and how many tokens were already there."""
+        cached = min(num_shared(self.engine.ids, ids), len(ids) - 1)
+        self._stand(cached)
+        return self.engine.extend(ids[cached:], 1, cancelled).ravel(), cached
+
+    def score(
+        self, ids: tuple[int, ...], cancelled: Cancelled, *, keep_cache: bool
+    ) -> tuple[list[Row | None], NDArray[np.float32], int]:
+        """Return a row per position of the prompt (None for the first), the scores after it, and the cached tokens."""
+        cached = start = self._answered(ids) if keep_cache else 0
+        self._stand(start)
+        logits = np.empty(0, dtype=np.float32)
+        while start < len(ids):
+            group = ids[start : start + GROUP]
+            for offset, logits in enumerate(self.engine.extend(group, len(group), cancelled), start=start + 1):
+                actual = ids[offset] if offset < len(ids) else None
+                self.rows[offset] = Row.of(Dense.from_logits(logits), self.max_logprobs, actual)
+            start += len(group)
+        return [None, *(self.rows[n] for n in range(1, len(ids)))], logits, cached
+
+    def _answered(self, ids: tuple[int, ...]) -> int:
+        """How many tokens need not be computed again: every row before them is known, and the last is needed anyway."""
+        shared = min(num_shared(self.engine.ids, ids), len(ids) - 1)
+        for n in range(1, shared + 1):
+            if n not in self.rows or not self.rows[n].knows(ids[n]):
+                return n - 1
+        return shared
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self._stand(0)
+
+    def _stand(self, length: int) -> None:
+        self.engine.rewind(length)
+        self.rows = {n: row for n, row in self.rows.items() if n <= length}
+
+    def extend(self, token: int, cancelled: Cancelled) -> NDArray[np.float32]:
+        """Append one token and return the scores after it."""
+        return self.engine.extend((token,), 1, cancelled).ravel()
+
+
+class Slots:
+    """Lends the free slot that has the longest prefix of a prompt under the same salt."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        """Take the slots; all are free."""
+        self._free = slots
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def borrow(self, ids: tuple[int, ...], salt: str | None) -> AsyncIterator[Slot]:
+        """Wait for a slot and give it back afterwards, however that goes."""
+        async with self._freed:
+            await self._freed.wait_for(lambda: bool(self._free))
+            slot = max(self._free, key=lambda s: num_shared(s.engine.ids, ids) if s.salt == salt else -1)
+            self._free.remove(slot)
+        try:
+            if slot.salt != salt:
+                # Another user's prefix must not be found out by how fast it is answered.
+                await slot.worker.do(lambda _: slot.forget())
+                slot.salt = salt
+            yield slot
+        finally:
+            async with self._freed:
+                self._free.append(slot)
+                self._freed.notify()
