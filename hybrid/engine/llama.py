@@ -24,7 +24,7 @@ from hybrid.types import Ids, Message
 CHUNK = 256
 # Rows one decode may return. llama.cpp sizes a buffer by it: at a 152k vocabulary 37.5 MiB, against 300 by default.
 MAX_ROWS = 32
-# Snapshots that let recurrent models step back; those without recurrent layers ignore it.
+# Snapshots that let recurrent models step back within their last decode; those without recurrent layers ignore it.
 SNAPSHOTS = 16
 _ERROR_LEVEL = 4
 
@@ -128,16 +128,20 @@ class Weights:
 
 
 def _check_file(path: Path) -> None:
-    if not path.exists():
-        msg = f"there is no model file {path}"
-        raise EngineError(msg)
-    if not path.is_file():
-        msg = f"{path} is not a file"
-        raise EngineError(msg)
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            msg = f"{path} is not a GGUF file"
+    try:
+        if not path.exists():
+            msg = f"there is no model file {path}"
             raise EngineError(msg)
+        if not path.is_file():
+            msg = f"{path} is not a file"
+            raise EngineError(msg)
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                msg = f"{path} is not a GGUF file"
+                raise EngineError(msg)
+    except OSError as error:
+        msg = f"the model file {path} cannot be read: {error.strerror}"
+        raise EngineError(msg) from error
 
 
 class LlamaEngine:
@@ -165,6 +169,8 @@ class LlamaEngine:
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(CHUNK, 0, 1)
         self._ids: list[int] = []
+        self._has_snapshots = ll.llama_n_rs_seq(self._ctx) > 0
+        self._num_last = 0
 
     def __repr__(self) -> str:
         """Name the file and how full the cache is."""
@@ -235,13 +241,16 @@ class LlamaEngine:
             msg = f"llama.cpp could not decode (status {status}): {'; '.join(_LOG.errors[-1:])}"
             raise EngineError(msg)
         self._ids += ids
+        self._num_last = len(ids)
 
     def rewind(self, length: int) -> None:
         """Forget all but ``length`` tokens. A model that cannot step back (recurrent layers) reads them again."""
         if length >= len(self._ids):
             return
         kept = tuple(self._ids[:length])
-        if ll.llama_memory_seq_rm(self._memory, 0, length, -1):
+        # Snapshots are of the last decode's tokens; llama.cpp agrees to step back over more and then answers wrongly.
+        stale = self._has_snapshots and len(self._ids) - length >= self._num_last
+        if not stale and ll.llama_memory_seq_rm(self._memory, 0, length, -1):
             del self._ids[length:]
             return
         ll.llama_memory_clear(self._memory, True)

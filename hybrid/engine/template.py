@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2.exceptions import TemplateError
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from hybrid.errors import UsageError
@@ -24,6 +23,6 @@ def render_chat(template: str, bos: str, eos: str, messages: Sequence[Message]) 
         formatter = Jinja2ChatFormatter(template=template, eos_token=eos, bos_token=bos)
         turns = [{"role": message.role, "content": message.content} for message in messages]
         return str(formatter(messages=turns).prompt)
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # a template is a program: it may fail in any way, 1/0 and endless recursion included
         msg = f"the model's chat template refused the conversation ({error}); --raw sends the text as it stands"
         raise UsageError(msg) from error

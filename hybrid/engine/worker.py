@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from hybrid.engine.port import Cancelled
@@ -32,7 +33,10 @@ class Worker:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             stop.set()
-            await asyncio.wait([future])
+            # Cancelling again (anyio's scopes do, at every turn of the loop) must not free the caller earlier.
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
             if not future.cancelled():
                 future.exception()  # seen, so that nobody reports it as lost
             raise

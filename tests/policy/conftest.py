@@ -1,0 +1,189 @@
+"""Toy models on three tokens, a driver that answers a policy from them, and the enumeration of every coin."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hybrid.policy import Policy, decode
+from hybrid.policy.requests import (
+    Check,
+    Draft,
+    Drafted,
+    Emit,
+    Going,
+    Held,
+    Over,
+    Scored,
+    Unreachable,
+    Write,
+    Wrote,
+)
+from hybrid.prob import Dense, TopK
+
+V, END = 3, 2
+
+
+class Toy:
+    """A random but fixed distribution after every prefix."""
+
+    def __init__(self, name: str, num_tokens: int = V) -> None:
+        self.name, self.num_tokens, self.rows = name, num_tokens, {}
+
+    def __call__(self, prefix: tuple[int, ...]) -> Dense:
+        if prefix not in self.rows:
+            seed = int.from_bytes(hashlib.sha256(f"{self.name}{prefix}".encode()).digest()[:8], "big")
+            self.rows[prefix] = Dense.from_logits(np.random.default_rng(seed).standard_normal(self.num_tokens) * 1.2)
+        return self.rows[prefix]
+
+
+class Mix(Toy):
+    """A toy that is mostly another one, so that drafts are sometimes right."""
+
+    def __init__(self, base: Toy, name: str, share: float) -> None:
+        super().__init__(name, base.num_tokens)
+        self.base, self.share = base, share
+
+    def __call__(self, prefix: tuple[int, ...]) -> Dense:
+        return Dense.from_probs(
+            (1 - self.share) * self.base(prefix).probs + self.share * super().__call__(prefix).probs
+        )
+
+
+def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: int = V, fails=None, end=END, short=None):
+    """Answer a policy's requests; returns the shown tokens and the log of requests.
+
+    ``coin`` None decodes greedily. ``fails(n)`` tells whether the n-th cloud request fails. ``short``: answer at most
+    so many rows of a check.
+    """
+    loop, reply, shown, log, asked = decode(policy), None, [], [], 0
+
+    def draw(row: Dense) -> int:
+        return row.best if coin is None else coin(row.probs)
+
+    while True:
+        try:
+            request = loop.send(reply)
+        except StopIteration:
+            return shown, log
+        log.append(request)
+        match request:
+            case Draft(at, limit, gate, after, _):
+                span, call, room = [], None, min(limit, max_tokens - len(at))
+                while len(span) < room and call is None:
+                    row = small(at)
+                    if (call := gate.before(row, len(span))) is not None:
+                        break
+                    token = draw(row)
+                    span.append(Held(token, "local", "unchecked", law=row, local=row))
+                    at += (token,)
+                    call = gate.after(row, token, len(span))
+                    if token == end:
+                        break
+                ended = bool(span) and span[-1].id == end
+                reply = Drafted(tuple(span), call or gate.full, small(at) if after and not ended else None)
+            case Check(at, span, after):
+                asked += 1
+                if fails and fails(asked):
+                    reply = Unreachable("cut")
+                    continue
+                ids = tuple(held.id for held in span)
+                count = len(span) + (after and not (ids and ids[-1] == end))
+                rows = [TopK.from_dense(large(at + ids[:i]), k, ids[i] if i < len(ids) else None) for i in range(count)]
+                reply = Scored(tuple(rows[:short]))
+            case Write(at, _, ban, along):
+                asked += 1
+                if fails and fails(asked):
+                    reply = Unreachable("cut")
+                    continue
+                row = large(at)
+                token = next(i for i, _ in row.top(V) if i not in ban) if coin is None else draw(row)
+                held = Held(
+                    token, "cloud", "written", local=small(at) if along else None, cloud=TopK.from_dense(row, k)
+                )
+                reply = Wrote((held,), ended=token == end)
+            case Emit(tokens):
+                reply = Going()
+                for held in tokens:
+                    shown.append(held)
+                    if held.id == end:
+                        reply = Over("stop")
+                        break
+                    if len(shown) == max_tokens:
+                        reply = Over("length")
+                        break
+
+
+def greedy_text(model: Toy, max_tokens: int, end=END) -> tuple[int, ...]:
+    """What a model writes by itself."""
+    text: tuple[int, ...] = ()
+    while len(text) < max_tokens and end not in text:
+        text += (model(text).best,)
+    return text
+
+
+def law_of(answer: Callable, max_tokens: int) -> dict[tuple[int, ...], float]:
+    """The exact distribution of an answer's text, by running it once for every sequence of coin results."""
+    found: dict[tuple[int, ...], float] = defaultdict(float)
+    todo = [()]
+    while todo:
+        fixed, path, weight = todo.pop(), [], [1.0]
+
+        def coin(probs, fixed=fixed, path=path, weight=weight) -> int:
+            options = [i for i, p in enumerate(probs) if p > 0]
+            if len(path) < len(fixed):
+                index = fixed[len(path)]
+            else:
+                index = options[0]
+                todo.extend((*path, other) for other in options[1:])
+            path.append(index)
+            weight[0] *= float(probs[index])
+            return index
+
+        shown, _ = answer(coin)
+        found[tuple(held.id for held in shown)[:max_tokens]] += weight[0]
+    return found
+
+
+def own_law(model: Toy, max_tokens: int, end=END) -> dict[tuple[int, ...], float]:
+    """The distribution of a model's own samples."""
+    law, todo = {}, [((), 1.0)]
+    while todo:
+        text, weight = todo.pop()
+        if len(text) == max_tokens or end in text:
+            law[text] = weight
+        else:
+            todo += [(((*text, i)), weight * float(p)) for i, p in enumerate(model(text).probs)]
+    return law
+
+
+def distance(first: dict, second: dict) -> float:
+    return max(abs(first.get(t, 0.0) - second.get(t, 0.0)) for t in set(first) | set(second))
+
+
+@pytest.fixture
+def toys():
+    """The helpers of this file, for tests that are no package."""
+
+    class Toys:
+        pass
+
+    for name, value in {
+        "Toy": Toy,
+        "Mix": Mix,
+        "play": play,
+        "greedy_text": greedy_text,
+        "law_of": law_of,
+        "own_law": own_law,
+        "distance": distance,
+        "END": END,
+        "V": V,
+        "inf": math.inf,
+    }.items():
+        setattr(Toys, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
+    return Toys

@@ -1,0 +1,115 @@
+"""Each judge on its own: what it keeps, what follows, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.policy.judges import KlWithin, greedy_match
+from hybrid.policy.requests import Held
+from hybrid.prob import Dense, TopK, kl
+
+seeds = st.integers(0, 2**31)
+
+
+def dense(rng, size=8):
+    return Dense.from_logits(rng.standard_normal(size) * 2)
+
+
+def drafted(rng, length, size=8):
+    rows = [dense(rng, size) for _ in range(length)]
+    return tuple(Held(row.best, "local", "unchecked", local=row) for row in rows)
+
+
+@given(seeds, st.integers(0, 5), st.integers(1, 8), st.booleans())
+def test_greedy_match_keeps_the_longest_agreeing_prefix_and_adds_the_clouds_own_token(seed, length, k, bonus):
+    rng = np.random.default_rng(seed)
+    span = drafted(rng, length)
+    targets = [dense(rng) if rng.random() < 0.4 or i == length else span[i].local for i in range(length + 1)]
+    rows = tuple(TopK.from_dense(t, k) for t in targets)
+    verdict = greedy_match(span, rows, None, bonus)
+    agree = next((i for i in range(length) if targets[i].best != span[i].id), length)
+    assert [held.id for held in verdict.kept] == [held.id for held in span[:agree]]
+    assert verdict.rejected == (agree < length)
+    if agree < length or bonus:
+        assert verdict.then.id == targets[agree].best
+        assert verdict.then.how == ("recovered" if agree < length else "bonus")
+    else:
+        assert verdict.then is None
+
+
+@given(seeds, st.integers(1, 5), st.floats(0, 2), st.sampled_from(["lower", "upper"]))
+def test_kl_cuts_at_the_first_offending_position_and_never_earlier(seed, length, threshold, number):
+    rng = np.random.default_rng(seed)
+    span = drafted(rng, length)
+    targets = [dense(rng) for _ in span]
+    rows = tuple(TopK.from_dense(t, 8) for t in targets)  # all of it: the interval is a point
+    verdict = KlWithin(threshold, number)(span, rows, None, False)
+    true = [kl(t, held.local) for t, held in zip(targets, span, strict=True)]
+    first = next((i for i, value in enumerate(true) if value > threshold), length)
+    assert len(verdict.kept) == first
+    assert verdict.rejected == (first < length)
+    assert all(held.how == "accepted" and held.kl is not None for held in verdict.kept)
+
+
+@given(seeds, st.integers(1, 7), st.floats(0.01, 2))
+def test_what_lower_rejects_violates_the_threshold_and_what_upper_keeps_respects_it(seed, k, threshold):
+    """With a truncated row only one side can be certain; which one is the user's choice."""
+    rng = np.random.default_rng(seed)
+    span = drafted(rng, 1)
+    target = dense(rng)
+    rows = (TopK.from_dense(target, k),)
+    true = kl(target, span[0].local)
+    if KlWithin(threshold, "lower")(span, rows, None, False).rejected:
+        assert true > threshold - 1e-9
+    if not KlWithin(threshold, "upper")(span, rows, None, False).rejected:
+        assert true <= threshold + 1e-9
+
+
+def test_the_direction_is_cloud_against_local():
+    """KL(cloud || local) is large where the local model excludes what the cloud may say; not the other way round."""
+    certain, open_minded = Dense.from_probs(np.array([0.98, 0.01, 0.01])), Dense.from_probs(np.array([0.4, 0.3, 0.3]))
+    span = (Held(0, "local", "unchecked", local=certain),)
+    threshold = 1.0
+    assert kl(open_minded, certain) > threshold > kl(certain, open_minded)
+    assert KlWithin(threshold)(span, (TopK.from_dense(open_minded, 3),), None, False).rejected
+    span = (Held(0, "local", "unchecked", local=open_minded),)
+    assert not KlWithin(threshold)(span, (TopK.from_dense(certain, 3),), None, False).rejected
+
+
+def test_the_row_after_a_kept_span_judges_the_next_local_token_for_nothing():
+    here, there = Dense.from_probs(np.array([0.9, 0.05, 0.05])), Dense.from_probs(np.array([0.05, 0.05, 0.9]))
+    span = (Held(0, "local", "unchecked", local=here),)
+    rows = (TopK.from_dense(here, 3), TopK.from_dense(there, 3))
+    verdict = KlWithin(0.5)(span, rows, here, False)
+    assert len(verdict.kept) == 1
+    assert verdict.rejected
+    assert verdict.then.id == 2
+    assert "nats" in verdict.why
+
+
+def test_no_token_is_judged_without_its_row():
+    rng = np.random.default_rng(0)
+    span = drafted(rng, 3)
+    rows = (TopK.from_dense(span[0].local, 8),)
+    assert len(KlWithin(0.5)(span[:1], rows, None, False).kept) == 1
+    assert greedy_match(span[:1], rows, None, True).then is None
+
+
+def test_sampling_recovers_nothing_from_a_truncated_row():
+    rng = np.random.default_rng(1)
+    span = drafted(rng, 1)
+    verdict = KlWithin(0.0, greedy=False)(span, (TopK.from_dense(dense(rng), 2),), None, False)
+    assert verdict.rejected
+    assert verdict.then is None
+
+
+@pytest.mark.parametrize("threshold", [-1.0, float("nan")])
+def test_an_impossible_threshold_is_refused(threshold):
+    from hybrid.errors import UsageError
+    from hybrid.policy import Choices, preset
+
+    with pytest.raises(UsageError):
+        preset("kl", Choices(threshold=threshold))

@@ -1,0 +1,273 @@
+"""The laws of the whole loop, by enumeration on three tokens, one of which ends the text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hybrid.policy import PRESETS, Choices, preset
+from hybrid.policy.gates import ALWAYS, NEVER, Fixed
+from hybrid.policy.judges import KlWithin, greedy_match
+from hybrid.policy.loop import Policy
+from hybrid.policy.requests import Check, Draft, Emit, Write
+from hybrid.prob import kl
+
+LENGTH = 12
+PAIRS = 40
+SPANS = (1, 2, 3, 7)
+
+
+def pairs(toys, share=0.5):
+    for i in range(PAIRS):
+        small = toys.Toy(f"small{i}")
+        yield small, toys.Mix(small, f"large{i}", share)
+
+
+def text(shown):
+    return tuple(held.id for held in shown)
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_greedy_exact_gives_the_targets_own_text(toys, span, k):
+    policy = preset("greedy-exact", Choices(span=span))
+    for small, large in pairs(toys):
+        shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
+        assert text(shown) == toys.greedy_text(large, LENGTH)
+
+
+def test_greedy_exact_gives_the_targets_text_when_a_server_answers_fewer_rows(toys):
+    """Generate-and-compare endpoints answer only up to the first difference."""
+    for short in (1, 2):
+        for small, large in pairs(toys):
+            shown, _ = toys.play(preset("greedy-exact", Choices(span=4)), small, large, None, LENGTH, short=short)
+            assert text(shown) == toys.greedy_text(large, LENGTH)
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
+    policy = preset("kl", Choices(span=span, threshold=0.0))
+    for small, large in pairs(toys):
+        shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
+        assert text(shown) == toys.greedy_text(large, LENGTH)
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_over(toys, span):
+    policy = preset("kl", Choices(span=span, threshold=math.inf))
+    for small, large in pairs(toys):
+        shown, log = toys.play(policy, small, large, None, LENGTH)
+        assert text(shown) == toys.greedy_text(small, LENGTH)
+        assert not any(isinstance(request, Write) for request in log)
+        assert all(held.source == "local" for held in shown)
+
+
+def test_kl_at_infinity_with_a_bonus_would_not_give_the_small_models_text(toys):
+    """The reason why kl takes no bonus: the wrong variant is seen to be wrong."""
+    wrong = Policy("wrong", 3, ALWAYS, greedy_match, bonus=True)
+    assert any(
+        text(toys.play(wrong, small, large, None, LENGTH)[0]) != toys.greedy_text(small, LENGTH)
+        for small, large in pairs(toys)
+    )
+
+
+def naive_kl_text(small, large, threshold, span, length, end):
+    """The kl preset as a separate program, without the loop: walk on, and hand over where KL exceeds the threshold."""
+    shown = ()
+
+    def over():
+        return len(shown) >= length or end in shown
+
+    while not over():
+        drafted = ()
+        while len(drafted) < span and len(shown + drafted) < length and end not in drafted:
+            drafted += (small(shown + drafted).best,)
+        bad = next(
+            (i for i in range(len(drafted)) if kl(large(shown + drafted[:i]), small(shown + drafted[:i])) > threshold),
+            None,
+        )
+        if bad is None and not (drafted and drafted[-1] == end):
+            at = shown + drafted
+            bad = len(drafted) if kl(large(at), small(at)) > threshold else None
+        if bad is None:
+            shown += drafted
+            continue
+        shown = shown + drafted[:bad]
+        if over():
+            break
+        shown += (large(shown).best,)
+        limit, calm = 4, 0
+        while not over():
+            for _ in range(limit):
+                calm = calm + 1 if kl(large(shown), small(shown)) <= threshold else 0
+                shown += (large(shown).best,)
+                if over():
+                    return shown
+            if calm >= 2:
+                break
+            limit *= 2
+    return shown
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.6])
+def test_kl_equals_a_separate_naive_program(toys, threshold):
+    for small, large in pairs(toys, 0.3):
+        for span in (1, 3, 5):
+            policy = preset("kl", Choices(span=span, threshold=threshold))
+            shown, _ = toys.play(policy, small, large, None, LENGTH)
+            assert text(shown) == naive_kl_text(small, large, threshold, span, LENGTH, toys.END)
+
+
+def test_kl_equals_a_separate_naive_program_on_long_texts(toys):
+    """Texts that do not end early go through many hand-overs and hand-backs."""
+    for i in range(30):
+        small = toys.Toy(f"a{i}", 5)
+        large = toys.Mix(small, f"b{i}", 0.35)
+        policy = preset("kl", Choices(span=3, threshold=0.1))
+        shown, _ = toys.play(policy, small, large, None, 60, k=5, end=-1)
+        assert text(shown) == naive_kl_text(small, large, 0.1, 3, 60, -1)
+
+
+def naive_paper_text(toys, small, large, threshold, span, lead):
+    """The 2023 draft as it is written: lead, then k local, one KL, above it k by the cloud, and so on."""
+    shown = ()
+
+    def write(model, count):
+        nonlocal shown
+        for _ in range(count):
+            if len(shown) < LENGTH and toys.END not in shown:
+                shown += (model(shown).best,)
+
+    write(large, lead)
+    while len(shown) < LENGTH and toys.END not in shown:
+        write(small, span)
+        if len(shown) < LENGTH and toys.END not in shown and kl(large(shown), small(shown)) > threshold:
+            write(large, span)
+    return shown
+
+
+@pytest.mark.parametrize("lead", [0, 2])
+def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
+    for small, large in pairs(toys, 0.3):
+        for threshold in (0.0, 0.1, 0.3, math.inf):
+            policy = preset("paper", Choices(span=3, threshold=threshold, lead=lead))
+            shown, _ = toys.play(policy, small, large, None, LENGTH)
+            assert text(shown) == naive_paper_text(toys, small, large, threshold, 3, lead)
+
+
+def test_paper_shows_its_tokens_before_it_asks(toys):
+    """Text that is let through unchecked need not wait for the round trip."""
+    small, large = next(pairs(toys))
+    _, log = toys.play(preset("paper", Choices(span=3, lead=0)), small, large, None, LENGTH)
+    kinds = [type(request) for request in log]
+    assert kinds[:3] == [Draft, Emit, Check] or Check not in kinds
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_models_text(toys, name):
+    for span in (1, 3):
+        policy = preset(name, Choices(span=span, max_tokens=LENGTH))
+        for small, large in pairs(toys):
+            shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda _: True)
+            assert text(shown) == toys.greedy_text(small, LENGTH)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "greedy-exact"])
+def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_models_law(toys, name):
+    """Every coin enumerated: nothing in the loop draws, drops or redraws a token."""
+    small, large = toys.Toy("q"), toys.Toy("p")
+    policy = preset(name, Choices(span=2, greedy=False, max_tokens=3))
+    law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, fails=lambda _: True), 3)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-12)
+    assert toys.distance(law, toys.own_law(small, 3)) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["kl", "greedy-exact", "paper"])
+def test_what_was_drafted_is_not_drafted_again_because_the_cloud_is_gone(toys, name):
+    """A dead cloud costs the user's time once, not once per span."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    _, log = toys.play(preset(name, Choices(span=3)), small, large, None, 12, k=5, end=-1, fails=lambda _: True)
+    assert [len(request.at) for request in log if isinstance(request, Draft)] == [0, 3, 6, 9]
+
+
+def test_cloud_sampled_has_exactly_the_large_models_law(toys):
+    small, large = toys.Toy("q"), toys.Toy("p")
+    policy = preset("cloud", Choices(greedy=False, max_tokens=3))
+    law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
+    assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
+    assert toys.distance(law, toys.own_law(small, 3)) > 0.05
+
+
+def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
+    """A rejection under sampling hands over; a token taken from the truncated row would bias the text."""
+    small, large = toys.Toy("q"), toys.Toy("p")
+    policy = preset("kl", Choices(span=2, threshold=0.0, greedy=False))
+    law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
+    assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
+    wrong = replace(policy, judge=KlWithin(0.0, greedy=True))
+    biased = toys.law_of(lambda coin: toys.play(wrong, small, large, coin, 3), 3)
+    assert toys.distance(biased, toys.own_law(large, 3)) > 0.01
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
+    """From the cut on the text is the small model's."""
+    policy = preset(name, Choices(span=2, max_tokens=LENGTH))
+    for small, large in pairs(toys):
+        shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda n: n >= cut)
+        assert len(shown) == LENGTH or shown[-1].id == toys.END
+        kept = text(shown)
+        last = max((i for i, held in enumerate(shown) if held.source == "cloud"), default=-1)
+        assert all(small(kept[:i]).best == kept[i] for i in range(last + 1, len(kept)))
+
+
+@pytest.mark.parametrize("call", ["keep", "check", "write"])
+def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toys, call):
+    """The progress law: a round that showed nothing is followed by one ungated local token."""
+
+    class Stubborn(Fixed):
+        def before(self, row, num_drafted):
+            return call
+
+    policy = Policy("stubborn", 3, Stubborn("check"), greedy_match, hold=2)
+    small, large = next(pairs(toys))
+    shown, log = toys.play(policy, small, large, None, LENGTH, fails=lambda _: True)
+    assert text(shown) == toys.greedy_text(small, LENGTH)
+    assert len(log) < 10 * LENGTH
+
+
+def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys):
+    policy = Policy("tail", 4, ALWAYS, KlWithin(math.inf), scope=1)
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
+    assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]
+    assert [held.how for held in shown] == ["unchecked", "unchecked", "unchecked", "accepted"] * 2
+
+
+def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
+    """Each block is one request whose limit is a promise to the bill."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    policy = Policy("hold", 2, ALWAYS, KlWithin(0.0), hold=2, back=lambda _: False)
+    _, log = toys.play(policy, small, large, None, 1 + 2 + 4 + 8, k=5, end=-1)
+    limits = [request.limit for request in log if isinstance(request, Write)]
+    assert limits == [2, 1, 4, 3, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_never_gate_asks_nothing(toys):
+    small, large = next(pairs(toys))
+    _, log = toys.play(Policy("local", 3, NEVER), small, large, None, LENGTH)
+    assert {type(request) for request in log} <= {Draft, Emit}
+
+
+def test_a_reply_out_of_turn_is_refused(toys):
+    from hybrid.policy import decode
+    from hybrid.policy.requests import Going
+
+    loop = decode(preset("kl", Choices()))
+    assert isinstance(next(loop), Draft)
+    with pytest.raises(TypeError, match="does not answer"):
+        loop.send(Going())
