@@ -1,0 +1,92 @@
+"""A whole client over scripted models: two tables, no llama.cpp, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hybrid.cloud.scripted import ScriptedCloud
+from hybrid.config import Settings
+from hybrid.engine import ScriptedEngine, Worker
+from hybrid.run import AsyncClient, Local
+from hybrid.spend import Account, MemoryLedger, Price
+
+WORDS = tuple("abcdefgh")
+END = 7
+
+
+def table(name: str, base=None, share: float = 0.0):
+    """Random but fixed scores after every prefix; with a base, mostly the base's."""
+
+    def scores(prefix):
+        seed = int.from_bytes(hashlib.sha256(f"{name}{prefix}".encode()).digest()[:8], "big")
+        own = np.random.default_rng(seed).standard_normal(len(WORDS)) * 2
+        own[END] -= 2.0
+        return own if base is None else (1 - share) * np.array(base(prefix)) + share * own
+
+    return scores
+
+
+SMALL = table("small")
+LARGE = table("large", SMALL, 0.45)
+
+
+def greedy(scores, prompt, max_tokens):
+    text = ()
+    while len(text) < max_tokens and END not in text:
+        text += (int(np.argmax(scores(prompt + text))),)
+    return tuple(token for token in text if token != END)
+
+
+@dataclass
+class House:
+    """The objects behind a client, open to a test's eyes."""
+
+    engine: ScriptedEngine
+    worker: Worker
+    cloud: ScriptedCloud
+    ledger: MemoryLedger
+    client: AsyncClient
+    prompt = (0, 1, 2)
+
+    def small(self, max_tokens):
+        return greedy(SMALL, self.prompt, max_tokens)
+
+    def large(self, max_tokens):
+        return greedy(LARGE, self.prompt, max_tokens)
+
+
+@pytest.fixture
+def house():
+    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings."""
+    workers = []
+
+    def build(*, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, **cloud):
+        engine = ScriptedEngine(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
+        worker = Worker("test")
+        workers.append(worker)
+        remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
+        ledger = MemoryLedger(cap)
+        account = Account(Price.parse(price) if price else None, ledger)
+
+        async def reach():
+            if connect:
+                raise connect
+            return remote, await remote.connect("", ())
+
+        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8))
+        return House(engine, worker, remote, ledger, client)
+
+    yield build
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine to its end."""
+    return asyncio.run

@@ -1,0 +1,124 @@
+"""Who stops listening leaves everything at rest; blocking is the same client through a portal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from hybrid.errors import Unreachable
+from hybrid.run import Client, Finished, Shown
+
+PROMPT = "a b c"
+
+
+@pytest.mark.parametrize("policy", ["kl", "cloud", "local", "paper", "greedy-exact"])
+@pytest.mark.parametrize("after", [1, 4])
+def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, after):
+    h = house()
+
+    async def leave_early():
+        stream = h.client.stream(PROMPT, policy=policy, max_tokens=200, span=4, threshold=0.05)
+        shown = []
+        async for event in stream:
+            if isinstance(event, Shown):
+                shown.append(event.token.id)
+                if len(shown) == after:
+                    break
+        await stream.aclose()
+        return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    assert run(leave_early()) == []
+    assert h.cloud.num_open == 0
+    open_requests = {q.request_id for q in h.cloud.questions} - set(h.cloud.charged)
+    assert bool(h.ledger.reserved_nanousd) == bool(open_requests)
+    assert len(run(h.client.generate(PROMPT, policy=policy, max_tokens=10)).tokens) <= 10, "the client still works"
+
+
+def test_cancelling_the_task_does_the_same(house, run):
+    h = house(num_context=1_000_000, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])  # it never ends by itself
+
+    async def cancel():
+        task = asyncio.create_task(h.client.generate(PROMPT, policy="local", max_tokens=100_000))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        decoded = h.engine.num_decoded
+        await asyncio.sleep(0.05)
+        return h.engine.num_decoded - decoded
+
+    assert run(cancel()) == 0
+
+
+def test_a_request_that_hangs_is_given_up_when_the_reader_leaves(house, run):
+    h = house()
+
+    async def hang(question):
+        await asyncio.sleep(60)
+
+    h.cloud.score = hang
+
+    async def leave():
+        task = asyncio.create_task(h.client.generate(PROMPT, max_tokens=30))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        task.cancel()
+        await asyncio.wait([task])
+        return time.monotonic() - began
+
+    assert run(leave()) < 5
+    assert h.ledger.reserved_nanousd > 0, "it may have been charged"
+
+
+def test_answers_on_one_client_wait_for_each_other(house, run):
+    """One context is one cache: interleaved answers would read each other's."""
+    h = house()
+
+    async def both():
+        return await asyncio.gather(
+            *(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=30) for _ in range(3))
+        )
+
+    texts = {answer.text for answer in run(both())}
+    assert len(texts) == 1
+
+
+def test_an_answer_after_a_failed_one_asks_again(house, run):
+    """The cloud's bad minute is not the session's."""
+    h = house(fault=lambda n: Unreachable("gone") if n == 1 else None)
+    assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=20)).degraded == "gone"
+    answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=20))
+    assert answer.degraded is None
+    assert tuple(token.id for token in answer.tokens) == h.large(20)
+
+
+def test_the_blocking_client_gives_the_same_answer_and_events(house, run):
+    h = house()
+    expected = run(h.client.generate(PROMPT, max_tokens=30, threshold=0.1))
+    again = house()
+    with start_blocking_portal() as portal:
+        client = Client(again.client, portal)
+        assert client.generate(PROMPT, max_tokens=30, threshold=0.1).tokens == expected.tokens
+        events = list(client.stream(PROMPT, max_tokens=30, threshold=0.1))
+        assert isinstance(events[-1], Finished)
+        assert events[-1].answer.tokens == expected.tokens
+
+
+def test_a_blocking_stream_can_be_left_early(house):
+    h = house()
+    with start_blocking_portal() as portal:
+        for event in (stream := Client(h.client, portal).stream(PROMPT, policy="cloud", max_tokens=100)):
+            if isinstance(event, Shown):
+                break
+        stream.close()
+        assert h.cloud.num_open == 0
+
+
+def test_a_blocking_stream_raises_what_the_answer_raised(house):
+    from hybrid.errors import UsageError
+
+    with start_blocking_portal() as portal, pytest.raises(UsageError):
+        list(Client(house().client, portal).stream(PROMPT, policy="nonsense"))
