@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from hybrid.errors import UsageError
@@ -48,6 +48,14 @@ class Settings(BaseSettings):
     read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
     request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")
 
+    @field_validator("cloud")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            msg = "an endpoint's address begins with http:// or https://"
+            raise ValueError(msg)
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -67,10 +75,11 @@ def load(**flags: object) -> Settings:
         return Settings(**{key: value for key, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        msg = f"{name.replace('_', '-')}: {first['msg']}" + (
-            f", not {first['input']!r}" if first["type"] != "extra_forbidden" else ""
-        )
+        name = ".".join(str(part) for part in first["loc"]).replace("_", "-")
+        if first["type"] == "extra_forbidden":
+            msg = f"there is no setting called {name}"
+        else:
+            msg = f"{name}: {first['msg'].removeprefix('Value error, ')} (it is {first['input']!r})"
         raise UsageError(msg) from None
     except ValueError as error:  # a hybrid.toml that is not TOML
         msg = f"{CONFIG_FILE}: {error}"

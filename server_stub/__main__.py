@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -39,8 +41,8 @@ def main() -> None:
         sys.exit(f"server_stub: {error}")
     try:
         listener = socket.create_server((args.host, args.port))
-    except OSError as error:
-        sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {error.strerror}")
+    except (OSError, OverflowError) as error:  # a port above 65535 overflows
+        sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {getattr(error, 'strerror', None) or error}")
     served = Served(
         name=args.model.stem,
         vocabulary=weights,
@@ -56,13 +58,22 @@ def main() -> None:
     server.url = f"http://{args.host}:{listener.getsockname()[1]}"
     if args.until_stdin_closes:
         threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
-    asyncio.run(server.serve(sockets=[listener]))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(server.serve(sockets=[listener]))
 
 
 def _stop_with_stdin(server: uvicorn.Server) -> None:
     """End when whoever started us is gone, however it went."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread inside its buffer makes the interpreter abort on the way out.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     server.should_exit = server.force_exit = True
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("a whole number of at least 1 is needed")
+    return int(text)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -87,7 +98,13 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, help="llama.cpp threads")
     parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument("--parallel", type=int, default=2, help="requests computed side by side, each with its cache")
+    parser.add_argument(
+        "--parallel",
+        type=_positive,
+        default=2,
+        metavar="N",
+        help="requests computed side by side, each with its cache",
+    )
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
     return parser
 

@@ -7,7 +7,7 @@ import hmac
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hybrid.engine import Vocabulary
 from server_stub import wire
@@ -39,6 +40,20 @@ class Served:
     latency_s: float = 0.0
     scoring_keeps_cache: bool = False
     api_key: str | None = None
+
+
+class _Events(StreamingResponse):
+    """A stream that is closed however its client leaves, so that its slot is free at once, not once it is collected."""
+
+    def __init__(self, events: AsyncGenerator[str, None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
 
 
 class App:
@@ -94,7 +109,7 @@ class App:
             asked = json.loads(await _body(request))
             self._check_model(asked.get("model"))
             ids = self._served.vocabulary.tokenize(asked["prompt"], special=asked.get("add_special_tokens", True))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise WireError(400, "a JSON object with a prompt is needed", param="prompt") from None
         return JSONResponse({"count": len(ids), "max_model_len": self._served.num_context, "tokens": list(ids)})
 
@@ -114,7 +129,7 @@ class App:
         while len(self._charges) > MAX_CHARGES:
             self._charges.popitem(last=False)
         if asked.stream:
-            return StreamingResponse(self._stream(asked, ids, charge, request_id), media_type="text/event-stream")
+            return _Events(self._stream(asked, ids, charge, request_id))
         work = asyncio.ensure_future(self._whole(asked, ids, charge, request_id))
         gone = asyncio.ensure_future(_disconnected(request))
         await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -167,22 +182,31 @@ class App:
 
     async def _stream(
         self, asked: CompletionRequest, ids: tuple[int, ...], charge: Charge, request_id: str
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str, None]:
         name, offset, first = self._served.name, 0, True
         async with self._slots.borrow(ids, asked.cache_salt) as slot:
             work = Completion(asked, ids, slot, charge, self._served.scoring_keeps_cache)
             logits = await work.start()
-            async for step in work.steps(logits):
-                text = self._text(ids) + step.text if first and asked.echo else step.text
+            if asked.echo:
                 choice = wire.choice(
-                    text,
+                    self._text(ids),
+                    None if asked.max_tokens else "length",
+                    None,
+                    logprobs=self._logprobs(asked, work.prompt_rows or [None] * len(ids), list(ids), 0),
+                    prompt_token_ids=list(ids) if asked.return_token_ids else None,
+                )
+                offset, first = self._width(ids), False
+                yield _event(wire.envelope(request_id, name, [choice], None))
+            async for step in work.steps(logits):
+                choice = wire.choice(
+                    step.text,
                     step.finish,
                     step.stopped_by,
                     logprobs=self._logprobs(asked, [step.row], [step.token], offset),
                     token_ids=[step.token] if asked.return_token_ids else None,
                     prompt_token_ids=list(ids) if asked.return_token_ids and first else None,
                 )
-                offset, first = offset + len(text), False
+                offset, first = offset + self._width((step.token,)), False
                 yield _event(wire.envelope(request_id, name, [choice], None))
         if asked.stream_options and asked.stream_options.include_usage:
             used = wire.usage(charge.prompt_tokens, charge.completion_tokens, charge.cached_tokens)
@@ -207,6 +231,9 @@ class App:
     def _texts(self, rows: list[Row | None], ids: list[int]) -> dict[int, str]:
         shown = {i for row in rows if row is not None for i, _ in row.top} | set(ids)
         return {i: self._served.vocabulary.piece(i).decode("utf-8", "replace") for i in shown}
+
+    def _width(self, ids: tuple[int, ...]) -> int:
+        return sum(len(self._text((token,))) for token in ids)
 
     def _text(self, ids: tuple[int, ...]) -> str:
         return b"".join(map(self._served.vocabulary.piece, ids)).decode("utf-8", "replace")

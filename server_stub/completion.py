@@ -23,6 +23,9 @@ from server_stub.rows import Row
 from server_stub.slots import Slot
 from server_stub.wire import CompletionRequest
 
+# vLLM raises what is colder (and not greedy) to this; far below it, scores overflow.
+COLDEST = 0.01
+
 
 @dataclass
 class Charge:
@@ -70,7 +73,8 @@ class Completion:
     async def steps(self, logits: NDArray[np.float32]) -> AsyncIterator[Step]:
         """Write token by token until an end token, a stop string or the limit."""
         text = _Text(self.request.stops, self.slot.engine)
-        rng = np.random.default_rng(self.request.seed)
+        seed = self.request.seed
+        rng = np.random.default_rng(None if seed is None else seed % 2**64)  # JSON's may be negative, numpy's not
         limit = min(self.request.max_tokens, self.slot.engine.num_context - len(self.ids))
         for written in range(1, limit + 1):
             token, row = self._draw(logits, rng)
@@ -97,7 +101,8 @@ class Completion:
                 if 0 <= token < scores.size:
                     scores[token] += bias
             biased = Dense.from_logits(scores)
-        sampling = Sampling(self.request.temperature, max(0, self.request.top_k), self.request.top_p)
+        temperature = max(self.request.temperature, COLDEST) if self.request.temperature else 0.0
+        sampling = Sampling(temperature, max(0, self.request.top_k), self.request.top_p)
         token = biased.best if sampling.greedy else int(rng.choice(raw.num_tokens, p=warp(biased, sampling).probs))
         return token, Row.of(raw, self.slot.max_logprobs, token)
 

@@ -102,4 +102,4 @@ class Slots:
         finally:
             async with self._freed:
                 self._free.append(slot)
-                self._freed.notify()
+                self._freed.notify_all()  # one that is told may be cancelled before it looks: the next must not starve

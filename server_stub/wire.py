@@ -40,7 +40,7 @@ class StreamOptions(BaseModel):
 class CompletionRequest(BaseModel):
     """The fields that are implemented."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     model: str | None = None
     prompt: str | list[Annotated[int, Field(ge=0)]]

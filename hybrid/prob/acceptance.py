@@ -19,8 +19,8 @@ def accept_prob(target: Floats, draft: Floats) -> Floats:
     out of the arithmetic.
     """
     kept = np.ones_like(target)
-    np.divide(target, draft, out=kept, where=draft > 0)
-    return np.minimum(kept, 1.0)
+    np.divide(np.minimum(target, draft), draft, out=kept, where=draft > 0)
+    return kept
 
 
 def residual(target: Floats, draft: Floats) -> Floats:

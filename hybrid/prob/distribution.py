@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 CENSORED = -1000.0
 # A float32 log-softmax sums to one within 1e-5; what is above this is not rounding.
 SUM_SLACK = 1e-3
+# Engines keep token ids in 32 bits; a negative one would count from the end of an array.
+MAX_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +104,12 @@ class TopK:
             msg = "the endpoint gave a position without a top-k list"
             raise BadReply(msg)
         ids, logprobs = [i for _, i in kept], [lp for lp, _ in kept]
-        cap = float(np.exp(logprobs[-1]))
         if actual is not None and actual[0] not in top and not actual[1] <= CENSORED:
             ids.append(actual[0])
             logprobs.append(actual[1])
-        row = cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap)
-        row._check()
-        return row
+        _check(ids, logprobs)
+        cap = float(np.exp(logprobs[len(kept) - 1]))
+        return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap)
 
     @classmethod
     def from_dense(cls, dense: Dense, k: int, actual: int | None = None) -> TopK:
@@ -117,14 +118,6 @@ class TopK:
             {i: lp for i, lp in dense.top(k) if lp > CENSORED},
             None if actual is None else (actual, float(dense.logprobs[actual])),
         )
-
-    def _check(self) -> None:
-        if not np.isfinite(self.logprobs).all():
-            msg = "the endpoint gave a log-probability that is not a number"
-            raise BadReply(msg)
-        if self.logprobs.max() > SUM_SLACK or self.probs.sum() > 1 + SUM_SLACK:
-            msg = f"the endpoint gave probabilities that sum to {self.probs.sum():.4f}, above one"
-            raise BadReply(msg)
 
     @cached_property
     def probs(self) -> Floats:
@@ -143,3 +136,19 @@ class TopK:
     def best(self) -> int:
         """The most likely token."""
         return int(self.ids[0])
+
+
+def _check(ids: list[int], logprobs: list[float]) -> None:
+    if min(ids) < 0 or max(ids) > MAX_ID:
+        msg = f"the endpoint gave a token id that cannot be one: {min(ids) if min(ids) < 0 else max(ids)}"
+        raise BadReply(msg)
+    if not np.isfinite(logprobs).all():
+        msg = "the endpoint gave a log-probability that is not a number"
+        raise BadReply(msg)
+    if max(logprobs) > SUM_SLACK:
+        msg = f"the endpoint gave a log-probability of {max(logprobs):.4f}, which is a probability above one"
+        raise BadReply(msg)
+    total = float(np.exp(logprobs).sum())
+    if total > 1 + SUM_SLACK:
+        msg = f"the endpoint gave probabilities that sum to {total:.4f}, above one"
+        raise BadReply(msg)

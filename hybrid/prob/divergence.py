@@ -18,6 +18,9 @@ import numpy as np
 from hybrid.prob.distribution import Dense, Floats, TopK
 from hybrid.types import Divergence
 
+# Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
+ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -40,7 +43,8 @@ class _Split:
 
     def known_kl(self) -> float:
         """Sum of p ln(p/q) over the shown ids; infinite where the draft has none of a shown token."""
-        return float(np.sum(self.target * (self.target_log - self.draft_log)))
+        possible = self.target > 0  # a log-probability of -800 is no probability at all, and 0 * inf no number
+        return float(np.sum(self.target[possible] * (self.target_log[possible] - self.draft_log[possible])))
 
 
 def _split(target: TopK, draft: Dense) -> _Split:
@@ -80,7 +84,7 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     estimate = known + _bucket(split.tail, tail_sum)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate)
-    lower = known + _tail_least(split.tail, split.cap, tail_probs, tail_sum)
+    lower = known + _tail_least(split.tail, split.cap, tail_probs)
     upper = known + _tail_most(split.tail, split.cap, split.tail_log)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
     return Divergence(estimate, max(lower, estimate), max(upper, lower, estimate))
@@ -89,26 +93,34 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
 def _bucket(target_mass: float, draft_mass: float) -> float:
     if target_mass <= 0.0:
         return 0.0
-    return target_mass * float(np.log(target_mass / draft_mass)) if draft_mass > 0.0 else float("inf")
+    if draft_mass > 0.0:
+        return target_mass * float(np.log(target_mass / draft_mass))
+    return float("inf") if target_mass > ROUNDING else 0.0
 
 
-def _tail_least(tail: float, cap: float, draft_tail: Floats, draft_sum: float) -> float:
+def _tail_least(tail: float, cap: float, draft_tail: Floats) -> float:
     """Least of sum p ln(p/q) over the tail: cap the draft's favourites, scale the others (0 to 3 caps in practice)."""
-    total, mass, share = 0.0, tail, draft_sum
-    for q in _descending(draft_tail):
-        if mass <= 0.0 or share <= 0.0 or mass * q / share <= cap:
-            break
+    total, mass = 0.0, tail
+    for q, share in _descending(draft_tail):
+        if mass * q <= cap * share:
+            return total + _bucket(mass, share)
         total += cap * float(np.log(cap / q))
-        mass, share = mass - cap, share - q
-    return total + _bucket(mass, max(share, 0.0)) if mass > 1e-15 else total
+        mass -= cap
+    return total  # every token is at its cap, and the mass left over is rounding
 
 
-def _descending(values: Floats) -> Iterator[float]:
-    """Yield the values, largest first; the full sort is only paid for by a caller who outlives the 64 largest."""
-    head = np.partition(values, -64)[-64:] if values.size > 64 else values
-    yield from np.sort(head)[::-1].tolist()
-    if values.size > 64:
-        yield from np.sort(values)[::-1][64:].tolist()
+def _descending(values: Floats) -> Iterator[tuple[float, float]]:
+    """Yield the values, largest first, each with the sum of itself and all smaller ones.
+
+    Summed from below: beside a value of 1 - 1e-17 the difference would lose the rest. The full sort is only paid for
+    by a caller who outlives the 64 largest.
+    """
+    parted = np.partition(values, -64) if values.size > 64 else values
+    rest, head = parted[:-64], parted[-64:]
+    for part, smaller in ((head, float(rest.sum())), (rest, 0.0)):
+        ascending = np.sort(part)
+        sums = smaller + np.cumsum(ascending)
+        yield from zip(ascending[::-1].tolist(), sums[::-1].tolist(), strict=True)
 
 
 def _fill(tail: float, cap: float, size: int) -> tuple[int, float]:
@@ -138,13 +150,17 @@ def acceptance(target: TopK, draft: Dense) -> Interval:
     split = _split(target, draft)
     known = float(np.minimum(split.target, np.exp(split.draft_log)).sum())
     if not split.tail > 0.0:
-        return Interval(known, known)
+        return _chances(known, known)
     tail_probs = np.exp(split.tail_log)
     full, rest = _fill(split.tail, split.cap, tail_probs.size)
     least = _ascending(tail_probs, full + 1)
     low = float(np.minimum(split.cap, least[:full]).sum()) + (min(rest, float(least[full])) if rest else 0.0)
     high = min(split.tail, float(np.minimum(split.cap, tail_probs).sum()))
-    return Interval(known + low, min(1.0, known + max(low, high)))
+    return _chances(known + low, known + max(low, high))
+
+
+def _chances(lower: float, upper: float) -> Interval:
+    return Interval(min(1.0, lower), min(1.0, upper))  # a sum of probabilities may round to just above one
 
 
 def total_variation(target: TopK, draft: Dense) -> Interval:

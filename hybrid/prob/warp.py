@@ -23,7 +23,8 @@ def warp(raw: Dense, sampling: Sampling) -> Dense:
         point = np.full(raw.num_tokens, -np.inf)
         point[raw.best] = 0.0
         return Dense(point)
-    logprobs = raw.logprobs / sampling.temperature
+    with np.errstate(over="ignore"):  # at 1e-310 all but the best go to -inf, which is what such a temperature means
+        logprobs = (raw.logprobs - raw.logprobs.max()) / sampling.temperature
     if 0 < sampling.top_k < raw.num_tokens:
         logprobs = keep_top_k(logprobs, sampling.top_k)
     law = Dense.from_logits(logprobs)

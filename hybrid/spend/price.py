@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 
 from hybrid.errors import UsageError
 from hybrid.types import CloudUsage
 
 NANOUSD_PER_USD = 1_000_000_000
 MILLION = 1_000_000
+# By default a product of more than 28 digits is rounded in silence, and 1e300000 is an amount, of many seconds' work.
+EXACTLY = Context(Emax=30, traps=[InvalidOperation, Inexact, Overflow])
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def usd_to_nanousd(text: str) -> int:
     20000000
     """
     try:
-        amount = Decimal(text) * NANOUSD_PER_USD
-    except InvalidOperation:
+        amount = EXACTLY.multiply(Decimal(text), NANOUSD_PER_USD)
+    except ArithmeticError:
         amount = Decimal(-1)
     if not amount.is_finite() or amount < 0 or amount != int(amount):
         msg = f"{text!r} is not an amount of USD (at most nine decimal places, not negative)"

@@ -49,7 +49,7 @@ def grade(problem: Problem, text: str) -> bool:
     """Accept any JSON text that parses to the same object."""
     try:
         return bool(json.loads(text) == json.loads(problem.final))
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: more open brackets than the parser nests
         return False
 
 

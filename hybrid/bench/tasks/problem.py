@@ -57,12 +57,12 @@ def distinct(family: Family, split: Split, num_problems: int, seed: int) -> list
     Raises ValueError where the family's generator repeats itself for so long that it seems to have no more.
     """
     found: dict[str, Problem] = {}
-    problems = stream(family, split, random.Random(f"{family.name}/{split}/{seed}"))
-    for drawn, problem in enumerate(problems, start=1):
-        found.setdefault(problem.question, problem)
+    rng = random.Random(f"{family.name}/{split}/{seed}")
+    for _ in range(1000 * num_problems + 10_000):  # draws of all splits: one of them may be empty
         if len(found) == num_problems:
-            break
-        if drawn > 100 * num_problems + 1000:
-            msg = f"family {family.name} has only {len(found)} distinct {split} problems, not {num_problems}"
-            raise ValueError(msg)
-    return list(found.values())
+            return list(found.values())
+        problem = family.generate(rng)
+        if split_of(problem) == split:
+            found.setdefault(problem.question, problem)
+    msg = f"family {family.name} has only {len(found)} distinct {split} problems, not {num_problems}"
+    raise ValueError(msg)

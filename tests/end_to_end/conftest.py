@@ -1,0 +1,152 @@
+"""The bundled pair over real HTTP, and a proxy between client and server that spoils replies on cue."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+import hybrid
+
+MODELS = Path(hybrid.__file__).parent / "models"
+LOCAL, CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
+
+
+@pytest.fixture(scope="session")
+def bundled():
+    """The paths of the bundled pair."""
+    for path in (LOCAL, CLOUD):
+        if not path.exists():
+            pytest.skip(f"the bundled model {path.name} is not installed")
+    return LOCAL, CLOUD
+
+
+@dataclass
+class Stub:
+    """A server process and its address."""
+
+    process: subprocess.Popen
+    url: str
+
+    def charges(self) -> dict[str, dict]:
+        return {entry["id"]: entry for entry in httpx.get(f"{self.url}/v1/charges").json()["data"]}
+
+
+def start_stub(*flags: str, model: Path = CLOUD) -> Stub:
+    command = [sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), line
+    return Stub(process, line.removeprefix("listening on ").strip())
+
+
+def stop_stub(stub: Stub) -> None:
+    stub.process.kill()
+    stub.process.wait()
+    stub.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def stub(bundled):
+    """The large model, served for the whole session."""
+    server = start_stub()
+    yield server
+    stop_stub(server)
+
+
+@pytest.fixture
+def own_stub(bundled):
+    """Start servers of one's own, to be killed or configured."""
+    started = []
+
+    def start(*flags: str, model: Path = CLOUD) -> Stub:
+        started.append(start_stub(*flags, model=model))
+        return started[-1]
+
+    yield start
+    for server in started:
+        stop_stub(server)
+
+
+@dataclass
+class Spoiled:
+    """A reply on its way back. ``cut``: send this many bytes of the promised body, then hang up."""
+
+    status: int
+    body: bytes
+    content_type: str
+    cut: int | None = None
+    delay_s: float = 0.0
+
+    def json(self):
+        return json.loads(self.body)
+
+    def replace(self, value) -> None:
+        self.body = json.dumps(value).encode()
+
+
+@dataclass
+class Proxy:
+    """Forwards to a stub; ``spoil(reply, path, n)`` may change the n-th completion's reply (n = 0: other routes)."""
+
+    upstream: str
+    spoil: Callable[[Spoiled, str, int], None]
+    url: str = ""
+    requests: list[tuple[str, dict]] = field(default_factory=list)
+    completions: int = 0
+
+
+@pytest.fixture
+def proxy(stub):
+    """Start proxies before the session's stub."""
+    servers = []
+
+    def start(spoil: Callable[[Spoiled, str, int], None], upstream: str | None = None) -> Proxy:
+        proxy = Proxy(upstream or stub.url, spoil)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_) -> None:
+                pass
+
+            def forward(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                keep = {k: v for k, v in self.headers.items() if k.lower() in {"authorization", "x-request-id"}}
+                there = httpx.request(self.command, proxy.upstream + self.path, content=body, headers=keep, timeout=60)
+                proxy.requests.append((self.path, json.loads(body or b"{}")))
+                number = 0
+                if self.path == "/v1/completions":
+                    number = proxy.completions = proxy.completions + 1
+                reply = Spoiled(there.status_code, there.content, there.headers.get("content-type", ""))
+                proxy.spoil(reply, self.path, number)
+                time.sleep(reply.delay_s)
+                self.send_response(reply.status)
+                self.send_header("content-type", reply.content_type)
+                self.send_header("content-length", str(len(reply.body)))
+                self.end_headers()
+                self.wfile.write(reply.body[: reply.cut])
+                self.close_connection = reply.cut is not None
+
+            do_GET = do_POST = forward  # noqa: N815  (http.server looks these names up)
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+        return proxy
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

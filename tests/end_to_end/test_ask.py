@@ -1,0 +1,285 @@
+"""``hybrid ask`` as a user meets it: real processes, flags, exit codes, JSON, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+QUESTION = "What is 47 + 86?"
+COMMAND = [sys.executable, "-c", "from hybrid.cli import main; main()", "ask"]
+
+
+def ask(*args: str, stdin: str = "", cwd=None, **env: str) -> subprocess.CompletedProcess:
+    """Run the command as a process of its own."""
+    return subprocess.run(
+        [*COMMAND, *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env=os.environ | env,
+    )
+
+
+@pytest.fixture
+def cleanup():
+    """End processes that a failed test has left."""
+    started = []
+    yield started.append
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def invoke(bundled):
+    """Run the command in this process, which is faster, against the session's server."""
+    from hybrid.cli import app
+
+    return lambda *args, **kwargs: CliRunner().invoke(app, ["ask", *args], **kwargs)
+
+
+def test_the_readme_command_answers(bundled):
+    done = ask(QUESTION)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
+    done = invoke(QUESTION, "--cloud", stub.url, "--json", "--price", "1/0.1/4", "--threshold", "0.01")
+    answer = json.loads(done.stdout)
+    assert list(answer) == [
+        "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "timing",
+    ]  # fmt: skip
+    assert list(answer["tokens"][0]) == ["id", "text", "source", "how", "kl"]
+    assert list(answer["usage"]) == [
+        "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
+        "cloud_cached_tokens", "cloud_completion_tokens",
+    ]  # fmt: skip
+    assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd"]
+    assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
+    assert list(answer["timing"]) == ["ttft_ms", "total_ms"]
+    assert "".join(token["text"] for token in answer["tokens"]) == answer["text"]
+    assert "<|im_end|>" not in answer["text"]
+    assert all(token["kl"] is None or list(token["kl"]) == ["estimate", "lower", "upper"] for token in answer["tokens"])
+    assert answer["degraded"] is None
+
+
+def test_an_infinite_divergence_is_null():
+    from hybrid.run.answer import finite
+
+    assert finite({"estimate": 1.0, "lower": 1.0, "upper": float("inf")}) == {
+        "estimate": 1.0,
+        "lower": 1.0,
+        "upper": None,
+    }
+
+
+def test_a_cap_of_zero_gives_the_local_text_and_says_so(invoke, stub):
+    for price in ([], ["--price", "1/0.1/4"]):
+        done = invoke(QUESTION, "--cloud", stub.url, "--cap", "0", "--json", *price)
+        answer = json.loads(done.stdout)
+        assert done.exit_code == 0
+        assert "cap of 0 USD" in answer["degraded"]
+        assert answer["usage"]["cloud_requests"] == 0
+        assert answer["text"] == json.loads(invoke(QUESTION, "--policy", "local", "--json").stdout)["text"]
+
+
+def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
+    done = invoke(QUESTION, "--cloud", "http://127.0.0.1:9")
+    assert done.exit_code == 0
+    assert "goes on alone: cannot reach http://127.0.0.1:9" in done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--policy", "nonsense"], "no policy is called 'nonsense'"),
+        (["--price", "cheap"], "P/C/O"),
+        (["--price", "-1/0/0"], "P/C/O"),
+        (["--cap", "lots"], "amount of USD"),
+        (["--threshold", "-1"], "threshold"),
+        (["--threshold", "nan"], "threshold"),
+        (["--span", "0"], "span"),
+        (["--max-tokens", "0"], "max-tokens"),
+        (["--temperature", "-1"], "temperature"),
+        (["--top-p", "0"], "top-p"),
+        (["--policy", "greedy-exact", "--temperature", "1"], "temperature 0"),
+        (["--trace", "/no/such/folder/trace"], "--trace"),
+        (["--no-such-flag"], "No such option"),
+        (["--span", "many"], "valid integer"),
+        (["--cloud", "not a url"], "http://"),
+        (["--ctx", "16"], "context holds 16"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_flag_is_one_sentence_and_exit_2(invoke, args, words):
+    done = invoke(QUESTION, *args)
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_an_empty_prompt_is_exit_2(invoke):
+    assert invoke("").exit_code == 2
+    assert invoke("-", input="\n").exit_code == 2
+
+
+def test_an_unusable_local_model_is_exit_3(invoke, tmp_path, bundled):
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(bundled[0].read_bytes()[:5000])
+    text = tmp_path / "text.gguf"
+    text.write_text("hello")
+    for path, words in [(damaged, "cannot load"), (text, "not a GGUF file"), (tmp_path / "none", "no model file")]:
+        done = invoke(QUESTION, "--local", str(path))
+        assert done.exit_code == 3
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unusable_endpoint_is_exit_4(invoke, stub):
+    done = invoke(QUESTION, "--cloud", stub.url, "--cloud-model", "gpt-9")
+    assert done.exit_code == 4
+    assert done.stdout == ""
+    assert "gpt-9" in done.stderr
+
+
+def test_the_prompt_can_come_from_standard_input(invoke, stub):
+    piped = invoke("-", "--cloud", stub.url, input=QUESTION + "\n")
+    assert piped.stdout == invoke(QUESTION, "--cloud", stub.url).stdout
+
+
+def test_system_and_raw_change_what_the_model_reads(invoke, stub, tmp_path):
+    def prompt(*args):
+        trace = tmp_path / "trace"
+        assert invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--max-tokens", "4", *args).exit_code == 0
+        return json.loads(trace.read_text().splitlines()[1])["prompt"]
+
+    plain, system, raw = prompt(), prompt("--system", "Be brief."), prompt("--raw")
+    assert len(raw) < len(plain) < len(system)
+
+
+def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    done = invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--json", "--threshold", "0.01")
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert lines[0] == {"trace": 1}
+    assert lines[1]["event"] == "started"
+    assert lines[-1]["event"] == "finished"
+    shown = [line["token"]["text"] for line in lines if line.get("event") == "shown"]
+    assert "".join(shown) == json.loads(done.stdout)["text"]
+    assert {"drafted", "asked", "judged", "settled", "shown"} <= {line.get("event") for line in lines}
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundled, tmp_path):
+    (tmp_path / "hybrid.toml").write_text('policy = "local"\nmax_tokens = 3\n')
+
+    def length(*args, **env):
+        return len(json.loads(ask(QUESTION, "--json", *args, cwd=tmp_path, **env).stdout)["tokens"])
+
+    assert length() == 3
+    assert length(HYBRID_MAX_TOKENS="2") == 2
+    assert length("--max-tokens", "1", HYBRID_MAX_TOKENS="2") == 1
+    (tmp_path / "hybrid.toml").write_text("polcy = 'local'\n")
+    wrong = ask(QUESTION, cwd=tmp_path)
+    assert (wrong.returncode, "polcy" in wrong.stderr) == (2, True)
+    (tmp_path / "hybrid.toml").write_text("policy = \n")
+    assert ask(QUESTION, cwd=tmp_path).returncode == 2
+
+
+def test_ctrl_c_exits_130_and_leaves_no_server_behind(bundled, tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, QUESTION, "--policy", "local", "--max-tokens", "100000", "--raw", "--temperature", "5"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode in {130, 0}, errors  # 0: it was quicker than us
+    assert "Traceback" not in errors
+
+
+def children(pid: int) -> list[Path]:
+    """The processes that any of a process's threads has started, as Linux shows them."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [Path("/proc", child) for path in lists for child in path.read_text().split()]
+
+
+def runs(process: Path) -> bool:
+    """Whether a process is there and not only waiting to be buried."""
+    try:
+        return bool((process / "cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see child processes")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_however_the_client_ends_its_server_ends_too(bundled, cleanup, how):
+    program = (
+        "import hybrid, time\n"
+        "with hybrid.open() as client:\n"
+        "    client.generate('What is 1 + 1?')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    cleanup(process)
+    assert process.stdout.readline() == "ready\n"
+    (server,) = children(process.pid)
+    assert runs(server)
+    process.send_signal(how)
+    process.wait(20)
+    deadline = time.monotonic() + 10
+    while runs(server):
+        assert time.monotonic() < deadline, "the server outlived its client"
+        time.sleep(0.05)
+
+
+def test_a_terminal_shows_who_wrote_each_token(bundled):
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [*COMMAND, QUESTION, "--threshold", "0.001"], stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    assert process.wait(30) == 0
+    assert b"\x1b[" in seen
+    assert b"by the cloud" in seen
+
+
+def test_help_shows_examples_and_exit_codes_without_loading_a_model():
+    done = ask("--help")
+    assert done.returncode == 0
+    assert "Examples" in done.stdout
+    assert "Exit codes" in done.stdout
+
+
+def test_importing_hybrid_loads_neither_llama_cpp_nor_httpx():
+    program = "import sys, hybrid; assert not {'llama_cpp', 'httpx', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

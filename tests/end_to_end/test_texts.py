@@ -1,0 +1,137 @@
+"""The promised texts, through llama.cpp and HTTP, with the oracle beside them: each model decoding by itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import hybrid
+from hybrid.bench.tasks import FAMILIES, distinct
+from hybrid.engine import Cursor
+from hybrid.engine.llama import Weights
+from hybrid.types import Message
+
+MAX_TOKENS = 64
+# llama.cpp's batched and one-by-one logits differ by up to 0.013; two tokens closer than this may change places.
+NEAR_TIE_NATS = 0.03
+QUESTIONS = [problem.question for family in FAMILIES for problem in distinct(family, "test", 4, seed=5)]
+
+
+class Oracle:
+    """A model decoding greedily by itself, on a context of its own."""
+
+    def __init__(self, path):
+        self.weights = Weights(path)
+        self.engine = self.weights.context()
+        self.cursor = Cursor(self.engine)
+
+    def text(self, question):
+        """The greedy ids, and from which position on another text would be as good (None: nowhere)."""
+        prompt, ids, tie = self.engine.render([Message("user", question)]), (), None
+        while len(ids) < MAX_TOKENS:
+            (best, first), (_, second) = self.cursor.row(prompt + ids).top(2)
+            if tie is None and first - second < NEAR_TIE_NATS:
+                tie = len(ids)
+            if best in self.engine.end_ids:
+                break
+            ids += (best,)
+        return ids, tie
+
+    def close(self):
+        self.engine.close()
+        self.weights.close()
+
+
+@pytest.fixture(scope="module")
+def oracles(bundled):
+    pair = Oracle(bundled[0]), Oracle(bundled[1])
+    yield pair
+    for oracle in pair:
+        oracle.close()
+
+
+def compare(oracle, stub, **choices):
+    """Texts must agree token for token, up to a near tie. Returns how many questions met one."""
+    ties = 0
+    with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, **choices) as client:
+        for question in QUESTIONS:
+            expected, tie = oracle.text(question)
+            answer = client.generate(question)
+            assert answer.degraded is None
+            got = tuple(token.id for token in answer.tokens)
+            ties += tie is not None and got != expected
+            assert got[:tie] == expected[:tie], question
+    assert ties <= len(QUESTIONS) // 4, "near ties are rare; this many mean another fault"
+    return ties
+
+
+@pytest.mark.parametrize("span", [1, 4, 11])
+def test_greedy_exact_gives_the_large_models_own_greedy_text(oracles, stub, span):
+    compare(oracles[1], stub, policy="greedy-exact", span=span)
+
+
+def test_kl_at_threshold_zero_gives_the_large_models_own_greedy_text(oracles, stub):
+    compare(oracles[1], stub, policy="kl", threshold=0.0)
+
+
+def test_cloud_gives_the_large_models_own_greedy_text(oracles, stub):
+    compare(oracles[1], stub, policy="cloud")
+
+
+def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(oracles, stub):
+    compare(oracles[0], stub, policy="kl", threshold=math.inf)
+    with hybrid.open(cloud=stub.url, policy="kl", threshold=math.inf, max_tokens=MAX_TOKENS) as client:
+        answer = client.generate(QUESTIONS[0])
+    assert answer.handoffs == ()
+    assert answer.usage.cloud_tokens == 0
+    assert answer.usage.checks > 0
+
+
+@pytest.mark.parametrize("choices", [{"policy": "local"}, {"offline": True}])
+def test_local_and_offline_send_no_request(oracles, proxy, choices):
+    between = proxy(lambda *_: None)
+    with hybrid.open(cloud=between.url, max_tokens=MAX_TOKENS, **choices) as client:
+        for question in QUESTIONS[:5]:
+            assert tuple(t.id for t in client.generate(question).tokens) == oracles[0].text(question)[0]
+    assert between.requests == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--scoring-keeps-cache",)])
+@pytest.mark.parametrize("policy", ["kl", "greedy-exact", "paper", "cloud"])
+def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
+    """Every clean run: what the server computed, request by request, is what the answer says it was charged."""
+    server = own_stub(*flags)
+    with hybrid.open(cloud=server.url, policy=policy, max_tokens=MAX_TOKENS, price="1/0.1/4") as client:
+        for question in QUESTIONS[::3]:
+            before = server.charges()
+            answer = client.generate(question)
+            new = [charge for key, charge in server.charges().items() if key not in before]
+            usage = answer.usage
+            assert usage.cloud_requests == len(new)
+            assert usage.cloud_prompt_tokens == sum(charge["prompt_tokens"] for charge in new)
+            assert usage.cloud_cached_tokens == sum(charge["cached_tokens"] for charge in new)
+            assert usage.cloud_completion_tokens == sum(charge["completion_tokens"] for charge in new)
+            fresh = usage.cloud_prompt_tokens - usage.cloud_cached_tokens
+            expected = fresh * 1000 + usage.cloud_cached_tokens * 100 + usage.cloud_completion_tokens * 4000
+            assert answer.bill.nanousd == expected
+
+
+def test_sampling_repeats_with_its_seed_on_both_sides(stub):
+    with hybrid.open(cloud=stub.url, temperature=1.0, top_p=0.9, seed=3, max_tokens=30) as client:
+        first, second = (client.generate(QUESTIONS[0]) for _ in range(2))
+        other = client.generate(QUESTIONS[0], seed=4, temperature=2.0)
+    assert first.text == second.text
+    assert other.text != first.text
+
+
+def test_asking_at_once_from_many_tasks_gives_each_its_own_answer(oracles, stub):
+    import asyncio
+
+    async def many():
+        async with hybrid.open(cloud=stub.url, policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
+            return await asyncio.gather(*(client.generate(question) for question in QUESTIONS[:4]))
+
+    for question, answer in zip(QUESTIONS, asyncio.run(many()), strict=False):
+        expected, tie = oracles[1].text(question)
+        assert tuple(t.id for t in answer.tokens)[:tie] == expected[:tie]

@@ -1,0 +1,64 @@
+"""The house's own rules: floors, rooms, what may lie at the top."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted([*ROOT.glob("hybrid/**/*.py"), *ROOT.glob("server_stub/**/*.py")])
+TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_a_module_imports_from_its_own_room_or_from_lower_floors(monkeypatch):
+    """The layers stand in pyproject.toml; a wall that nobody checks is a drawing."""
+    from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("module", "home"), [("llama_cpp", "hybrid/engine"), ("httpx", "hybrid/cloud/wire.py"), ("torch", "nowhere")]
+)
+def test_only_one_place_imports_what_is_heavy(module, home):
+    users = {str(path.relative_to(ROOT)) for path in SOURCES if module in imports(path)}
+    assert all(user.startswith(home) for user in users), users
+
+
+def test_the_room_of_distributions_needs_numpy_and_nothing_else():
+    allowed = {"numpy", "hybrid", "__future__", "collections", "dataclasses", "functools", "typing"}
+    assert set().union(*(imports(path) for path in SOURCES if path.parent.name == "prob")) <= allowed
+
+
+def test_policies_do_no_input_or_output_and_read_no_clock():
+    forbidden = {"asyncio", "time", "datetime", "random", "socket", "os", "httpx", "threading", "uuid"}
+    for path in SOURCES:
+        if path.parent.name in {"policy", "prob", "spend"}:
+            assert not imports(path) & forbidden, path
+
+
+def test_nothing_else_stands_at_the_top_of_the_tree():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {line.split("/")[0] for line in listed.splitlines() if not line.startswith(".")} <= TOP
+
+
+def test_a_file_is_at_most_400_lines_long():
+    """A longer one is two of something."""
+    assert {str(path): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 400} == {}
