@@ -1,0 +1,105 @@
+"""Everything that must hold before a change lands, in one command.
+
+    python tests/check.py          format, lint, types, floors, weight, README, the quick tests
+    python tests/check.py --all    the same with every test, the slow ones included
+
+Prints a line per check and the lines of code per room; exits non-zero if any check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_MIB = 30
+# What must not stand in the code: open ends, and paths of some machine.
+OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
+
+
+def main() -> int:
+    """Run all checks, the cheap ones first, and report every one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="every test, real servers and crash tests included")
+    args = parser.parse_args()
+    tests = ["pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    checks = {
+        "format": command("ruff", "format", "--check", "-q"),
+        "lint": command("ruff", "check", "-q"),
+        "types": command("mypy"),
+        "floors": command("importlinter.cli", "--no-cache", script="lint-imports"),
+        "words": words,
+        "weight": weight,
+        "readme": command("pytest", "-q", "tests/readme.py"),
+        "tests": command(*tests, *([] if args.all else ["-m", "not slow"])),
+    }
+    failed = []
+    for name, check in checks.items():
+        began = time.monotonic()
+        trouble = check()
+        print(f"{'FAIL' if trouble else 'ok':4} {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        if trouble:
+            failed.append(name)
+            print(trouble, flush=True)
+    for room, lines in rooms().items():
+        print(f"{lines:6} lines  {room}")
+    print(f"{len(checks) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def command(*words: str, script: str | None = None):
+    """Return a check that runs a tool of this environment and gives its output if it fails."""
+
+    def run() -> str:
+        head = [str(Path(sys.executable).parent / script)] if script else [sys.executable, "-m", words[0]]
+        done = subprocess.run([*head, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        if words[0] == "pytest":
+            print(*done.stdout.splitlines()[-8:], sep="\n")
+        return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit {done.returncode}"
+
+    return run
+
+
+def tracked() -> list[Path]:
+    """Return the files that belong to the project."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [ROOT / line for line in done.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def words() -> str:
+    """Find open ends and machine paths."""
+    found = []
+    for path in tracked():
+        if path.suffix not in {".py", ".md", ".toml"} or path == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if MACHINE.search(line) or (path.suffix == ".py" and OPEN_ENDS.search(line)):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    return "\n".join(found)
+
+
+def weight() -> str:
+    """Weigh the tree."""
+    total = sum(path.stat().st_size for path in tracked()) / 2**20
+    return "" if total <= MAX_MIB else f"the tree weighs {total:.1f} MiB, more than {MAX_MIB}"
+
+
+def rooms() -> dict[str, int]:
+    """Count the lines of code per room."""
+    counted: dict[str, int] = {}
+    for path in tracked():
+        if path.suffix == ".py":
+            parts = path.relative_to(ROOT).parts
+            deep = parts[0] in {"hybrid", "tests"} and len(parts) > 2
+            room = "/".join(parts[: 2 if deep else 1])
+            counted[room] = counted.get(room, 0) + len(path.read_text().splitlines())
+    return dict(sorted(counted.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

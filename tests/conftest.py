@@ -1,0 +1,86 @@
+"""One Hypothesis profile for every run (the same examples each time, no deadline on a shared machine); real servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import hybrid
+from hybrid.prob import Dense
+
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.load_profile("ci")
+
+MODELS = Path(hybrid.__file__).parent / "models"
+
+
+def _agree(found: Dense, expected: Dense) -> bool:
+    known = expected.probs >= 1e-3
+    close = np.abs(found.logprobs[known] - expected.logprobs[known]).max() <= 0.02
+    (_, first), (_, second) = expected.top(2)
+    return bool(close) and (found.best == expected.best or first - second <= 0.03)
+
+
+@pytest.fixture(scope="session")
+def agree():
+    """Whether two rows are the same up to what batches of another shape do to float16 sums (measured: 1.4e-2 nats)."""
+    return _agree
+
+
+@dataclass
+class Server:
+    """A running ``server_stub``, a client bound to its address, and what it has written to standard error."""
+
+    process: subprocess.Popen
+    url: str
+    client: httpx.Client
+    _stderr: Path
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text(encoding="utf-8")
+
+
+def _command(*flags: str, model: Path) -> list[str]:
+    return [sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0", "--threads", "1", *flags]
+
+
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory):
+    """Start a server with given flags and wait until it listens; all are killed when the session ends."""
+    folder = tmp_path_factory.mktemp("servers")
+    with ExitStack() as clean_up:
+
+        def start(*flags: str, model: Path = MODELS / "small.gguf") -> Server:
+            said = folder / f"stderr-{len(list(folder.iterdir()))}.txt"
+            with said.open("wb") as stderr:
+                process = subprocess.Popen(
+                    _command(*flags, model=model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+                )
+            clean_up.enter_context(process)  # closes its pipes
+            clean_up.callback(process.kill)
+            line = process.stdout.readline().decode()
+            assert line.startswith("listening on http://127.0.0.1:"), line + said.read_text()
+            url = line.split()[-1]
+            client = clean_up.enter_context(httpx.Client(base_url=url, timeout=60, trust_env=False))
+            return Server(process, url, client, said)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def refused_start():
+    """Start a server that must refuse to; return how it ended."""
+
+    def run(*flags: str, model: Path = MODELS / "small.gguf") -> subprocess.CompletedProcess:
+        return subprocess.run(_command(*flags, model=model), capture_output=True, text=True, timeout=60, check=False)
+
+    return run

@@ -1,0 +1,206 @@
+"""llama.cpp behind the port: what loads, what is refused in one sentence, text to ids and back, threads, silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hybrid
+from hybrid.engine import llama
+from hybrid.engine.llama import Weights, default_threads
+from hybrid.errors import EngineError
+from hybrid.prob import Dense
+from hybrid.types import Message
+
+BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(EngineError) as caught:
+        Weights(path)
+    return str(caught.value)
+
+
+def test_rows_equal_those_of_the_high_level_class(weights, opened, agree):
+    """An oracle that shares no code with ours: llama-cpp-python's own evaluation of every position."""
+    ids = weights["bundled"].tokenize("Sort 5, 3, 9 and 1. The smallest is 1, then 3, then 5, then 9.")
+    naive = llama_cpp.Llama(str(BUNDLED), n_ctx=64, n_threads=1, logits_all=True, flash_attn=True, verbose=False)
+    naive.eval(list(ids))
+    with opened("bundled") as engine:
+        found = [Dense.from_logits(scores) for scores in engine.extend(ids, len(ids))]
+    assert all(map(agree, found, (Dense.from_logits(scores) for scores in naive.scores[: len(ids)])))
+    naive.close()
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 5, 8, 23, 24, 100, 2000, 10_000, 0.5, 0.99, -1])
+def test_a_truncated_file_is_one_sentence_that_names_it(tmp_path, length):
+    """A download that broke off is the commonest bad model; it must be told from a bug."""
+    whole = BUNDLED.read_bytes()
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(whole[: int(len(whole) * length) if isinstance(length, float) else length])
+    said = refusal(path)
+    assert str(path) in said
+    assert "\n" not in said
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert refusal(tmp_path / "no.gguf") == f"there is no model file {tmp_path / 'no.gguf'}"
+    assert refusal(BUNDLED / "below.gguf") == f"there is no model file {BUNDLED / 'below.gguf'}"
+
+
+def test_a_directory_is_named(tmp_path):
+    assert refusal(tmp_path) == f"{tmp_path} is not a file"
+
+
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 a zip", b"version https://git-lfs.github.com/spec/v1"])
+def test_a_file_of_another_kind_is_named(tmp_path, content):
+    path = tmp_path / "other.gguf"
+    path.write_bytes(content)
+    assert refusal(path) == f"{path} is not a GGUF file"
+
+
+def test_garbage_after_the_magic_is_named(tmp_path):
+    path = tmp_path / "garbage.gguf"
+    path.write_bytes(b"GGUF" + np.random.default_rng(0).bytes(5000))
+    assert str(path) in refusal(path)
+
+
+def test_a_path_that_the_system_cannot_read_is_named(tmp_path, monkeypatch):
+    path = tmp_path / ("x" * 300)
+    assert refusal(path) == f"the model file {path} cannot be read: File name too long"
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert refusal(BUNDLED) == f"the model file {BUNDLED} cannot be read: Permission denied"
+
+
+def test_an_unknown_architecture_is_named(tiny_file):
+    path = tiny_file()
+    path.write_bytes(path.read_bytes().replace(b"llama", b"lemma"))
+    assert "lemma" in refusal(path)
+
+
+def test_a_context_that_cannot_be_opened_is_one_sentence(weights, monkeypatch):
+    monkeypatch.setattr(llama.ll, "llama_init_from_model", lambda *_: None)
+    with pytest.raises(EngineError, match=r"^llama\.cpp cannot open a context of 64 tokens over .*small\.gguf"):
+        weights["bundled"].context(64)
+
+
+@pytest.mark.parametrize("bad", [-1, 260, 10**6])
+def test_a_token_that_is_none_is_an_error_and_changes_nothing(opened, afresh, agree, bad):
+    with opened("attention") as engine:
+        engine.extend((1, 2), 0)
+        with pytest.raises(EngineError, match="could not decode"):
+            engine.extend((bad,))
+        assert engine.ids == (1, 2)
+        assert agree(Dense.from_logits(engine.extend((3,))[0]), afresh("attention", (1, 2, 3))[0])
+
+
+def test_llama_cpp_prints_nothing(tmp_path):
+    """Standard output is the answer, and standard error what we say about it."""
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(BUNDLED.read_bytes()[:20_000])
+    program = f"""
+from hybrid.engine.llama import Weights
+from hybrid.errors import EngineError
+try:
+    Weights({str(bad)!r})
+except EngineError:
+    pass
+weights = Weights({str(BUNDLED)!r})
+engine = weights.context(5000)  # more than it was trained with: llama.cpp has something to say
+engine.extend(weights.tokenize("Hello"))
+try:
+    engine.extend((10**6,))
+except EngineError:
+    pass
+engine.close()
+weights.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_two_contexts_in_two_threads_write_what_one_alone_writes(weights, opened):
+    """The reason for contexts over shared weights: the server computes side by side."""
+    prompts = [weights["bundled"].tokenize(f"What is {n} + {n}? ") for n in (17, 48)]
+
+    def write(prompt):
+        with opened("bundled") as engine:
+            logits, written = engine.extend(prompt), []
+            for _ in range(150):
+                written.append(int(logits[-1].argmax()))
+                logits = engine.extend((written[-1],))
+        return written
+
+    alone = [write(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(write, prompts)) == alone
+    assert alone[0] != alone[1]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 7)])
+def test_one_core_is_left_free(monkeypatch, cores, threads):
+    """llama.cpp spins while it waits for a core: 2,416 ms a token against 39 ms (DIALECTS 2.6)."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    assert default_threads() == threads
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (8, 7)])
+def test_one_core_is_left_free_where_affinity_is_unknown(monkeypatch, cores, threads):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert default_threads() == threads
+
+
+def test_a_context_takes_the_default_threads_and_the_trained_length(weights):
+    engine = weights["bundled"].context()
+    assert llama_cpp.llama_n_threads(engine._ctx) == llama_cpp.llama_n_threads_batch(engine._ctx) == default_threads()
+    assert engine.num_context == 1024
+    assert "small.gguf, 0/1024" in repr(engine)
+    engine.close()
+    engine.close()  # twice does no harm
+
+
+@pytest.mark.parametrize("kind", ["attention", "bundled"])
+@given(text=st.text(max_size=30))
+def test_text_survives_tokens(weights, kind, text):
+    vocabulary = weights[kind]
+    ids = vocabulary.tokenize(text)
+    assert b"".join(map(vocabulary.piece, ids)) == text.encode()
+    assert all(0 <= token < vocabulary.num_tokens for token in ids)
+
+
+def test_control_tokens_are_recognised_only_when_asked_for(weights):
+    """What a user types is text; what a template writes is structure."""
+    vocabulary = weights["attention"]
+    assert vocabulary.num_tokens == 260
+    assert vocabulary.tokenize("<end>", special=True) == (0,)
+    assert len(vocabulary.tokenize("<end>")) == len("<end>")
+    assert vocabulary.piece(0) == b"<end>"
+    assert vocabulary.end_ids == {0}
+
+
+def test_a_long_piece_is_whole(weights):
+    """Longer than the buffer that is tried first."""
+    assert weights["attention"].piece(258) == b"x" * 100
+
+
+def test_a_conversation_is_rendered_by_the_files_own_template(weights):
+    vocabulary = weights["bundled"]
+    ids = vocabulary.render([Message("user", "Hi")])
+    assert b"".join(map(vocabulary.piece, ids)) == b"<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert ids[0] == vocabulary.tokenize("<|im_start|>", special=True)[0]
+
+
+def test_a_template_may_write_the_models_marks(tiny_file):
+    weights = Weights(tiny_file(template="{{ bos_token }}{{ messages[0].content }}<turn>{{ eos_token }}"))
+    assert weights.render([Message("user", "he")]) == (0, 257, 259, 0)
+    weights.close()

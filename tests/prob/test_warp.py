@@ -1,0 +1,130 @@
+"""The law tokens are drawn from: temperature, then top-k, then top-p."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hybrid.prob import Dense, warp
+from hybrid.types import Sampling
+
+WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=10).filter(any)
+TEMPERATURES = st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.3, 2.0, 5.0])
+
+
+def dense(weights):
+    return Dense.from_probs(np.array(weights) / sum(weights))
+
+
+# The three stages on plain lists of probabilities, each normalising what it leaves.
+
+
+def normalised(weights):
+    total = math.fsum(weights)
+    return [w / total for w in weights]
+
+
+def heated(probs, sampling):
+    return normalised([p ** (1 / sampling.temperature) if p > 0 else 0.0 for p in probs])
+
+
+def ranks(probs):
+    return sorted(range(len(probs)), key=lambda i: (-probs[i], i))
+
+
+def cut_to_k(probs, sampling):
+    kept = ranks(probs)[: sampling.top_k or None]
+    return normalised([p if i in kept else 0.0 for i, p in enumerate(probs)])
+
+
+def cut_to_p(probs, sampling):
+    kept, mass = [], 0.0
+    for i in ranks(probs):
+        if kept and mass >= sampling.top_p:
+            break
+        kept.append(i)
+        mass += probs[i]
+    return normalised([p if i in kept else 0.0 for i, p in enumerate(probs)])
+
+
+def chain(probs, sampling, *stages):
+    for stage in stages:
+        probs = stage(probs, sampling)
+    return probs
+
+
+@given(WEIGHTS, TEMPERATURES, st.integers(0, 12), st.floats(0.01, 1.0))
+def test_the_law_is_temperature_then_top_k_then_top_p(weights, temperature, top_k, top_p):
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    before_p = chain(normalised(weights), sampling, heated, cut_to_k)
+    reached = np.cumsum([before_p[i] for i in ranks(before_p)])
+    assume(top_p == 1.0 or (abs(reached - top_p) > 1e-9).all())  # a mass that is reached exactly has its own test
+    want = cut_to_p(before_p, sampling) if top_p < 1.0 else before_p
+    assert warp(dense(weights), sampling).probs == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (heated, cut_to_p, cut_to_k),
+        (cut_to_p, heated, cut_to_k),
+        (cut_to_p, cut_to_k, heated),
+        (cut_to_k, cut_to_p, heated),
+    ],
+    ids=lambda stages: " ".join(stage.__name__ for stage in stages),
+)
+def test_another_order_is_another_law(stages):
+    """If the client's order differed from the server's, its drafts would come from a law nobody asked for.
+
+    (Top-k before temperature is left out: it is the same law, since a temperature keeps the ranks.)
+    """
+    weights, sampling = [60, 15, 12, 8, 5], Sampling(temperature=3.0, top_k=3, top_p=0.55)
+    ours = warp(dense(weights), sampling).probs
+    assert ours == pytest.approx(chain(normalised(weights), sampling, heated, cut_to_k, cut_to_p), abs=1e-12)
+    assert np.abs(ours - chain(normalised(weights), sampling, *stages)).max() > 1e-3
+
+
+@given(WEIGHTS, st.integers(0, 12), st.floats(0.01, 1.0))
+def test_temperature_zero_is_certain_of_the_best_token(weights, top_k, top_p):
+    law = warp(dense(weights), Sampling(temperature=0.0, top_k=top_k, top_p=top_p))
+    assert law.probs[dense(weights).best] == 1.0
+    assert law.probs.sum() == 1.0
+    assert dense(weights).best == weights.index(max(weights))
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-12, 1e-300, 1e-310, 5e-324])
+def test_a_temperature_near_zero_goes_to_the_best_token_and_breaks_nothing(temperature):
+    """Settings admit any temperature from zero up, so every one of them must give a distribution."""
+    law = warp(Dense.from_probs(np.array([0.0, 0.2, 0.5, 0.3])), Sampling(temperature=temperature))
+    assert law.probs.tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+@given(WEIGHTS)
+def test_temperature_one_without_cuts_changes_nothing(weights):
+    raw = dense(weights)
+    assert warp(raw, Sampling(temperature=1.0)).probs == pytest.approx(raw.probs, abs=1e-12)
+
+
+@given(WEIGHTS, TEMPERATURES, st.integers(1, 12), st.sampled_from([1e-300, 1e-9, 0.1, 0.5, 0.9]))
+def test_at_least_one_and_at_most_k_tokens_remain_and_none_that_was_impossible(weights, temperature, top_k, top_p):
+    law = warp(dense(weights), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    support = np.flatnonzero(law.probs)
+    assert 1 <= support.size <= top_k
+    assert dense(weights).best in support
+    assert all(weights[i] > 0 for i in support)
+    assert abs(law.probs.sum() - 1) < 1e-12
+
+
+def test_a_mass_that_is_reached_exactly_is_enough():
+    """0.5 + 0.25 reaches 0.75: the third token stays out (powers of two, so that no rounding decides)."""
+    law = warp(Dense.from_probs(np.array([0.125, 0.5, 0.25, 0.125])), Sampling(temperature=1.0, top_p=0.5))
+    assert law.probs.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_equal_tokens_are_cut_by_id():
+    """Client and server must keep the same ones."""
+    equal = Dense.from_probs(np.full(8, 0.125))
+    assert np.flatnonzero(warp(equal, Sampling(temperature=1.0, top_k=3)).probs).tolist() == [0, 1, 2]
+    assert np.flatnonzero(warp(equal, Sampling(temperature=1.0, top_p=0.3)).probs).tolist() == [0, 1, 2]

@@ -1,0 +1,140 @@
+"""Prices are whole nano-dollars, read exactly and rounded up; and the bill is their sum."""
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hybrid.errors import UsageError
+from hybrid.spend import Bill, Price, bill, usd_to_nanousd
+from hybrid.types import CloudUsage
+
+RATES = st.integers(0, 10**12) | st.integers(0, 10)
+PRICES = st.builds(Price, RATES, RATES, RATES)
+
+
+@st.composite
+def usages(draw):
+    prompt = draw(st.integers(0, 200_000))
+    return CloudUsage(prompt, draw(st.integers(0, 10_000)), draw(st.integers(0, prompt)))
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("1/0.1/4", Price(1_000_000_000, 100_000_000, 4_000_000_000)),
+        ("0.15/0.0375/0.6", Price(150_000_000, 37_500_000, 600_000_000)),
+        ("0.000000001/0/1e-9", Price(1, 0, 1)),
+        ("15/1.5/75", Price(15_000_000_000, 1_500_000_000, 75_000_000_000)),
+        ("0/0/0", Price(0, 0, 0)),
+        ("free", Price(0, 0, 0)),
+    ],
+)
+def test_a_price_is_read_exactly(text, price):
+    """0.0375 is not a double: read through one, a price would be off, and every bill with it."""
+    assert Price.parse(text) == price
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "1/2",
+        "1/2/3/4",
+        "1/2/",
+        "//",
+        "a/b/c",
+        "1/0.1/four",
+        "-1/0/0",
+        "1/0.1/-0.000000001",
+        "nan/0/0",
+        "0/sNaN/0",
+        "inf/0/0",
+        "1/-inf/0",
+        "1,5/0/0",
+        "$1/0/0",
+        "0.0000000001/0/0",
+        "1e999999/0/0",
+        "1e-999999/0/0",
+        "1/0.1/4 per million",
+        "Free",
+        "unknown",
+    ],
+)
+def test_what_is_no_price_is_refused_in_a_sentence_that_shows_one(text):
+    with pytest.raises(UsageError, match=r"as 1/0\.1/4"):
+        Price.parse(text)
+
+
+@given(st.integers(0, 10**16))
+def test_every_number_of_nano_dollars_can_be_written_and_read_back(nanousd):
+    dollars, rest = divmod(nanousd, 10**9)
+    assert usd_to_nanousd(f"{dollars}.{rest:09d}") == nanousd
+
+
+@given(st.integers(0, 10**30), st.integers(1, 10**40))
+def test_an_amount_is_read_exactly_or_not_at_all(whole, decimals):
+    """Neither many digits before the point nor many after it may be rounded away in silence."""
+    text = f"{whole}.{decimals}"
+    exact = Fraction(text) * 10**9
+    try:
+        read = usd_to_nanousd(text)
+    except UsageError:
+        assume(exact.denominator != 1 or whole >= 10**15)  # what is whole and not absurd is never refused
+        return
+    assert read == exact
+
+
+@given(PRICES, usages())
+def test_a_request_costs_the_exact_sum_rounded_up_to_a_whole_nano_dollar(price, usage):
+    exact = (
+        Fraction(usage.prompt_tokens - usage.cached_tokens) * price.prompt
+        + Fraction(usage.cached_tokens) * price.cached_prompt
+        + Fraction(usage.completion_tokens) * price.completion
+    ) / 10**6
+    cost = price.cost(usage)
+    assert type(cost) is int
+    assert cost == math.ceil(exact)
+
+
+def test_a_single_token_of_the_cheapest_price_is_not_free():
+    """Rounded down or to nearest, a million such requests would cost nothing."""
+    assert Price(1, 0, 0).cost(CloudUsage(1, 0)) == 1
+    assert Price(1, 0, 0).cost(CloudUsage(1_000_000, 0)) == 1
+    assert Price(1, 0, 0).cost(CloudUsage(1_000_001, 0)) == 2
+    assert Price(1, 0, 0).cost(CloudUsage(0, 0)) == 0
+
+
+def test_prompt_cached_prompt_and_completion_have_their_own_prices():
+    price = Price(7_000_000, 2_000_000, 11_000_000)
+    assert price.cost(CloudUsage(100, 10, cached_tokens=60)) == 40 * 7 + 60 * 2 + 10 * 11
+
+
+@given(PRICES, usages(), st.integers(0, 1000), st.integers(0, 1000))
+def test_no_request_within_its_limits_costs_more_than_the_worst_case(price, usage, more_prompt, more_limit):
+    """Reserving the worst case is only safe if it is one, whatever the server cached."""
+    worst = price.worst_case(usage.prompt_tokens + more_prompt, usage.completion_tokens + more_limit)
+    assert type(worst) is int
+    assert price.cost(usage) <= worst
+
+
+@given(PRICES, st.integers(0, 100_000), st.integers(0, 10_000))
+def test_the_worst_case_can_happen(price, prompt_tokens, limit):
+    """Any higher, and money that could be spent would be held back."""
+    dearest = (CloudUsage(prompt_tokens, limit, cached) for cached in (0, prompt_tokens))
+    assert price.worst_case(prompt_tokens, limit) == max(map(price.cost, dearest))
+
+
+@given(PRICES, st.lists(usages(), max_size=5), st.integers(0, 1000), st.integers(0, 1000))
+def test_a_bill_adds_up_the_requests_beside_one_uncached_request_for_the_same_text(price, requests, prompt, answer):
+    found = bill(price, requests, prompt, answer)
+    assert found.nanousd == sum(price.cost(usage) for usage in requests)
+    assert found.cloud_only_nanousd == price.cost(CloudUsage(prompt, answer, cached_tokens=0))
+
+
+def test_a_bill_without_a_price_is_unknown_and_not_zero():
+    assert bill(None, [CloudUsage(10, 10)], 10, 10) == Bill(None, None)
+    assert bill(Price.parse("free"), [CloudUsage(10, 10)], 10, 10) == Bill(0, 0)
