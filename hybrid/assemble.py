@@ -87,7 +87,9 @@ class Opening:
         path = settings.local or BUNDLED_LOCAL
         weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers))
         stack.callback(weights.close)
-        engine = await worker.do(lambda _: weights.context(settings.ctx, settings.threads))
+        # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
+        threads = settings.threads or (1 if settings.cloud is None else None)
+        engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
         stack.callback(engine.close)
         account = Account(self._price, MemoryLedger(self._cap))
 
@@ -116,7 +118,8 @@ async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) ->
 async def bundled_server(model: Path = BUNDLED_CLOUD) -> AsyncIterator[str]:
     """Serve a bundled model from a child process and yield its URL. The child ends with us, however we end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0", "--until-stdin-closes"),
+        *(sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0"),
+        *("--threads", "1", "--until-stdin-closes"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

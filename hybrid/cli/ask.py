@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,15 +89,24 @@ def ask(
         _fail(EXIT_CLOUD, error)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whoever read us has left. What Python still holds for standard output goes nowhere, silently.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
 
 
 def _text(prompt: str) -> str:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    """Return the question. Raises UsageError where there is none, or none that is text."""
+    try:
+        raw = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError("the prompt is not UTF-8 text") from None
     if not text.strip():
-        _fail(EXIT_USAGE, UsageError("the prompt is empty"))
+        raise UsageError("the prompt is empty")
     return text.rstrip("\n") if prompt == "-" else text
 
 

@@ -11,6 +11,8 @@ from hybrid.run.answer import Answer
 from hybrid.run.events import Degraded, Event, Finished, Shown
 
 LOCAL_STYLE, CHECKED_STYLE, CLOUD_STYLE = "default", "green", "bold magenta"
+# A model's text may hold control sequences; on a terminal they are shown, not obeyed.
+VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421", 155: "\u241b"}
 
 
 class Screen:
@@ -20,6 +22,7 @@ class Screen:
         """Colours only where somebody looks."""
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._safe = VISIBLE if self._out.is_terminal else {}
 
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
@@ -32,7 +35,7 @@ class Screen:
                     if token.how == "accepted"
                     else LOCAL_STYLE
                 )
-                self._out.print(Text(token.text, style), end="")
+                self._out.print(Text(token.text.translate(self._safe), style), end="")
                 self._out.file.flush()
             case Degraded(why):
                 self._err.print(Text(f"hybrid: the local model goes on alone: {why}", "yellow"))

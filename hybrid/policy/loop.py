@@ -150,10 +150,12 @@ def _write(policy: Policy, here: _Progress, limit: int, why: str) -> Asking[None
 
 
 def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, calm: int) -> Asking[int | None]:
-    """One request, read to its end: its tokens are paid for, and only a request that ends by itself tells its cost.
+    """One block, read to its end: its tokens are paid for, and only a request that ends by itself tells its cost.
 
-    Returns how many tokens in a row the two models agreed on at its end; None if the cloud did not answer.
+    A request that ends short (its limit was lowered to fit a cap) is asked on, unless it gave nothing. Returns how
+    many tokens in a row the two models agreed on at the end; None if the cloud did not answer.
     """
+    opened = len(here.at)
     while limit > 0 and not here.over:
         reply = yield Write(here.at, limit, along=policy.back is not None)
         match reply:
@@ -163,7 +165,10 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from _emit(here, span)
                 calm = _calm(policy.back, span, calm)
-                limit = 0 if ended else limit - len(span)
+                limit -= len(span)
+                if ended and len(here.at) == opened:
+                    break
+                opened = len(here.at) if ended else opened
             case Refused() | Unreachable():
                 return None
             case _:

@@ -84,7 +84,8 @@ class AsyncClient:
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
-            side = Side(await self._reach(policy), self._account)
+            cloud = await self._reach(policy)
+            side = Side(cloud, self._account, self._connected[1].max_context if self._connected else None)
             return await Driver(drafter, self._local.worker, side, limits, tell).answer(policy)
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:

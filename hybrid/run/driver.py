@@ -46,6 +46,7 @@ from hybrid.types import Ids
 
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
+_OUTGROWN = "the text has outgrown the cloud model's context"
 _SPACES = " \N{LOWER ONE EIGHTH BLOCK}"
 
 
@@ -59,10 +60,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Side:
-    """The cloud's side: the model, or the sentence why it cannot be had, and the account that pays for it."""
+    """The cloud's side: the model, or the sentence why it cannot be had, its context, and the account that pays."""
 
     cloud: Cloud | str
     account: Account
+    max_context: int | None = None
 
 
 class Driver:
@@ -75,6 +77,7 @@ class Driver:
         self._worker = worker
         self._cloud = side.cloud
         self._account = side.account
+        self._max_context = side.max_context
         self._limits = limits
         self._record = Record(len(drafter.prompt), self._engine.piece)
         self._shown: Ids = ()
@@ -152,6 +155,8 @@ class Driver:
         if isinstance(self._cloud, str):
             return self._no_answer(self._cloud)
         prefix, span = self._drafter.prompt + request.at, ids(request.span)
+        if self._cloud_room(len(prefix) + len(span)) < 1:
+            return self._no_answer(_OUTGROWN)
         leave = self._till.leave("check", len(request.at), len(prefix) + len(span), 1, num_tokens=len(span))
         if isinstance(leave, Denial):
             return self._refused(leave)
@@ -175,6 +180,8 @@ class Driver:
             return self._no_answer(self._cloud)
         if self._reader is None or not self._reader.open or self._reader.at != request.at or request.ban:
             await self._close_reader()
+            if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
+                return self._no_answer(_OUTGROWN)
             opened = self._open_reader(request, self._cloud)
             if isinstance(opened, Denial):
                 return self._refused(opened)
@@ -196,7 +203,8 @@ class Driver:
 
     def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
         prefix = self._drafter.prompt + request.at
-        leave = self._till.leave("write", len(request.at), len(prefix), min(request.limit, self._room()))
+        limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
+        leave = self._till.leave("write", len(request.at), len(prefix), limit)
         if isinstance(leave, Denial):
             return leave
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
@@ -205,6 +213,10 @@ class Driver:
         top_k, limit = self._limits.top_k, leave.grant.limit
         question = WriteQuestion(prefix, limit, top_k, sampling, leave.request_id, request.ban)
         return Reader(request.at, leave, cloud.write(question))
+
+    def _cloud_room(self, num_tokens: int) -> int:
+        """Tokens the cloud's context has room for after a prompt of so many."""
+        return self._limits.max_tokens if self._max_context is None else self._max_context - num_tokens
 
     async def _read_along(self, request: Write, written: Ids) -> list[Dense] | list[None]:
         """Keep the local cache and its distributions abreast of what the cloud writes, if the policy weighs them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -65,7 +65,9 @@ def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings."""
     workers = []
 
-    def build(*, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, **cloud):
+    def build(
+        *, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, cloud_context=None, **cloud
+    ):
         engine = ScriptedEngine(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
         worker = Worker("test")
         workers.append(worker)
@@ -76,7 +78,7 @@ def house():
         async def reach():
             if connect:
                 raise connect
-            return remote, await remote.connect("", ())
+            return remote, replace(await remote.connect("", ()), max_context=cloud_context)
 
         client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8))
         return House(engine, worker, remote, ledger, client)

@@ -127,8 +127,10 @@ def test_spend_never_passes_the_cap_and_the_answer_is_finished(house, run, polic
 
 def test_a_limit_that_does_not_fit_the_cap_is_lowered_and_sent_upstream(house, run):
     h = house(cap=23_000)  # 3 prompt tokens at 1000, then five completion tokens at 4000
-    run(h.client.generate(PROMPT, policy="cloud", max_tokens=40))
-    assert h.cloud.questions[0].limit == 5
+    answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=40))
+    assert [question.limit for question in h.cloud.questions] == [5]
+    assert "cap of 0.000023 USD" in answer.degraded
+    assert [token.source for token in answer.tokens[:6]] == ["cloud"] * 5 + ["local"]
 
 
 def test_an_unknown_price_is_null_and_under_a_cap_refused(house, run):
@@ -208,6 +210,18 @@ def test_a_full_context_ends_the_answer_with_length(house, run):
             assert len(answer.tokens) == 10 - 3
     answer = run(h.client.generate(PROMPT, policy="local", max_tokens=40, span=4))
     assert (answer.finish_reason, len(answer.tokens)) == ("length", 7)
+
+
+@pytest.mark.parametrize("policy", ASKING)
+def test_a_text_that_outgrows_the_clouds_context_goes_on_locally(house, run, policy):
+    h = house(cloud_context=12, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=float("inf")))
+    for question in h.cloud.questions:
+        span = getattr(question, "span", ())
+        assert len(question.prefix + span) + getattr(question, "limit", 1) <= 12
+    if answer.finish_reason == "length":
+        assert "outgrown" in answer.degraded
+        assert len(answer.tokens) == 40
 
 
 def test_a_prompt_that_does_not_fit_is_one_clear_error(house, run):

@@ -1,0 +1,93 @@
+"""However a stream ends, it is settled once, and for what it may have cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybrid.cloud import Chunk
+from hybrid.errors import Unreachable
+from hybrid.run.reader import Reader
+from hybrid.run.till import Leave
+from hybrid.spend import Grant, Reservation
+from hybrid.types import CloudUsage
+
+WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
+
+
+@pytest.fixture
+def reading(run):
+    """Read ``num_reads`` times from a scripted stream, close, and return what was read and settled."""
+
+    def read(items, num_reads):
+        settled, closed, chunks = [], [], []
+
+        async def stream():
+            try:
+                for item in items:
+                    if isinstance(item, Exception):
+                        raise item
+                    yield item
+            finally:
+                closed.append(True)
+
+        async def go():
+            leave = Leave("r", Grant(10, 8, Reservation(1, 0)), lambda _, usage: settled.append(usage))
+            reader = Reader((5,), leave, stream())
+            try:
+                chunks.extend([await reader.read() for _ in range(num_reads)])
+            finally:
+                await reader.close()
+                await reader.close()
+            return reader
+
+        reader = run(go())
+        assert closed == [True]
+        return reader, chunks, settled
+
+    return read
+
+
+TOKENS = [Chunk((1,)), Chunk((2,)), Chunk((3,), finish="length")]
+
+
+def test_a_stream_read_to_its_end_is_settled_by_the_servers_usage(reading):
+    reader, chunks, settled = reading([*TOKENS, Chunk(usage=CHARGED)], 3)
+    assert [chunk.ids for chunk in chunks] == [(1,), (2,), (3,)]
+    assert reader.at == (5, 1, 2, 3)
+    assert settled == [CHARGED]
+
+
+def test_a_stream_closed_early_is_settled_by_every_token_of_its_limit(reading):
+    _, _, settled = reading([*TOKENS, Chunk(usage=CHARGED)], 1)
+    assert settled == [WORST]
+
+
+def test_usage_that_came_before_closing_early_counts(reading):
+    _, _, settled = reading([Chunk((1,), usage=CHARGED), *TOKENS], 1)
+    assert settled == [CHARGED]
+
+
+def test_a_stream_that_breaks_is_not_settled_so_that_its_reservation_stands(reading):
+    with pytest.raises(Unreachable):
+        reading([TOKENS[0], Unreachable("cut")], 2)
+
+
+def test_tokens_are_not_lost_when_the_stream_breaks_after_them(reading):
+    """The text was whole; only its price stays unknown."""
+    _, chunks, settled = reading([*TOKENS, Unreachable("cut")], 3)
+    assert [chunk.ids for chunk in chunks] == [(1,), (2,), (3,)]
+    assert settled == [None]
+
+
+def test_a_stream_that_ends_without_saying_so_ends_by_length(reading):
+    _, chunks, settled = reading([Chunk((1,)), Chunk(usage=CHARGED)], 2)
+    assert chunks[-1].finish == "length"
+    assert settled == [CHARGED]
+
+
+def test_a_request_that_never_left_is_settled_for_nothing(run):
+    settled = []
+    leave = Leave("r", Grant(10, 8, Reservation(1, 0)), lambda _, usage: settled.append(usage))
+    leave.failed(Unreachable("refused", sent=False))
+    leave.failed(Unreachable("cut"))
+    assert settled == [CloudUsage(0, 0)]
