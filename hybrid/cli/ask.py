@@ -6,18 +6,19 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from hybrid.cli.show import Screen
+from hybrid.cli.trace import Trace
 from hybrid.config import CONFIG_FILE
 from hybrid.errors import CloudRefusal, EngineError, HybridError, UsageError
-from hybrid.run.events import TRACE_VERSION, Event, Finished, to_json
+from hybrid.run.events import Finished
 
-EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_INTERRUPTED = 2, 3, 4, 130
+EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
@@ -89,10 +90,12 @@ def ask(
         _fail(EXIT_CLOUD, error)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        # Whoever read us has left. What Python still holds for standard output goes nowhere, silently.
+    except OSError as error:
+        # Whoever read us has left, or the disk is full. What Python still holds for standard output goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        if not isinstance(error, BrokenPipeError):
+            typer.echo(f"hybrid: {error.strerror}", err=True)
+        raise typer.Exit(EXIT_OUTPUT) from None
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
@@ -113,32 +116,15 @@ def _text(prompt: str) -> str:
 async def _ask(prompt: str, flags: dict[str, Any], *, as_json: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    with ExitStack() as files:
-        write = _tracer(files, trace)
+    with closing(Trace(trace)) as file:
         screen = None if as_json else Screen()
         async with hybrid.open(**flags) as client:
             async for event in client.stream(prompt):
-                write(event)
+                file.write(event)
                 if screen:
                     screen.show(event)
                 elif isinstance(event, Finished):
                     typer.echo(json.dumps(event.answer.to_json(), ensure_ascii=False))
-
-
-def _tracer(files: ExitStack, path: Path | None) -> Any:
-    if path is None:
-        return lambda _: None
-    try:
-        file = files.enter_context(path.open("w", encoding="utf-8"))
-    except OSError as error:
-        msg = f"--trace {path}: {error.strerror}"
-        raise UsageError(msg) from None
-    print(json.dumps({"trace": TRACE_VERSION}), file=file)
-
-    def write(event: Event) -> None:
-        print(json.dumps(to_json(event), ensure_ascii=False), file=file)
-
-    return write
 
 
 def _fail(code: int, error: HybridError) -> NoReturn:

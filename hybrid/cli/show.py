@@ -7,44 +7,46 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from hybrid.run.answer import Answer
+from hybrid.run.answer import Answer, Token
 from hybrid.run.events import Degraded, Event, Finished, Shown
 
-LOCAL_STYLE, CHECKED_STYLE, CLOUD_STYLE = "default", "green", "bold magenta"
+CHECKED_STYLE, CLOUD_STYLE = "green", "bold magenta"
+
+
 # A model's text may hold control sequences; on a terminal they are shown, not obeyed.
 VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421", 155: "\u241b"}
 
 
 class Screen:
-    """Shows tokens as they come."""
+    """Shows tokens as they come. Where nobody looks, standard output gets the text and nothing else."""
 
     def __init__(self) -> None:
-        """Colours only where somebody looks."""
+        """Colours only on a terminal."""
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._safe = VISIBLE if self._out.is_terminal else {}
 
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
         match event:
             case Shown(_, token):
-                style = (
-                    CLOUD_STYLE
-                    if token.source == "cloud"
-                    else CHECKED_STYLE
-                    if token.how == "accepted"
-                    else LOCAL_STYLE
-                )
-                self._out.print(Text(token.text.translate(self._safe), style), end="")
-                self._out.file.flush()
+                self._token(token)
             case Degraded(why):
                 self._err.print(Text(f"hybrid: the local model goes on alone: {why}", "yellow"))
             case Finished(answer):
-                self._out.print()
-                if sys.stdout.isatty():
+                print(flush=True)  # noqa: T201  (the answer's last line)
+                if self._out.is_terminal:
                     self._err.print(Text(summary(answer), "dim"))
             case _:
                 pass
+
+    def _token(self, token: Token) -> None:
+        if not self._out.is_terminal:
+            # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
+            sys.stdout.write(token.text)
+            sys.stdout.flush()
+            return
+        style = CLOUD_STYLE if token.source == "cloud" else CHECKED_STYLE if token.how == "accepted" else ""
+        self._out.print(Text(token.text.translate(VISIBLE), style), end="")
 
 
 def summary(answer: Answer) -> str:
@@ -56,9 +58,8 @@ def summary(answer: Answer) -> str:
         f"{usage.cloud_requests} requests",
     ]
     if answer.bill.nanousd is not None:
-        parts.append(
-            f"{answer.bill.nanousd / 1e9:.6f} USD (cloud alone {(answer.bill.cloud_only_nanousd or 0) / 1e9:.6f})"
-        )
+        alone = (answer.bill.cloud_only_nanousd or 0) / 1e9
+        parts.append(f"{answer.bill.nanousd / 1e9:.6f} USD (cloud alone {alone:.6f})")
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")
     return f"[{', '.join(parts)}, {answer.timing.total_ms:.0f} ms]"

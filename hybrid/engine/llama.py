@@ -161,7 +161,7 @@ class LlamaEngine:
         _LOG.errors.clear()
         self._ctx = ll.llama_init_from_model(weights._model, params)
         if not self._ctx:
-            said = "; ".join(_LOG.errors)
+            said = _LOG.errors[-1] if _LOG.errors else "no reason given"
             msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {said}"
             raise EngineError(msg)
         self.weights = weights

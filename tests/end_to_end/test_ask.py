@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -181,6 +182,29 @@ def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
     shown = [line["token"]["text"] for line in lines if line.get("event") == "shown"]
     assert "".join(shown) == json.loads(done.stdout)["text"]
     assert {"drafted", "asked", "judged", "settled", "shown"} <= {line.get("event") for line in lines}
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_answer(invoke, stub):
+    done = invoke(QUESTION, "--cloud", stub.url, "--trace", "/dev/full", "--json")
+    assert done.exit_code == 0
+    assert done.stderr.count("the trace ends here") == 1
+    assert json.loads(done.stdout)["text"]
+
+
+def test_a_reader_that_leaves_and_a_full_disk_for_the_answer_are_no_tracebacks(bundled):
+    shell = " ".join(map(shlex.quote, [*COMMAND, QUESTION, "--policy", "local"]))
+    for rest in ("| true", "--json | true", "> /dev/full", "--json > /dev/full"):
+        done = subprocess.run(
+            ["bash", "-c", f"{shell} {rest}"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "Traceback" not in done.stderr, rest
+        assert len(done.stderr.splitlines()) <= 1
+
+
+def test_a_prompt_that_is_not_text_is_exit_2(invoke):
+    done = invoke("-", input=b"\xff\xfe")
+    assert done.exit_code == 2
+    assert "UTF-8" in done.stderr
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundled, tmp_path):
