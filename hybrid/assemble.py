@@ -52,6 +52,7 @@ class Opening:
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()
         self._blocking = ExitStack()
+        self._client: AsyncClient | None = None
 
     async def __aenter__(self) -> AsyncClient:
         """Load the local model; the cloud is reached at the first question that needs it."""
@@ -64,7 +65,9 @@ class Opening:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close everything, the bundled server included."""
+        """Stop what is still being answered, then close everything, the bundled server included."""
+        if self._client is not None:
+            await self._client.aclose()
         await self._stack.aclose()
 
     def __enter__(self) -> Client:
@@ -96,7 +99,8 @@ class Opening:
         async def connect() -> tuple[Cloud, Capabilities]:
             return await _connect(settings, engine, stack)
 
-        return AsyncClient(Local(engine, worker), connect, account, settings)
+        self._client = AsyncClient(Local(engine, worker), connect, account, settings)
+        return self._client
 
 
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -118,8 +118,8 @@ async def _ask(prompt: str, flags: dict[str, Any], *, as_json: bool, trace: Path
 
     with closing(Trace(trace)) as file:
         screen = None if as_json else Screen()
-        async with hybrid.open(**flags) as client:
-            async for event in client.stream(prompt):
+        async with hybrid.open(**flags) as client, aclosing(client.stream(prompt)) as events:
+            async for event in events:
                 file.write(event)
                 if screen:
                     screen.show(event)

@@ -49,6 +49,7 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._turn = asyncio.Lock()
+        self._answers: set[asyncio.Task[Answer]] = set()
 
     async def generate(self, prompt: Prompt, **choices: Any) -> Answer:
         """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
@@ -69,6 +70,8 @@ class AsyncClient:
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
         task = asyncio.create_task(self._answer(prompt, settings, happened.put_nowait))
         task.add_done_callback(lambda _: happened.put_nowait(None))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
         try:
             while (event := await happened.get()) is not None:
                 yield event
@@ -76,6 +79,14 @@ class AsyncClient:
         finally:
             task.cancel()
             await asyncio.wait([task])
+
+    async def aclose(self) -> None:
+        """Stop whatever is still being answered, for a reader that left without closing its stream."""
+        answers = set(self._answers)
+        for task in answers:
+            task.cancel()
+        if answers:
+            await asyncio.wait(answers)
 
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)

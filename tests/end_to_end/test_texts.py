@@ -125,6 +125,20 @@ def test_sampling_repeats_with_its_seed_on_both_sides(stub):
     assert other.text != first.text
 
 
+def test_a_stream_that_is_left_without_being_closed_ends_with_its_client(stub):
+    """``break`` out of an ``async for`` closes nothing by itself."""
+    import asyncio
+
+    async def leave():
+        async with hybrid.open(cloud=stub.url, policy="greedy-exact", span=1) as client:
+            stream = client.stream(QUESTIONS[0])
+            async for _ in stream:
+                break
+        return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    assert asyncio.run(leave()) == []
+
+
 def test_asking_at_once_from_many_tasks_gives_each_its_own_answer(oracles, stub):
     import asyncio
 
