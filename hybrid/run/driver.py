@@ -47,7 +47,6 @@ from hybrid.types import Ids
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
 _OUTGROWN = "the text has outgrown the cloud model's context"
-_SPACES = " \N{LOWER ONE EIGHTH BLOCK}"
 
 
 @dataclass(frozen=True)
@@ -188,6 +187,7 @@ class Driver:
             self._reader = opened
         try:
             chunk = await self._reader.read()
+            self._compare_text(self._reader)
         except CloudError as error:
             return self._fail(error)
         rows = await self._read_along(request, chunk.ids)
@@ -232,13 +232,19 @@ class Driver:
     def _compare(self, scores: Scores) -> None:
         """Hold the endpoint's texts of tokens against ours. Raises VocabularyMismatch at the first that differs."""
         for token, theirs in scores.pieces.items():
-            ours = self._engine.piece(token).decode("utf-8", "replace") if token < self._engine.num_tokens else ""
-            # Servers strip or keep the space a piece begins with; part of a character decodes to no text at all.
-            if _PART not in theirs + ours and theirs.strip(_SPACES) != ours.strip(_SPACES):
-                msg = (
-                    f"token {token} is {theirs!r} in the cloud and {ours!r} here: the models do not share a vocabulary"
-                )
-                raise VocabularyMismatch(msg)
+            ours = self._text((token,))
+            if _PART not in theirs + ours and _bare(theirs) != _bare(ours):
+                raise _mismatch(f"token {token}", theirs, ours)
+
+    def _compare_text(self, reader: Reader) -> None:
+        """Hold the text of what the cloud wrote against what its ids mean here; it may lag behind, never differ."""
+        theirs, ours = reader.text, self._text(reader.written)
+        if _PART not in theirs + ours and not _bare(ours).startswith(_bare(theirs)):
+            raise _mismatch("what the cloud wrote", theirs, ours)
+
+    def _text(self, tokens: Ids) -> str:
+        known = (self._engine.piece(token) for token in tokens if token < self._engine.num_tokens)
+        return b"".join(known).decode("utf-8", "replace")
 
     def _fail(self, error: CloudError) -> NoAnswer:
         """From here on this answer is local. A refusal before any text is the user's to mend, and is raised."""
@@ -258,3 +264,13 @@ class Driver:
     def _degrade(self, why: str) -> None:
         if self._record.degrade(why):
             self._tell(events.Degraded(why))
+
+
+def _bare(text: str) -> str:
+    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
+    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
+
+
+def _mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
+    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
+    return VocabularyMismatch(msg)

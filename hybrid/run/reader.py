@@ -16,11 +16,17 @@ from hybrid.types import CloudUsage, Ids
 
 
 class Reader:
-    """An open request that writes. ``at`` is the answer's prefix it has reached; ``open``: there may be more."""
+    """An open request that writes.
+
+    ``at`` is the answer's prefix it has reached, ``written`` what of it is the stream's own, ``text`` how the endpoint
+    reads that; ``open``: there may be more.
+    """
 
     def __init__(self, at: Ids, leave: Leave, chunks: AsyncGenerator[Chunk, None]) -> None:
         """Take over a stream that is about to be read."""
         self.at = at
+        self.written: Ids = ()
+        self.text = ""
         self.open = True
         self._leave = leave
         self._chunks = chunks
@@ -33,6 +39,8 @@ class Reader:
                 self._usage = chunk.usage or self._usage
                 if chunk.ids or chunk.finish:
                     self.at += chunk.ids
+                    self.written += chunk.ids
+                    self.text += chunk.text
                     self.open = chunk.finish is None
                     return chunk
         except BaseException as error:

@@ -259,6 +259,15 @@ def no_prompt_logprobs(reply, _, n):
         reply.replace(body)
 
 
+def test_a_stream_whose_text_is_not_what_its_ids_mean_here_is_refused(proxy):
+    def lie(reply, _, n):
+        if n:
+            reply.body = reply.body.replace(b'"text": "', b'"text": "zebra')
+
+    with pytest.raises(VocabularyMismatch, match="zebra"):
+        ask(proxy(lie).url, policy="cloud")
+
+
 @pytest.mark.parametrize(
     ("spoil", "error"),
     [
