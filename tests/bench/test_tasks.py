@@ -263,7 +263,9 @@ def test_no_question_of_one_split_occurs_in_another_whatever_the_seed(family):
     seen = {}
     for number, split in enumerate(SPLITS):
         draws = (itertools.islice(stream(family, split, random.Random(10 * number + i)), 1000) for i in range(3))
-        seen[split] = {problem.question for problem in itertools.chain.from_iterable(draws)}
+        problems = list(itertools.chain.from_iterable(draws))
+        assert {split_of(problem) for problem in problems} == {split}
+        seen[split] = {problem.question for problem in problems}
         assert len(seen[split]) > 100
     for one, other in itertools.combinations(SPLITS, 2):
         assert not seen[one] & seen[other]

@@ -107,7 +107,7 @@ def test_temperature_one_without_cuts_changes_nothing(weights):
     assert warp(raw, Sampling(temperature=1.0)).probs == pytest.approx(raw.probs, abs=1e-12)
 
 
-@given(WEIGHTS, TEMPERATURES, st.integers(1, 12), st.sampled_from([1e-300, 1e-9, 0.1, 0.5, 0.9]))
+@given(WEIGHTS, TEMPERATURES, st.integers(1, 12), st.sampled_from([0.0, 1e-300, 0.1, 0.5, 0.9]))
 def test_at_least_one_and_at_most_k_tokens_remain_and_none_that_was_impossible(weights, temperature, top_k, top_p):
     law = warp(dense(weights), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
     support = np.flatnonzero(law.probs)
