@@ -234,7 +234,8 @@ class Driver:
         for token, theirs in scores.pieces.items():
             ours = self._text((token,))
             if _PART not in theirs + ours and _bare(theirs) != _bare(ours):
-                raise _mismatch(f"token {token}", theirs, ours)
+                what = f"token {token}"
+                raise _mismatch(what, theirs, ours)
 
     def _compare_text(self, reader: Reader) -> None:
         """Hold the text of what the cloud wrote against what its ids mean here; it may lag behind, never differ."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,51 +28,24 @@ def bundled():
     return LOCAL, CLOUD
 
 
-@dataclass
-class Stub:
-    """A server process and its address."""
-
-    process: subprocess.Popen
-    url: str
-
-    def charges(self) -> dict[str, dict]:
-        return {entry["id"]: entry for entry in httpx.get(f"{self.url}/v1/charges").json()["data"]}
-
-
-def start_stub(*flags: str, model: Path = CLOUD) -> Stub:
-    command = [sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    assert line.startswith("listening on "), line
-    return Stub(process, line.removeprefix("listening on ").strip())
-
-
-def stop_stub(stub: Stub) -> None:
-    stub.process.kill()
-    stub.process.wait()
-    stub.process.stdout.close()
-
-
 @pytest.fixture(scope="session")
-def stub(bundled):
+def stub(bundled, start_server):
     """The large model, served for the whole session."""
-    server = start_stub()
-    yield server
-    stop_stub(server)
+    return start_server(model=CLOUD)
 
 
 @pytest.fixture
-def own_stub(bundled):
+def own_stub(bundled, start_server):
     """Start servers of one's own, to be killed or configured."""
     started = []
 
-    def start(*flags: str, model: Path = CLOUD) -> Stub:
-        started.append(start_stub(*flags, model=model))
+    def start(*flags: str):
+        started.append(start_server(*flags, model=CLOUD))
         return started[-1]
 
     yield start
     for server in started:
-        stop_stub(server)
+        server.process.kill()
 
 
 @dataclass
