@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -40,7 +41,7 @@ def main() -> None:
     except HybridError as error:
         sys.exit(f"server_stub: {error}")
     try:
-        listener = socket.create_server((args.host, args.port))
+        listener = listen(args.host, args.port)
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
         sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {getattr(error, 'strerror', None) or error}")
     served = Served(
@@ -62,11 +63,20 @@ def main() -> None:
         asyncio.run(server.serve(sockets=[listener]))
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket to listen on. What it accepts sends at once: else a reply waits 40 ms for the last one's ACK."""
+    listener = socket.create_server((host, port))
+    # asyncio would do this, but only for sockets that name their protocol.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
 def _stop_with_stdin(server: uvicorn.Server) -> None:
     """End when whoever started us is gone, however it went."""
     # Not through sys.stdin: a thread inside its buffer makes the interpreter abort on the way out.
     while os.read(sys.stdin.fileno(), 4096):
         pass
+    logging.disable()  # nobody is left to read that their answers were broken off
     server.should_exit = server.force_exit = True
 
 

@@ -75,6 +75,16 @@ def test_stepping_back_is_exact_however_the_tokens_came(opened, afresh, agree, k
         assert agree(rows(engine, (2,), 1)[0], afresh(kind, (*ids[: 59 - num_back], 2))[0])
 
 
+@pytest.mark.parametrize("kind", LLAMA)
+def test_stepping_back_behind_a_window_that_has_moved_on_is_exact(opened, afresh, agree, kind):
+    """By default llama.cpp keeps a window and a chunk of a sliding-window layer, and overwrites the rest."""
+    ids, other = text(1000), (6, 5, 6)
+    with opened(kind) as engine:
+        engine.extend(ids, 0)
+        engine.rewind(300)
+        assert all(map(agree, rows(engine, other, 3), afresh(kind, ids[:300] + other, 3)))
+
+
 def test_llama_cpp_forgets_in_three_ways(opened):
     """The two laws above are worth their name only while the tiny models differ in this."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
+from hybrid.engine.llama import Weights
 from hybrid.engine.template import render_chat
 from hybrid.errors import UsageError
 from hybrid.types import Message
@@ -87,21 +87,7 @@ def test_a_file_without_a_template_names_raw(weights, kind):
 
 
 def test_a_files_template_may_refuse_too(tiny_file):
-    from hybrid.engine.llama import Weights
-
     weights = Weights(tiny_file(template="{{ raise_exception('no systems') }}"))
     with pytest.raises(UsageError, match="no systems"):
         weights.render(TURNS)
     weights.close()
-
-
-def test_only_the_room_of_the_engine_renders():
-    """The sandbox is one class of llama-cpp-python's; a second renderer would be a second thing to keep safe."""
-    root = Path(__file__).parents[2]
-    users = [
-        path.relative_to(root).as_posix()
-        for room in ("hybrid", "server_stub")
-        for path in (root / room).rglob("*.py")
-        if "jinja2" in path.read_text(encoding="utf-8").lower()
-    ]
-    assert users == ["hybrid/engine/template.py"]

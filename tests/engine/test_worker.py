@@ -25,7 +25,10 @@ class Work:
         Work.running += 1
         Work.most = max(Work.most, Work.running)
         self.started.set()
+        give_up = time.monotonic() + 5
         while not cancelled():
+            if time.monotonic() > give_up:
+                return  # never told, and so never ended
             time.sleep(0.001)
         time.sleep(0.05)  # a chunk that was under way
         Work.running -= 1

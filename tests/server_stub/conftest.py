@@ -1,0 +1,62 @@
+"""A model that is a table, for the rooms without a process; the bundled model's own rows, for those with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.engine.llama import Weights
+from hybrid.prob import Dense
+
+NUM_WORDS = 7
+
+
+def _scores(ids: tuple[int, ...]) -> list[float]:
+    return np.random.default_rng([len(ids), *ids]).normal(scale=2, size=NUM_WORDS).tolist()
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    """A model of seven words without an end token, whose rows depend on the whole prefix."""
+    return lambda: ScriptedEngine([f"w{i}" for i in range(NUM_WORDS)], _scores, num_context=4000)
+
+
+class Oracle:
+    """The served model, evaluated directly."""
+
+    def __init__(self, path: Path) -> None:
+        self.weights = Weights(path)
+        self._engine = self.weights.context(4096, threads=1)
+        self._cursor = Cursor(self._engine)
+        self.end_ids = self.weights.end_ids
+        self.control = min(self.end_ids)
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.weights.tokenize(text))
+
+    def text(self, ids) -> str:
+        return b"".join(map(self.weights.piece, ids)).decode("utf-8", "replace")
+
+    def row(self, ids) -> Dense:
+        """What follows a prefix."""
+        return self._cursor.row(tuple(ids))
+
+    def rows(self, ids) -> list[Dense]:
+        """What follows each prefix of at least one token."""
+        return self._cursor.rows(tuple(ids), len(ids))
+
+    def close(self) -> None:
+        self._engine.close()
+        self.weights.close()
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    """The bundled small model without a server."""
+    direct = Oracle(Path(hybrid.__file__).parent / "models" / "small.gguf")
+    yield direct
+    direct.close()

@@ -1,0 +1,254 @@
+"""Slots: what is answered depends on the prompt alone, whatever was cached, and whoever leaves gives the slot back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.engine import Interrupted, Worker
+from server_stub.app import App, Served
+from server_stub.slots import Slot, Slots
+
+TOP = 2  # rows that are kept do not know every token
+IDS = st.lists(st.integers(0, 2), min_size=1, max_size=80).map(tuple)
+CALLS = st.one_of(
+    st.tuples(st.just("prefill"), IDS, st.just(0)),
+    st.tuples(st.sampled_from(["score", "score again"]), IDS, st.just(0)),
+    st.tuples(st.just("score again"), IDS, st.just(1)),  # told to stop before its second group
+    st.tuples(st.just("prefill"), IDS, st.just(-1)),  # told to stop at once
+    st.tuples(st.sampled_from(["extend", "forget"]), IDS, st.just(0)),
+)
+
+
+def never() -> bool:
+    return False
+
+
+def told_after(groups: int):
+    if not groups:
+        return never
+    asked = iter(range(max(groups, 0)))
+    return lambda: next(asked, None) is None
+
+
+def ask(slot: Slot, call: str, ids: tuple[int, ...], cancelled=never):
+    """Return what an answer is made of (rows, scores after the prompt), and how many tokens were cached."""
+    if call == "prefill":
+        logits, cached = slot.prefill(ids, cancelled)
+        return [], logits.tolist(), cached
+    rows, logits, cached = slot.score(ids, cancelled, keep_cache=call == "score again")
+    shown = [None if row is None else (row.top, row.actual(ids[n])) for n, row in enumerate(rows)]
+    return shown, logits.ravel().tolist(), cached
+
+
+@settings(max_examples=60)
+@given(calls=st.lists(CALLS, max_size=8), last=IDS, how=st.sampled_from(["prefill", "score", "score again"]))
+def test_an_answer_depends_on_the_prompt_alone(scripted, calls, last, how):
+    """``cached_tokens`` is a discount: it must change the bill and nothing else, and count what was not computed."""
+    slot = Slot(scripted(), None, TOP)
+    for call, ids, groups in [*calls, (how, last, 0)]:
+        before = slot.engine.num_decoded
+        if call == "forget":
+            slot.forget()
+            assert slot.engine.ids == ()
+        elif call == "extend":
+            fresh = scripted().extend((*slot.engine.ids, ids[0]), 1)
+            assert slot.extend(ids[0], never).tolist() == fresh.ravel().tolist()
+        else:
+            with suppress(Interrupted):
+                rows, logits, cached = ask(slot, call, ids, told_after(groups))
+                assert (rows, logits) == ask(Slot(scripted(), None, TOP), call, ids)[:2]
+                assert slot.engine.num_decoded - before == len(ids) - cached
+                assert cached < len(ids)
+                assert call != "score" or cached == 0
+                assert slot.engine.ids == ids
+
+
+def test_a_kept_prefix_is_scored_once(scripted):
+    slot, ids = Slot(scripted(), None, TOP), (1, 2, 0, 1, 2)
+    assert ask(slot, "score again", ids)[2] == 0
+    assert ask(slot, "score again", ids)[2] == 4
+    assert ask(slot, "score again", (*ids, 1, 1))[2] == 4  # the row after ids was kept, but not for this next token
+    assert ask(slot, "score", ids)[2] == 0
+
+
+def test_only_rows_that_were_computed_are_answered_again(scripted):
+    """A prefill leaves a prefix in the cache and no rows along it."""
+    slot, ids = Slot(scripted(), None, TOP), (1, 2, 0, 1, 2)
+    ask(slot, "prefill", ids)
+    assert ask(slot, "score again", ids)[2] == 0
+    assert ask(slot, "prefill", ids)[2] == 4
+
+
+@pytest.fixture
+def lending(scripted):
+    """Run a dialogue with slots; every one must be free again at its end."""
+
+    def run(num_slots: int, dialogue) -> None:
+        async def main() -> None:
+            workers = [Worker(f"slot-{n}") for n in range(num_slots)]
+            slots = Slots([Slot(scripted(), worker, TOP) for worker in workers])
+            try:
+                await dialogue(slots)
+                assert len(slots._free) == num_slots
+            finally:
+                for worker in workers:
+                    worker.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_the_slot_with_the_longest_prefix_is_lent(lending):
+    async def dialogue(slots: Slots) -> None:
+        for slot, held in zip(slots._free, ((1,), (1, 2, 0), (1, 2)), strict=True):
+            slot.prefill(held, never)
+        async with slots.borrow((1, 2, 0, 1), None) as slot:
+            assert slot.engine.ids == (1, 2, 0)
+            async with slots.borrow((1, 2, 0, 1), None) as second:
+                assert second.engine.ids == (1, 2)
+
+    lending(3, dialogue)
+
+
+def test_a_prefix_is_never_shared_between_salts(lending):
+    """Another user's prompt must not be found out by how fast, or how cheaply, one's own is answered."""
+
+    async def dialogue(slots: Slots) -> None:
+        ids = (1, 2, 0)
+        for salt in ("one", "two", None, "one"):
+            async with slots.borrow(ids, salt) as slot:
+                assert slot.engine.ids == ()
+                ask(slot, "score again", ids)
+        async with slots.borrow(ids, "one") as slot:
+            assert ask(slot, "score again", ids)[2] == 2
+
+    lending(1, dialogue)
+
+
+def test_a_slot_of_ones_own_salt_is_preferred(lending):
+    async def dialogue(slots: Slots) -> None:
+        async with slots.borrow((1, 2), "mine") as mine, slots.borrow((0, 2), None) as other:
+            mine.prefill((1, 2), never)
+            other.prefill((0, 2), never)
+        async with slots.borrow((0, 2), "mine") as slot:
+            assert slot is mine
+
+    lending(2, dialogue)
+
+
+def test_a_slot_comes_back_whatever_happens_to_its_borrower(lending):
+    async def dialogue(slots: Slots) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with slots.borrow((1,), None):
+                raise ZeroDivisionError
+
+        async def hold() -> None:
+            async with slots.borrow((1,), "salt"):
+                await asyncio.sleep(60)
+
+        task = asyncio.ensure_future(hold())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+
+    lending(1, dialogue)
+
+
+def test_a_waiter_that_leaves_as_it_is_told_does_not_starve_the_next(lending):
+    """The one that is woken may be cancelled before it looks; its wake-up must not be lost with it."""
+
+    async def dialogue(slots: Slots) -> None:
+        async def borrow() -> str:
+            async with slots.borrow((1,), None):
+                return "served"
+
+        async with slots.borrow((1,), None):
+            waiting = [asyncio.ensure_future(borrow()) for _ in range(3)]
+            await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        served = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 5)
+        assert served == ["served", "served"]
+        await asyncio.wait(waiting)
+
+    lending(1, dialogue)
+
+
+class Client:
+    """The other end of one request, at the level of ASGI: may stall, and may leave."""
+
+    def __init__(self, app, body: dict, *, stalls_after: int | None = None) -> None:
+        self._app, self._body, self._stalls_after = app, json.dumps(body).encode(), stalls_after
+        self._asked = False
+        self.left, self.stalled = asyncio.Event(), asyncio.Event()
+        self.sent = []
+
+    async def _receive(self) -> dict:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict) -> None:
+        self.sent.append(message)
+        if len(self.sent) == self._stalls_after:
+            self.stalled.set()
+            await asyncio.sleep(60)  # the socket is full
+
+    async def run(self) -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": "/v1/completions",
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"x-request-id", b"mine")],
+        }
+        await self._app(scope, self._receive, self._send)
+
+
+@pytest.fixture
+def no_collector():
+    """What is given back only by the garbage collector is not given back."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_client_that_leaves_a_stalled_stream_gives_its_slot_back(lending, scripted):
+    async def dialogue(slots: Slots) -> None:
+        app = App(Served("m", scripted(), 4000), slots).routes()
+        client = Client(app, {"prompt": [1], "max_tokens": 1000, "stream": True}, stalls_after=4)
+        running = asyncio.ensure_future(client.run())
+        await client.stalled.wait()
+        client.left.set()
+        await asyncio.wait_for(running, 5)
+
+    lending(1, dialogue)
+
+
+def test_a_client_that_leaves_the_line_is_charged_nothing(lending, scripted):
+    async def dialogue(slots: Slots) -> None:
+        app = App(Served("m", scripted(), 4000), slots)
+        client = Client(app.routes(), {"prompt": [1], "max_tokens": 10})
+        async with slots.borrow((1,), None) as slot:
+            running = asyncio.ensure_future(client.run())
+            await asyncio.sleep(0.01)
+            client.left.set()
+            await asyncio.wait_for(running, 5)
+            assert slot.engine.num_decoded == 0
+        charge = app._charges["mine"]
+        assert (charge.prompt_tokens, charge.completion_tokens) == (0, 0)
+
+    lending(1, dialogue)
