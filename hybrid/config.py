@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     system: str | None = Field(None, description="system message")
     raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
     offline: bool = Field(default=False, description="send no request")
-    ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with")
+    ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with, 8192 at most")
     threads: int | None = Field(None, ge=1, description="llama.cpp threads; default: one core is left free")
     gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")

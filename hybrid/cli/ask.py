@@ -68,7 +68,10 @@ def ask(
         bool | None, typer.Option("--raw", help="No chat template: continue the prompt as it stands.")
     ] = None,
     offline: Annotated[bool | None, typer.Option("--offline", help="Send no request.")] = None,
-    ctx: Annotated[int | None, typer.Option(help="Local context in tokens.", metavar="N")] = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option(help="Local context in tokens; default: the model's own, 8192 at most.", metavar="N"),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="llama.cpp threads; default: one core is left free.", metavar="N")
     ] = None,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import llama_cpp as ll
@@ -27,6 +29,10 @@ MAX_ROWS = 32
 # Snapshots that let recurrent models step back within their last decode; those without recurrent layers ignore it.
 SNAPSHOTS = 16
 _ERROR_LEVEL = 4
+# Without --ctx no more than this, however long a model was trained: the cache of 128k tokens is gigabytes.
+DEFAULT_CONTEXT = 8192
+# Stands for a turn's text while its template is rendered: two private-use characters around its number.
+_MARK, _MARKED = "\ue000{}\ue001", re.compile("\ue000(\\d+)\ue001")
 
 
 def default_threads() -> int:
@@ -81,18 +87,12 @@ class Weights:
         self._template = template.decode("utf-8") if template else None
 
     def context(self, num_context: int = 0, threads: int | None = None) -> LlamaEngine:
-        """Open a cache of ``num_context`` tokens over these weights; 0: what the model was trained with."""
+        """Open a cache of ``num_context`` tokens; 0: what the model was trained with, 8192 at most."""
         return LlamaEngine(self, num_context, threads or default_threads())
 
     def tokenize(self, text: str, *, special: bool = False) -> Ids:
         """Split text into ids."""
-        raw = text.encode()
-        buffer = (ll.llama_token * (len(raw) + 8))()
-        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), special, special)
-        if count < 0:
-            msg = "the text cannot be split into tokens"
-            raise UsageError(msg)
-        return tuple(buffer[:count])
+        return self._split(text, add_special=special, parse_special=special)
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of one token."""
@@ -110,12 +110,30 @@ class Weights:
             msg = f"{self.path.name} has no chat template: use --raw to send the text as it stands"
             raise UsageError(msg)
         bos, eos = (self._name(ll.llama_vocab_bos(self._vocab)), self._name(ll.llama_vocab_eos(self._vocab)))
-        text = render_chat(self._template, bos, eos, messages)
+        if not any(name in message.content for message in messages for name in self._control_names):
+            return self._split(render_chat(self._template, bos, eos, messages), add_special=False, parse_special=True)
+        # Somebody's text spells a control token: it is read as text, so that nobody can end their own turn with it.
+        marked = [Message(message.role, _MARK.format(i)) for i, message in enumerate(messages)]
+        ids: Ids = ()
+        for i, part in enumerate(_MARKED.split(render_chat(self._template, bos, eos, marked))):
+            theirs = i % 2 == 1
+            text = messages[int(part)].content if theirs else part
+            ids += self._split(text, add_special=False, parse_special=not theirs)
+        return ids
+
+    @cached_property
+    def _control_names(self) -> tuple[str, ...]:
+        control = (i for i in range(self.num_tokens) if ll.llama_vocab_is_control(self._vocab, i))
+        return tuple(name for name in map(self._name, control) if name)
+
+    def _split(self, text: str, *, add_special: bool, parse_special: bool) -> Ids:
         raw = text.encode()
         buffer = (ll.llama_token * (len(raw) + 8))()
-        # The template has written BOS where it belongs; control tokens in the text are the template's.
-        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), False, True)
-        return tuple(buffer[: max(count, 0)])
+        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), add_special, parse_special)
+        if count < 0:
+            msg = "the text cannot be split into tokens"
+            raise UsageError(msg)
+        return tuple(buffer[:count])
 
     def _name(self, token: int) -> str:
         return self.piece(token).decode("utf-8", "replace") if 0 <= token < self.num_tokens else ""
@@ -151,7 +169,7 @@ class LlamaEngine:
         """Open the context. Raises EngineError where llama.cpp cannot (memory, an unsupported model)."""
         params = ll.llama_context_default_params()
         trained = int(ll.llama_model_n_ctx_train(weights._model))
-        params.n_ctx = num_context or trained
+        params.n_ctx = num_context or min(trained, DEFAULT_CONTEXT)
         params.n_batch = params.n_ubatch = CHUNK
         params.n_outputs_max = MAX_ROWS
         params.n_threads = params.n_threads_batch = threads

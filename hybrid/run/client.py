@@ -77,8 +77,7 @@ class AsyncClient:
                 yield event
             await task
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            await _at_rest(task)
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
@@ -132,6 +131,21 @@ class AsyncClient:
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         return cloud
+
+
+async def _at_rest(task: asyncio.Task[Answer]) -> None:
+    """Cancel a task and return once it has ended; being cancelled meanwhile is passed on, but not before."""
+    task.cancel()
+    again: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            again = error
+    if not task.cancelled():
+        task.exception()  # seen, so that nobody reports it as lost
+    if again is not None:
+        raise again
 
 
 def _policy(settings: Settings) -> Policy:

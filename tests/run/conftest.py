@@ -65,9 +65,7 @@ def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings."""
     workers = []
 
-    def build(
-        *, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, cloud_context=None, **cloud
-    ):
+    def build(*, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, cloud_context=None, **cloud):
         engine = ScriptedEngine(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
         worker = Worker("test")
         workers.append(worker)
