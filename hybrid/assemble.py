@@ -20,7 +20,7 @@ from hybrid.cloud.wire import Deadlines, Wire
 from hybrid.config import Settings, load
 from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
-from hybrid.errors import Unreachable
+from hybrid.errors import Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
@@ -66,9 +66,11 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Stop what is still being answered, then close everything, the bundled server included."""
-        if self._client is not None:
-            await self._client.aclose()
-        await self._stack.aclose()
+        try:
+            if self._client is not None:
+                await self._client.aclose()
+        finally:
+            await self._stack.aclose()
 
     def __enter__(self) -> Client:
         """Open on an event loop of its own, in a thread."""
@@ -105,24 +107,35 @@ class Opening:
 
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
-    key = os.environ.get(settings.api_key_env)
+    key = _key(settings.api_key_env)
     deadlines = Deadlines(settings.connect_timeout_s, settings.read_timeout_s, settings.request_timeout_s)
     async with AsyncExitStack() as opened:
         url = settings.cloud
         if url is None:
             url = await opened.enter_async_context(bundled_server())
-        endpoint = Endpoint(Wire(url, SecretStr(key) if key else None, deadlines), settings.cloud_model)
+        # A proxy of the environment is for the world outside, not for our own server.
+        wire = Wire(url, key, deadlines, through_proxies=settings.cloud is not None)
+        endpoint = Endpoint(wire, settings.cloud_model)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
 
 
+def _key(variable: str) -> SecretStr | None:
+    """Read the endpoint's key. Raises UsageError, without showing it, where no header could carry it."""
+    key = os.environ.get(variable, "").strip()
+    if any(not "!" <= char <= "~" for char in key):
+        msg = f"the key in {variable} holds characters that no key has (spaces, line breaks or others than ASCII)"
+        raise UsageError(msg)
+    return SecretStr(key) if key else None
+
+
 @asynccontextmanager
 async def bundled_server(model: Path = BUNDLED_CLOUD) -> AsyncIterator[str]:
     """Serve a bundled model from a child process and yield its URL. The child ends with us, however we end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "server_stub", "--model", str(model), "--port", "0"),
+        *(sys.executable, "-P", "-m", "server_stub", "--model", str(model), "--port", "0"),
         *("--threads", "1", "--until-stdin-closes"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -1,12 +1,14 @@
 """Settings: flags before ``HYBRID_*`` variables before ``hybrid.toml`` in the working directory. Wires nothing.
 
-Every field is a flag of ``hybrid ask`` and a parameter of ``hybrid.open``; ``HYBRID_MAX_TOKENS=64`` and
-``max_tokens = 64`` say the same.
+Every field is a parameter of ``hybrid.open``; all but the deadlines and ``cloud_top_k`` are flags of ``hybrid ask``.
+``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say the same.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -14,6 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from hybrid.errors import UsageError
 
 CONFIG_FILE = "hybrid.toml"
+_SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
 class Settings(BaseSettings):
@@ -51,10 +54,16 @@ class Settings(BaseSettings):
     @field_validator("cloud")
     @classmethod
     def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            msg = "an endpoint's address begins with http:// or https://"
+        if value is not None and not _is_address(value):
+            msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
             raise ValueError(msg)
         return value
+
+    @field_validator("price", "cap", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        """Take numbers of a TOML file or a program as they are written: amounts are read from text, exactly."""
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     @classmethod
     def settings_customise_sources(
@@ -67,6 +76,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: flags, environment, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def _is_address(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return (
+            parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not _SPACE.search(value)
+        )
+    except ValueError:  # a port that is no number
+        return False
 
 
 def load(**flags: object) -> Settings:

@@ -18,6 +18,11 @@ Every message is one sentence for the person who can act on it, and none holds a
 from __future__ import annotations
 
 
+def one_line(text: object) -> str:
+    """Return somebody else's words as one short line that a terminal and a JSON file can take."""
+    return "".join(char if char.isprintable() else " " for char in str(text)[:300]).strip()
+
+
 class HybridError(Exception):
     """Anything this package raises on purpose."""
 

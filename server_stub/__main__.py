@@ -104,7 +104,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--api-key", help="refuse requests without this bearer token")
     parser.add_argument(
-        "--ctx", type=int, default=0, help="context of each slot; default: what the model was trained with"
+        "--ctx", type=int, default=0, help="context of each slot; default: the model's own, 8192 at most"
     )
     parser.add_argument("--threads", type=int, help="llama.cpp threads")
     parser.add_argument("--gpu-layers", type=int, default=0)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -74,7 +75,8 @@ class App:
                 Route("/tokenize", self._guarded(self._tokenize), methods=["POST"]),
                 Route("/v1/completions", self._guarded(self._completions), methods=["POST"]),
                 Route("/v1/charges", self._guarded(self._charged)),
-            ]
+            ],
+            exception_handlers={HTTPException: _unrouted, Exception: _broken},
         )
 
     def _guarded(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -255,3 +257,15 @@ async def _disconnected(request: Request) -> None:
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
+
+
+async def _unrouted(_: Request, error: Exception) -> Response:
+    """No such route, or no such method on it."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    detail = error.detail if isinstance(error, HTTPException) else ""
+    return JSONResponse(WireError(status, detail, "NotFoundError").body(), status_code=status)
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    """Our own fault."""
+    return JSONResponse(WireError(500, type(error).__name__, "InternalServerError").body(), status_code=500)

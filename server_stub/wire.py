@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from server_stub.rows import Row
 
@@ -60,6 +60,12 @@ class CompletionRequest(BaseModel):
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
     cache_salt: str | None = Field(None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, body: object) -> object:
+        """As in vLLM, a parameter that is null takes its default."""
+        return {k: v for k, v in body.items() if v is not None} if isinstance(body, dict) else body
 
     @property
     def stops(self) -> list[str]:

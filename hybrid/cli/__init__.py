@@ -31,8 +31,3 @@ def root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Take the options that belong to no command."""
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

@@ -55,7 +55,9 @@ def ask(
     threshold: Annotated[
         float | None, typer.Option(help="KL tolerated before the cloud takes over, in nats; inf: all.", metavar="T")
     ] = None,
-    strict: Annotated[bool | None, typer.Option("--strict", help="Judge by the KL interval's upper end.")] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
+    ] = None,
     span: Annotated[int | None, typer.Option(help="Tokens drafted before a question.", metavar="K")] = None,
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with.", metavar="N")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
@@ -65,9 +67,9 @@ def ask(
     seed: Annotated[int | None, typer.Option(help="Seed of all draws.", metavar="S")] = None,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     raw: Annotated[
-        bool | None, typer.Option("--raw", help="No chat template: continue the prompt as it stands.")
+        bool | None, typer.Option("--raw/--no-raw", help="No chat template: continue the prompt as it stands.")
     ] = None,
-    offline: Annotated[bool | None, typer.Option("--offline", help="Send no request.")] = None,
+    offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Send no request.")] = None,
     ctx: Annotated[
         int | None,
         typer.Option(help="Local context in tokens; default: the model's own, 8192 at most.", metavar="N"),

@@ -14,7 +14,9 @@ CHECKED_STYLE, CLOUD_STYLE = "green", "bold magenta"
 
 
 # A model's text may hold control sequences; on a terminal they are shown, not obeyed.
-VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421", 155: "\u241b"}
+VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | dict.fromkeys(
+    range(127, 160), "�"
+)
 
 
 class Screen:

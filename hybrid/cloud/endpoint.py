@@ -36,22 +36,21 @@ class Endpoint:
             msg = f"{self._wire.url} does not serve {model!r}; it serves {', '.join(models)}"
             raise ModelNotFound(msg)
         self._model = model
-        agrees = await self._compare(model, probe, probe_ids)
-        return Capabilities(model, vllm.ABILITIES, models[model], agrees)
+        await self._compare(model, probe, probe_ids)
+        return Capabilities(model, vllm.ABILITIES, models[model])
 
-    async def _compare(self, model: str, probe: str, probe_ids: Ids) -> bool | None:
+    async def _compare(self, model: str, probe: str, probe_ids: Ids) -> None:
         body = {"model": model, "prompt": probe, "add_special_tokens": False}
         try:
             tokens = vllm.read_tokens(await self._wire.post(vllm.TOKENIZE, body))
         except (NotAnApi, ModelNotFound):  # 404: a server of this family without a tokenizer route
-            return None
+            return
         if tuple(tokens) != probe_ids:
             msg = (
                 f"{model} at {self._wire.url} and the local model do not share a vocabulary "
                 f"(the same text is {list(tokens)[:8]} there and {list(probe_ids)[:8]} here)"
             )
             raise VocabularyMismatch(msg)
-        return True
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Score a draft."""

@@ -23,8 +23,6 @@ class Capabilities:
     model: str
     abilities: frozenset[Ability]
     max_context: int | None = None
-    # Whether its tokenizer gave the local model's ids for a probe text; None: it has no tokenizer to ask.
-    vocabulary_agrees: bool | None = None
 
 
 @dataclass(frozen=True)

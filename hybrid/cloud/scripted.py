@@ -34,7 +34,7 @@ class ScriptedCloud:
 
     async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
         """Say that it can do everything."""
-        return Capabilities("scripted", frozenset(("score", "write")), vocabulary_agrees=True)
+        return Capabilities("scripted", frozenset(("score", "write")))
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Score from the table."""

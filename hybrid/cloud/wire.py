@@ -1,7 +1,7 @@
 """HTTP. The only file that imports httpx: a method and a path in, JSON or server-sent events out, errors named.
 
 Which exception a fault becomes decides what the user sees: ``CloudRefusal`` stops before any text, ``CloudFailure``
-lets the local model answer. No message holds a key.
+lets the local model answer. No message holds a key, a password or a control character.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,13 @@ from hybrid.errors import (
     NotAnApi,
     TlsFailure,
     Unreachable,
+    one_line,
 )
 
 # Rows of an 8,000-token prompt at k = 20 are about 20 MB; nothing asked here is larger than a few times that.
 MAX_REPLY_BYTES = 128 * 1024 * 1024
+# One event of a stream is a few tokens with their rows.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,21 @@ class Deadlines:
 class Wire:
     """A connection pool to one endpoint."""
 
-    def __init__(self, url: str, api_key: SecretStr | None, deadlines: Deadlines) -> None:
-        """Take the endpoint's base URL (with or without ``/v1``)."""
-        self.url = url.rstrip("/").removesuffix("/v1")
+    def __init__(
+        self, url: str, api_key: SecretStr | None, deadlines: Deadlines, *, through_proxies: bool = True
+    ) -> None:
+        """Take the endpoint's base URL (with or without ``/v1``); ``through_proxies``: those of the environment."""
+        base = url.rstrip("/").removesuffix("/v1")
         self._total = deadlines.total
-        headers = {"authorization": f"Bearer {api_key.get_secret_value()}"} if api_key else {}
-        timeout = httpx.Timeout(deadlines.read, connect=deadlines.connect)
-        self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout)
+        self._key = api_key.get_secret_value() if api_key else None
+        self._client = httpx.AsyncClient(
+            base_url=base,
+            headers={"authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=httpx.Timeout(deadlines.read, connect=deadlines.connect),
+            trust_env=through_proxies,
+        )
+        # What messages call the endpoint: without the user name and password a URL may hold.
+        self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))
 
     def __repr__(self) -> str:
         """Name the endpoint, never the key."""
@@ -58,59 +69,101 @@ class Wire:
 
     async def get(self, path: str) -> Mapping[str, Any]:
         """GET a JSON object."""
-        return await self._json("GET", path, None, {})
+        return await self._json(self._client.build_request("GET", path))
 
     async def post(self, path: str, body: Mapping[str, Any], request_id: str | None = None) -> Mapping[str, Any]:
         """POST a JSON object and read one back."""
-        return await self._json("POST", path, body, {"x-request-id": request_id} if request_id else {})
+        return await self._json(self._client.build_request("POST", path, json=body, headers=_headers(request_id)))
 
-    async def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
-    ) -> Mapping[str, Any]:
-        async with self._open(method, path, body, headers) as response:
-            return _parse(await _read(response), self.url)
+    async def _json(self, request: httpx.Request) -> Mapping[str, Any]:
+        with self._faults():
+            async with asyncio.timeout(self._total):
+                response = await self._client.send(request, stream=True)
+                try:
+                    raw = await _read(response)
+                finally:
+                    await response.aclose()
+        self._accept(response, raw)
+        return _parse(raw, self.url)
 
     async def stream(
         self, path: str, body: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """POST and yield the JSON of every server-sent event. Raises Unreachable if the stream ends before [DONE]."""
-        async with self._open("POST", path, body, {"x-request-id": request_id}) as response:
-            if "text/event-stream" not in response.headers.get("content-type", ""):
-                msg = f"{self.url} answered a stream request with {response.headers.get('content-type')}"
-                raise NotAnApi(msg)
-            async for line in response.aiter_lines():
-                if not line.startswith("data:"):
-                    continue  # comments keep the connection alive
-                data = line.removeprefix("data:").strip()
-                if data == "[DONE]":
-                    return
-                yield _parse(data.encode(), self.url)
+        request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
+        deadline = asyncio.get_running_loop().time() + self._total
+        with self._faults():
+            # The deadline bounds each wait here; it must not run while whoever reads us does something else.
+            async with asyncio.timeout_at(deadline):
+                response = await self._client.send(request, stream=True)
+            try:
+                if response.is_error or response.is_redirect:
+                    async with asyncio.timeout_at(deadline):
+                        self._accept(response, await _read(response))
+                if "text/event-stream" not in response.headers.get("content-type", ""):
+                    msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
+                    raise NotAnApi(msg)
+                async for line in _lines(response, deadline):
+                    if not line.startswith(b"data:"):
+                        continue  # comments keep the connection alive
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
+                        return
+                    yield _parse(data, self.url)
+            finally:
+                await response.aclose()
         msg = "the stream was cut before its end"
         raise Unreachable(msg)
 
-    @asynccontextmanager
-    async def _open(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
-    ) -> AsyncIterator[httpx.Response]:
-        """Open a request, with every transport fault under one of our names."""
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Give every transport fault one of our names."""
         try:
-            async with asyncio.timeout(self._total), self._client.stream(method, path, json=body, headers=headers) as r:
-                if r.is_error or r.is_redirect:
-                    raise _refusal(r.status_code, await _read(r), self.url)
-                yield r
+            yield
         except (httpx.TimeoutException, TimeoutError) as error:
             msg = f"no answer from {self.url} in time"
             raise Unreachable(msg, sent=not isinstance(error, httpx.ConnectTimeout)) from error
-        except httpx.TransportError as error:
-            if isinstance(_root(error), ssl.SSLCertVerificationError):
-                msg = f"the certificate of {self.url} could not be verified: {_root(error)}"
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            root = _root(error)
+            if isinstance(root, ssl.SSLCertVerificationError):
+                msg = f"the certificate of {self.url} could not be verified: {root.verify_message}"
                 raise TlsFailure(msg) from error
-            msg = f"cannot reach {self.url}: {_root(error) or type(error).__name__}"
+            msg = f"cannot reach {self.url}: {one_line(root) or type(error).__name__}"
             raise Unreachable(msg, sent=not isinstance(error, httpx.ConnectError)) from error
+
+    def _accept(self, response: httpx.Response, raw: bytes) -> None:
+        """Raise what an error status means to the user."""
+        status = response.status_code
+        if response.is_success:
+            return
+        try:
+            error = json.loads(raw)["error"]
+            detail = one_line(error["message"] if isinstance(error, dict) else error)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            detail = "a web page" if raw.lstrip()[:1] == b"<" else ""
+        if self._key:
+            detail = detail.replace(self._key, "[the key]")
+        raise _named(status, f"{self.url} answered {status}" + (f": {detail}" if detail else ""), detail)
 
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
+
+
+def _headers(request_id: str | None) -> dict[str, str]:
+    return {"x-request-id": request_id} if request_id else {}
+
+
+def _named(status: int, said: str, detail: str) -> CloudError:
+    if status in {401, 403}:
+        return AccessDenied(f"{said} (--api-key-env names the variable that holds the key)")
+    if status == 404:
+        return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
+    if status == 400 and "logprobs" in detail:
+        return MissingCapability(said)
+    if status < 400:
+        return NotAnApi(f"{said}, a redirect: give the final address")
+    return Unreachable(said) if status >= 500 or status in {408, 409, 429} else BadReply(said)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -129,10 +182,27 @@ async def _read(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
+async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a stream; neither a line nor the whole may be endless."""
+    parts, held, total = response.aiter_bytes(), b"", 0
+    while True:
+        async with asyncio.timeout_at(deadline):
+            part = await anext(parts, None)
+        if part is None:
+            return
+        total += len(part)
+        *lines, held = (held + part).split(b"\n")
+        if len(held) > MAX_EVENT_BYTES or total > MAX_REPLY_BYTES:
+            msg = "the stream does not end its lines, or does not end"
+            raise BadReply(msg)
+        for line in lines:
+            yield line
+
+
 def _parse(raw: bytes, url: str) -> Mapping[str, Any]:
     try:
         value = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if raw.lstrip()[:1] == b"<":
             msg = f"{url} answered with a web page: this is not the address of a model endpoint"
             raise NotAnApi(msg) from error
@@ -142,22 +212,3 @@ def _parse(raw: bytes, url: str) -> Mapping[str, Any]:
         msg = f"{url} answered with JSON that is not an object"
         raise BadReply(msg)
     return value
-
-
-def _refusal(status: int, raw: bytes, url: str) -> CloudError:
-    """Name what an error status means to the user."""
-    try:
-        error = json.loads(raw)["error"]
-        detail = str(error["message"] if isinstance(error, dict) else error)[:300]
-    except (ValueError, KeyError, TypeError):
-        detail = "a web page" if raw.lstrip()[:1] == b"<" else ""
-    said = f"{url} answered {status}" + (f": {detail}" if detail else "")
-    if status in {401, 403}:
-        return AccessDenied(f"{said} (--api-key-env names the variable that holds the key)")
-    if status == 404:
-        return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
-    if status == 400 and "logprobs" in detail:
-        return MissingCapability(said)
-    if 300 <= status < 400:
-        return NotAnApi(f"{said}, a redirect: give the final address")
-    return Unreachable(said) if status >= 500 or status in {408, 409, 429} else BadReply(said)

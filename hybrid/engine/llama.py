@@ -16,6 +16,7 @@ from pathlib import Path
 
 import llama_cpp as ll
 import numpy as np
+import psutil
 
 from hybrid.engine.port import Cancelled, Interrupted, Logits, never
 from hybrid.engine.template import render_chat
@@ -36,12 +37,9 @@ _MARK, _MARKED = "\ue000{}\ue001", re.compile("\ue000(\\d+)\ue001")
 
 
 def default_threads() -> int:
-    """One thread fewer than this process may use, at least one: llama.cpp spins while it waits for a missing core."""
-    return (
-        max(1, len(os.sched_getaffinity(0)) - 1)
-        if hasattr(os, "sched_getaffinity")
-        else max(1, (os.cpu_count() or 2) - 1)
-    )
+    """One thread fewer than physical cores, or than we may use: llama.cpp spins while it waits for a missing one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed) - 1)
 
 
 class _Log:
@@ -95,7 +93,10 @@ class Weights:
         return self._split(text, add_special=special, parse_special=special)
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of one token."""
+        """Return the bytes of one token. Raises ValueError for an id it has not: llama.cpp would end the process."""
+        if not 0 <= token < self.num_tokens:
+            msg = f"there is no token {token}"
+            raise ValueError(msg)
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)

@@ -36,6 +36,7 @@ class SeededCoin:
     def __call__(self, probs: Floats, toss: Toss) -> int:
         """Return an index drawn from ``probs``, shape (V,). An index of probability 0 is never drawn."""
         key = f"{self._seed}/{toss.position}/{toss.role}/{toss.rejections}".encode()
-        uniform = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big") / 2**56
+        # 53 bits are what a float holds; one more could round up to 1 and draw an index that is not there.
+        uniform = (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 11) / 2**53
         ladder = np.cumsum(probs)
         return int(np.searchsorted(ladder, uniform * ladder[-1], side="right"))

@@ -19,13 +19,14 @@ from hybrid.types import Divergence
 class Verdict:
     """``kept`` stands; ``then`` follows it, already paid for; ``rejected``: the next token is turned down.
 
-    A rejection says why.
+    A rejection says why. ``ahead`` is the divergence measured at the position after the span, if it was.
     """
 
     kept: Span
     then: Held | None = None
     rejected: bool = False
     why: str | None = None
+    ahead: Divergence | None = None
 
 
 Judge: TypeAlias = Callable[[Span, tuple[TopK, ...], Dense | None, bool], Verdict]
@@ -75,7 +76,8 @@ class KlWithin:
         if len(rows) > len(span) and after is not None:
             measured = kl_divergence(rows[len(span)], after)
             if self.exceeds(measured):
-                return self._rejection(tuple(kept), rows[len(span)], after, measured)
+                return replace(self._rejection(tuple(kept), rows[len(span)], after, measured), ahead=measured)
+            return Verdict(tuple(kept), ahead=measured)
         return Verdict(tuple(kept))
 
     def exceeds(self, measured: Divergence) -> bool:

@@ -77,11 +77,12 @@ class Policy:
 
 @dataclass
 class _Progress:
-    """Where the answer stands. ``rejections`` keys the coins."""
+    """Where the answer stands. ``rejections`` keys the coins; ``ahead`` is what was measured at the next position."""
 
     at: Ids = ()
     over: bool = False
     rejections: int = 0
+    ahead: Divergence | None = None
 
 
 def decode(policy: Policy) -> Asking[None]:
@@ -116,6 +117,7 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
         return
     verdict = yield from _check(policy, policy.judge, here, replace(drafted, span=drafted.span[free:]))
     yield from _emit(here, verdict.kept + ((verdict.then,) if verdict.then else ()))
+    here.ahead = None if verdict.then else verdict.ahead
     if verdict.rejected:
         here.rejections += 1
         if policy.hold and not here.over:
@@ -200,6 +202,9 @@ def _draft(request: Draft) -> Asking[Drafted]:
 def _emit(here: _Progress, tokens: Span) -> Asking[None]:
     if not tokens:
         return
+    if here.ahead is not None and tokens[0].kl is None:
+        tokens = (replace(tokens[0], kl=here.ahead), *tokens[1:])
+    here.ahead = None
     reply = yield Emit(tokens)
     if not isinstance(reply, Going | Over):
         raise _out_of_turn(reply)

@@ -7,8 +7,11 @@ the cache and settled the ledger before ``aclose`` returns (``tests/run/test_cli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from anyio.from_thread import BlockingPortal
@@ -27,6 +30,12 @@ from hybrid.types import Ids, Message, Sampling
 
 Prompt: TypeAlias = str | Sequence[Message]
 Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
+
+
+# What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
+PER_ANSWER = frozenset(
+    "policy threshold strict span lead max_tokens temperature top_p top_k seed system raw offline".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True)
@@ -57,15 +66,16 @@ class AsyncClient:
         Raises UsageError, ContextOverflow, EngineError, and CloudRefusal before any text; a cloud that merely fails
         leaves its reason in ``Answer.degraded``.
         """
-        async for event in self.stream(prompt, **choices):
-            if isinstance(event, Finished):
-                return event.answer
+        async with aclosing(self.stream(prompt, **choices)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    return event.answer
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
 
     async def stream(self, prompt: Prompt, **choices: Any) -> AsyncGenerator[Event, None]:
         """Yield everything that happens while a question is answered; the last event is ``Finished``."""
-        settings = load(**(self._settings.model_dump() | choices)) if choices else self._settings
+        settings = self._settings_with(choices)
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
         task = asyncio.create_task(self._answer(prompt, settings, happened.put_nowait))
@@ -79,6 +89,13 @@ class AsyncClient:
         finally:
             await _at_rest(task)
 
+    def _settings_with(self, choices: dict[str, Any]) -> Settings:
+        if fixed := sorted(choices.keys() - PER_ANSWER):
+            own = ", ".join(sorted(PER_ANSWER))
+            msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
+            raise UsageError(msg)
+        return load(**(self._settings.model_dump() | choices)) if choices else self._settings
+
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
         answers = set(self._answers)
@@ -88,9 +105,10 @@ class AsyncClient:
             await asyncio.wait(answers)
 
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
+        asked_at = time.monotonic()
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         policy = _policy(settings)
-        limits = Limits(settings.max_tokens, settings.cloud_top_k)
+        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at)
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
@@ -170,17 +188,32 @@ class Client:
         self._portal = portal
 
     def generate(self, prompt: Prompt, **choices: Any) -> Answer:
-        """Answer a question; see ``AsyncClient.generate``."""
-        return self._portal.call(lambda: self._client.generate(prompt, **choices))
+        """Answer a question; see ``AsyncClient.generate``. An interruption ends the answer before it is raised."""
+        with closing(self.stream(prompt, **choices)) as events:
+            for event in events:
+                if isinstance(event, Finished):
+                    return event.answer
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)
 
-    def stream(self, prompt: Prompt, **choices: Any) -> Iterator[Event]:
-        """Yield everything that happens; see ``AsyncClient.stream``. Closing the iterator cancels the answer."""
-        events = self._client.stream(prompt, **choices)
+    def stream(self, prompt: Prompt, **choices: Any) -> Generator[Event, None, None]:
+        """Yield everything that happens; see ``AsyncClient.stream``. Closing the generator ends the answer first."""
+        happened: SimpleQueue[Event | None] = SimpleQueue()
+        pump = self._portal.start_task_soon(self._pump, prompt, choices, happened)
         try:
-            while True:
-                try:
-                    yield self._portal.call(events.__anext__)
-                except StopAsyncIteration:
-                    return
+            while (event := happened.get()) is not None:
+                yield event
+            pump.result()
         finally:
-            self._portal.call(events.aclose)
+            if not pump.done():
+                pump.cancel()
+                while happened.get() is not None:
+                    pass  # the pump's last word comes when everything is at rest
+
+    async def _pump(self, prompt: Prompt, choices: dict[str, Any], happened: SimpleQueue[Event | None]) -> None:
+        try:
+            async with aclosing(self._client.stream(prompt, **choices)) as events:
+                async for event in events:
+                    happened.put(event)
+        finally:
+            happened.put(None)

@@ -10,6 +10,7 @@ stops listening leaves an engine at rest, no open stream and a settled ledger.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hybrid.cloud import Cloud, ScoreQuestion, Scores, WriteQuestion
@@ -51,10 +52,11 @@ _OUTGROWN = "the text has outgrown the cloud model's context"
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds one answer: its own length, and how many log-probabilities a row holds."""
+    """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for."""
 
     max_tokens: int
     top_k: int
+    asked_at: float
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Driver:
         self._account = side.account
         self._max_context = side.max_context
         self._limits = limits
-        self._record = Record(len(drafter.prompt), self._engine.piece)
+        self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at)
         self._shown: Ids = ()
         self._reader: Reader | None = None
         self._tell = tell
@@ -164,6 +166,7 @@ class Driver:
             scores = await self._cloud.score(ScoreQuestion(prefix, span, after, self._limits.top_k, leave.request_id))
             leave.settle(scores.usage)
             self._compare(scores)
+            self._know(row.best for row in scores.rows)
         except CloudError as error:
             leave.failed(error)
             return self._fail(error)
@@ -187,6 +190,8 @@ class Driver:
             self._reader = opened
         try:
             chunk = await self._reader.read()
+            self._know(chunk.ids)
+            self._reader.ours += b"".join(map(self._engine.piece, chunk.ids))
             self._compare_text(self._reader)
         except CloudError as error:
             return self._fail(error)
@@ -195,10 +200,9 @@ class Driver:
             Held(token, "cloud", "written", local=local, cloud=row)
             for token, row, local in zip(chunk.ids, chunk.rows, rows, strict=True)
         ]
-        if chunk.finish == "stop" and not (chunk.ids and chunk.ids[-1] in self._engine.end_ids):
-            written.append(
-                Held(min(self._engine.end_ids), "cloud", "written")
-            )  # it ended and did not say by which token
+        ends = self._engine.end_ids
+        if chunk.finish == "stop" and ends and not (chunk.ids and chunk.ids[-1] in ends):
+            written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
         return Wrote(tuple(written), ended=chunk.finish is not None)
 
     def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
@@ -232,20 +236,23 @@ class Driver:
     def _compare(self, scores: Scores) -> None:
         """Hold the endpoint's texts of tokens against ours. Raises VocabularyMismatch at the first that differs."""
         for token, theirs in scores.pieces.items():
-            ours = self._text((token,))
+            ours = self._engine.piece(token).decode("utf-8", "replace") if token < self._engine.num_tokens else ""
             if _PART not in theirs + ours and _bare(theirs) != _bare(ours):
                 what = f"token {token}"
                 raise _mismatch(what, theirs, ours)
 
     def _compare_text(self, reader: Reader) -> None:
         """Hold the text of what the cloud wrote against what its ids mean here; it may lag behind, never differ."""
-        theirs, ours = reader.text, self._text(reader.written)
+        theirs, ours = reader.text, reader.ours.decode("utf-8", "replace")
         if _PART not in theirs + ours and not _bare(ours).startswith(_bare(theirs)):
             raise _mismatch("what the cloud wrote", theirs, ours)
 
-    def _text(self, tokens: Ids) -> str:
-        known = (self._engine.piece(token) for token in tokens if token < self._engine.num_tokens)
-        return b"".join(known).decode("utf-8", "replace")
+    def _know(self, tokens: Iterable[int]) -> None:
+        """Raise VocabularyMismatch for a token this model has no number for."""
+        unknown = next((token for token in tokens if token >= self._engine.num_tokens), None)
+        if unknown is not None:
+            msg = f"the cloud writes token {unknown}, and the local model has {self._engine.num_tokens} tokens"
+            raise VocabularyMismatch(msg)
 
     def _fail(self, error: CloudError) -> NoAnswer:
         """From here on this answer is local. A refusal before any text is the user's to mend, and is raised."""

@@ -33,7 +33,7 @@ class Asked:
     kind: Literal["check", "write"]
     position: int
     num_tokens: int
-    reserved_nanousd: int
+    reserved_nanousd: int | None
 
 
 @dataclass(frozen=True)

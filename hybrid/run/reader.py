@@ -1,8 +1,8 @@
 """Reading what the cloud writes: one open stream, its position, and its settlement.
 
-The law: a stream is settled by the server's usage if it came; closed by us without one, by every token of its limit (a
-server charges for what it ran ahead); broken, not at all (``tests/run/test_reader.py``). Tokens are handed on before
-the usage that follows them is waited for.
+The law: a stream is settled by the server's usage if it came; ended by itself without one, by our own count; closed by
+us, by every token of its limit (a server charges for what it ran ahead); broken, not at all
+(``tests/run/test_reader.py``). Tokens are handed on before the usage that follows them is waited for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from hybrid.cloud import Chunk
-from hybrid.errors import CloudError
+from hybrid.errors import BadReply, CloudError
 from hybrid.run.till import Leave
 from hybrid.types import CloudUsage, Ids
 
@@ -19,7 +19,7 @@ class Reader:
     """An open request that writes.
 
     ``at`` is the answer's prefix it has reached, ``written`` what of it is the stream's own, ``text`` how the endpoint
-    reads that; ``open``: there may be more.
+    reads that and ``ours`` how we do; ``open``: there may be more.
     """
 
     def __init__(self, at: Ids, leave: Leave, chunks: AsyncGenerator[Chunk, None]) -> None:
@@ -27,6 +27,7 @@ class Reader:
         self.at = at
         self.written: Ids = ()
         self.text = ""
+        self.ours = b""
         self.open = True
         self._leave = leave
         self._chunks = chunks
@@ -42,6 +43,7 @@ class Reader:
                     self.written += chunk.ids
                     self.text += chunk.text
                     self.open = chunk.finish is None
+                    self._hold_to_limit()
                     return chunk
         except BaseException as error:
             self.open = False
@@ -50,6 +52,12 @@ class Reader:
             raise
         self.open = False
         return Chunk(finish="length")
+
+    def _hold_to_limit(self) -> None:
+        limit = self._leave.grant.limit
+        if len(self.written) > limit:
+            msg = f"the endpoint wrote {len(self.written)} tokens where {limit} were asked for"
+            raise BadReply(msg)
 
     async def close(self) -> None:
         """Settle and close: early, or at the end, where the usage is read first."""
@@ -61,6 +69,7 @@ class Reader:
             if self._usage is None:
                 self._leave.failed(error)
         finally:
+            whole = CloudUsage(self._leave.grant.prompt_tokens, len(self.written))
+            self._leave.settle(self._usage or (self._leave.worst if self.open else whole))
             self.open = False
-            self._leave.settle(self._usage or self._leave.worst)
             await self._chunks.aclose()

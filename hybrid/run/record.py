@@ -15,9 +15,9 @@ from hybrid.types import CloudUsage, FinishReason
 class Record:
     """Grows while an answer is written; knows no model and no network."""
 
-    def __init__(self, num_prompt_tokens: int, piece: Callable[[int], bytes]) -> None:
-        """Start the clock."""
-        self._began = time.monotonic()
+    def __init__(self, num_prompt_tokens: int, piece: Callable[[int], bytes], asked_at: float) -> None:
+        """Start empty; the clock (monotonic, in seconds) began to run when the question was asked."""
+        self._began = asked_at
         self._first: float | None = None
         self._prompt_tokens = num_prompt_tokens
         self._piece = piece

@@ -44,7 +44,8 @@ class Till:
         self._record.requests += 1
         leave = Leave(uuid.uuid4().hex, grant, self._settle)
         num_tokens = grant.limit if num_tokens is None else num_tokens
-        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.reservation.nanousd))
+        reserved = None if self._account.price is None else grant.reservation.nanousd
+        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, reserved))
         return leave
 
     def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
@@ -82,6 +83,8 @@ class Leave:
             self._settle(self, usage)
 
     def failed(self, error: BaseException) -> None:
-        """Record a request that broke: free if it cannot have left, else nobody knows what it cost."""
-        unsent = isinstance(error, CloudError) and not error.sent
-        self.settle(CloudUsage(0, 0) if unsent else None)
+        """Record a request that broke: free if it cannot have left; its worst case if we left; else nobody knows."""
+        if not isinstance(error, CloudError):
+            self.settle(self.worst)
+        else:
+            self.settle(None if error.sent else CloudUsage(0, 0))

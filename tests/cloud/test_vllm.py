@@ -166,6 +166,14 @@ def set_entry(token, **values):
         (lambda r, _: r["usage"].update(prompt_tokens_details={"cached_tokens": 9}), BadReply),
         (lambda r, _: r.update(choices=[]), BadReply),
         (lambda r, _: r.update(choices=None), BadReply),
+        (lambda _, c: c["logprobs"].update(token_logprobs=[None]), BadReply),
+        (lambda _, c: c["logprobs"].update(top_logprobs=5), MissingCapability),
+        (lambda _, c: c["logprobs"].update(top_logprobs=[{"token_id:1": None}]), BadReply),
+        (lambda _, c: c["logprobs"].update(top_logprobs=[{"token_id:x": -1.0}]), BadReply),
+        (set_entry("2", rank=float("inf")), BadReply),
+        (set_entry("2", logprob=-(10**400)), BadReply),
+        (set_rows([*REPLY["choices"][0]["prompt_logprobs"][:3], {"8": 5}]), BadReply),
+        (lambda r, _: r.update(usage=7), BadReply),
     ],
 )
 def test_a_row_that_cannot_be_believed_is_refused(change, error):

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 QUESTION = "What is 47 + 86?"
-COMMAND = [sys.executable, "-c", "from hybrid.cli import main; main()", "ask"]
+COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
 
 
 def ask(*args: str, stdin: str = "", cwd=None, **env: str) -> subprocess.CompletedProcess:
@@ -122,6 +122,10 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--no-such-flag"], "No such option"),
         (["--span", "many"], "valid integer"),
         (["--cloud", "not a url"], "http://"),
+        (["--cloud", "http://"], "a host"),
+        (["--cloud", "http://host:abc"], "a host"),
+        (["--cloud", "http://exa mple.com"], "a host"),
+        (["--cloud", "http://host:99999999"], "a host"),
         (["--ctx", "16"], "context holds 16"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -295,6 +299,32 @@ def test_a_terminal_shows_who_wrote_each_token(bundled):
     assert process.wait(30) == 0
     assert b"\x1b[" in seen
     assert b"by the cloud" in seen
+
+
+def test_nothing_in_the_working_directory_is_executed(bundled, tmp_path):
+    """A folder somebody gave you may hold a module named like one of ours."""
+    for name in ("uvicorn.py", "server_stub.py", "httpx.py", "llama_cpp.py"):
+        (tmp_path / name).write_text(
+            f"open({str(tmp_path / 'executed')!r}, 'w').write('{name}')\nraise SystemExit(9)\n"
+        )
+    done = ask(QUESTION, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_switch_of_the_file_can_be_undone_by_a_flag(bundled, tmp_path):
+    (tmp_path / "hybrid.toml").write_text("offline = true\ncap = 0.02\nprice = 'free'\n")
+
+    def requests(*args):
+        return json.loads(ask(QUESTION, "--json", *args, cwd=tmp_path).stdout)["usage"]["cloud_requests"]
+
+    assert requests() == 0
+    assert requests("--no-offline") > 0
+
+
+def test_a_proxy_of_the_environment_does_not_stand_before_our_own_server(bundled):
+    done = ask(QUESTION, HTTP_PROXY="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9", NO_PROXY="", no_proxy="")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_shows_examples_and_exit_codes_without_loading_a_model():

@@ -12,10 +12,13 @@ import pytest
 import hybrid
 from hybrid.errors import (
     AccessDenied,
+    BadReply,
     MissingCapability,
     ModelNotFound,
     NotAnApi,
     TlsFailure,
+    Unreachable,
+    UsageError,
     VocabularyMismatch,
 )
 from hybrid.run import Shown
@@ -308,6 +311,109 @@ def test_a_key_is_sent_and_never_told(own_stub, monkeypatch):
     with pytest.raises(AccessDenied) as wrong:
         ask(server.url, api_key_env="MY_KEY")
     assert "canary" not in f"{refused.value!r} {wrong.value!r}"
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_being_told(stub, monkeypatch):
+    for key in ("canary\nsecret", "canary secret", "canary-\u00fc", "canary\t!"):
+        monkeypatch.setenv("MY_KEY", key)
+        with pytest.raises(UsageError) as refused:
+            ask(stub.url, api_key_env="MY_KEY")
+        assert "canary" not in str(refused.value)
+    monkeypatch.setenv("MY_KEY", "trailing-newline\n")
+    assert ask(stub.url, api_key_env="MY_KEY")[0].degraded is None
+
+
+def test_a_server_that_echoes_the_key_does_not_make_us_tell_it(proxy, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "canary-secret")
+    refuse = spoil_all(401, b'{"error": {"message": "Incorrect API key provided: canary-secret"}}')
+    with pytest.raises(AccessDenied) as refused:
+        ask(proxy(refuse).url, api_key_env="MY_KEY")
+    assert "canary" not in str(refused.value)
+    assert "[the key]" in str(refused.value)
+
+
+def test_a_password_in_the_address_is_not_told(small_text):
+    answer, _ = ask("http://user:hunter2@127.0.0.1:9", policy="kl")
+    assert "127.0.0.1:9" in answer.degraded
+    assert "hunter2" not in answer.degraded
+
+
+def test_a_servers_words_are_shown_as_one_line_that_a_terminal_can_take(proxy):
+    said = b'{"error": {"message": "bad\\u001b[31m\\ud800\\nday"}}'
+    between = proxy(lambda reply, _, n: spoil_all(500, said)(reply) if n else None)
+    answer, _ = ask(between.url, policy="kl")
+    assert answer.degraded.isprintable()
+    assert "bad" in answer.degraded
+    answer.degraded.encode()
+
+
+@pytest.fixture
+def raw_server():
+    """A server that answers every connection with the given bytes, again and again if asked to."""
+    import socket
+
+    listeners = []
+
+    def start(head: bytes, forever: bytes = b"") -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    try:
+                        connection.recv(65536)
+                        connection.sendall(head)
+                        while forever:
+                            connection.sendall(forever)
+                    except OSError:
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+def read_stream(url, total, pause):
+    """Read a stream through the wire alone, pausing after every event."""
+    import asyncio
+    from contextlib import aclosing
+
+    from hybrid.cloud.wire import Deadlines, Wire
+
+    async def read():
+        wire, seen = Wire(url, None, Deadlines(1, 2, total)), 0
+        try:
+            async with aclosing(wire.stream("/v1/completions", {}, "r")) as events:
+                async for _ in events:
+                    seen += 1
+                    await asyncio.sleep(pause)
+        finally:
+            await wire.aclose()
+        return seen
+
+    return asyncio.run(read())
+
+
+def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
+    with pytest.raises(BadReply, match="end its lines"):
+        read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), 30, 0)
+
+
+def test_the_total_deadline_ends_the_reading_and_not_whoever_reads(raw_server):
+    """A deadline held across a yield would cancel the answer's own task while the local model computes."""
+    with pytest.raises(Unreachable, match="in time"):
+        read_stream(raw_server(STREAM, b"data: {}\n\n"), 0.3, 0.5)
 
 
 def test_a_certificate_that_cannot_be_verified_is_refused(tmp_path, bundled):

@@ -42,6 +42,21 @@ def test_probabilities_that_do_not_quite_sum_to_one_are_taken_relatively():
     assert {SeededCoin(0)(probs, Toss(i, "draft", 0)) for i in range(100)} == {0, 1}
 
 
+def test_the_highest_toss_is_below_one(monkeypatch):
+    """One bit more than a float holds would round up to 1 and draw an index that is not there."""
+    import hashlib
+
+    class Highest:
+        def __init__(self, *_, **__):
+            pass
+
+        def digest(self):
+            return b"\xff" * 8
+
+    monkeypatch.setattr(hashlib, "blake2b", Highest)
+    assert SeededCoin(0)(np.array([0.5, 0.5]), Toss(0, "draft", 0)) == 1
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_sure_thing_is_drawn(size):
     probs = np.zeros(size)

@@ -51,6 +51,7 @@ class House:
     cloud: ScriptedCloud
     ledger: MemoryLedger
     client: AsyncClient
+    price: Price | None
     prompt = (0, 1, 2)
 
     def small(self, max_tokens):
@@ -71,7 +72,8 @@ def house():
         workers.append(worker)
         remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
         ledger = MemoryLedger(cap)
-        account = Account(Price.parse(price) if price else None, ledger)
+        known = Price.parse(price) if price else None
+        account = Account(known, ledger)
 
         async def reach():
             if connect:
@@ -79,7 +81,7 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context)
 
         client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8))
-        return House(engine, worker, remote, ledger, client)
+        return House(engine, worker, remote, ledger, client, known)
 
     yield build
     for worker in workers:

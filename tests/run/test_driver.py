@@ -167,6 +167,57 @@ def test_a_refusal_before_any_text_is_raised_and_after_some_text_degrades(house,
         assert answer.degraded == "401"
 
 
+def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, run):
+    """llama.cpp ends the process for an id it has not; an endpoint with a padded vocabulary may send one."""
+    import numpy as np
+
+    from hybrid.cloud import Chunk
+    from hybrid.prob import TopK
+
+    alien = TopK(np.array([99]), np.array([-0.1]), 0.9)
+    h = house()
+    score = h.cloud.score
+
+    async def lying(question):
+        scores = await score(question)
+        return type(scores)((alien,) * len(scores.rows), scores.usage)
+
+    async def write(question):
+        yield Chunk((99,), (alien,), finish="length")
+        yield Chunk(usage=CloudUsage(3, 1))
+
+    h.cloud.score, h.cloud.write = lying, write
+    for policy in ("greedy-exact", "cloud"):
+        with pytest.raises(VocabularyMismatch, match="token 99"):
+            run(h.client.generate(PROMPT, policy=policy))
+
+
+def test_the_clock_runs_from_the_question(house, run):
+    import asyncio
+
+    h = house()
+    connect = h.cloud.connect
+
+    async def slow(*_):
+        await asyncio.sleep(0.2)
+        return await connect("", ())
+
+    h.cloud.connect = slow
+    timing = run(h.client.generate(PROMPT, max_tokens=5)).timing
+    assert timing.total_ms >= timing.ttft_ms >= 200
+
+
+def test_paper_tells_the_divergence_it_measured_with_the_token_it_was_measured_at(house, run):
+    h = house()
+    answer = run(h.client.generate(PROMPT, policy="paper", lead=0, span=3, threshold=0.3, max_tokens=30))
+    measured = [i for i, token in enumerate(answer.tokens) if token.kl is not None]
+    assert measured
+    assert len(measured) in {answer.usage.checks, answer.usage.checks - 1}  # the last may have met the end
+    for i in measured:
+        written = answer.tokens[i].how == "written"
+        assert written == (answer.tokens[i].kl.lower > 0.3)
+
+
 def test_a_token_that_reads_otherwise_in_the_cloud_ends_asking(house, run):
     h = house()
     score = h.cloud.score

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybrid.cloud import Chunk
-from hybrid.errors import Unreachable
+from hybrid.errors import BadReply, Unreachable
 from hybrid.run.reader import Reader
 from hybrid.run.till import Leave
 from hybrid.spend import Grant, Reservation
@@ -83,6 +83,16 @@ def test_a_stream_that_ends_without_saying_so_ends_by_length(reading):
     _, chunks, settled = reading([Chunk((1,)), Chunk(usage=CHARGED)], 2)
     assert chunks[-1].finish == "length"
     assert settled == [CHARGED]
+
+
+def test_a_stream_that_ended_by_itself_and_told_no_usage_is_settled_by_our_own_count(reading):
+    _, _, settled = reading(TOKENS, 3)
+    assert settled == [CloudUsage(10, 3)]
+
+
+def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed(reading):
+    with pytest.raises(BadReply, match="20 tokens where 8"):
+        reading([Chunk((1,) * 20)], 1)
 
 
 def test_a_request_that_never_left_is_settled_for_nothing(run):

@@ -13,19 +13,36 @@ Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from hybrid.cloud.port import Ability, Chunk, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import BadReply, MissingCapability
+from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
 
 Json: TypeAlias = Mapping[str, Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 COMPLETIONS, MODELS, TOKENIZE = "/v1/completions", "/v1/models", "/tokenize"
 ABILITIES: frozenset[Ability] = frozenset(("score", "write"))
 # What OpenAI-style servers take as "never": a token at this bias is not drawn.
 BAN = -100.0
+
+
+def _guarded(read: Callable[P, R]) -> Callable[P, R]:
+    """Make a reading function total: a reply of any other shape is BadReply, whatever it trips over."""
+
+    @wraps(read)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return read(*args, **kwargs)
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            msg = "the endpoint's reply is not shaped as the protocol says"
+            raise BadReply(msg) from error
+
+    return guarded
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -64,6 +81,7 @@ def _body(model: str, prompt: Ids, max_tokens: int, top_k: int, salt: str | None
     return body | ({"cache_salt": salt} if salt else {})
 
 
+@_guarded
 def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
     choice = _choice(reply)
@@ -73,7 +91,7 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     if question.span:
         listed = choice.get("prompt_logprobs")
         if listed is None:
-            msg = "the endpoint answered without prompt_logprobs: it cannot score a draft, so this policy cannot work"
+            msg = "the endpoint answered without prompt_logprobs: it cannot score a draft; --policy cloud only writes"
             raise MissingCapability(msg)
         if not isinstance(listed, list) or len(listed) != prompt:
             count = len(listed) if isinstance(listed, list) else "no"
@@ -101,6 +119,7 @@ def _prompt_row(token: int, entry: object, top_k: int) -> TopK:
     return TopK.from_lists(top, (token, ranked[token][1]))
 
 
+@_guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read one server-sent event of a continuation: tokens with their rows, or the closing usage."""
     if reply.get("error"):
@@ -122,7 +141,7 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
 def _generated_rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
     tops = logprobs.get("top_logprobs") if isinstance(logprobs, dict) else None
     actual = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-    if tops is None or actual is None:
+    if not isinstance(tops, list) or not isinstance(actual, list):
         msg = "the endpoint wrote without log-probabilities: no policy can weigh its tokens"
         raise MissingCapability(msg)
     if len(tops) != len(ids) or len(actual) != len(ids):
@@ -135,11 +154,10 @@ def _generated_row(token: int, logprob: object, top: object, top_k: int) -> TopK
     if not isinstance(top, dict) or not top:
         msg = "the endpoint gave a token without a top-k list: missing, not certain"
         raise BadReply(msg)
-    try:
-        listed = {int(key.removeprefix("token_id:")): _number(value) for key, value in top.items()}
-    except (AttributeError, TypeError, ValueError) as error:
+    if not all(key.startswith("token_id:") for key in top):
         msg = "the endpoint names tokens by text where ids were asked for"
-        raise MissingCapability(msg) from error
+        raise MissingCapability(msg)
+    listed = {int(key.removeprefix("token_id:")): _number(value) for key, value in top.items()}
     own = _number(logprob)
     if len(listed) > top_k and token in listed:
         del listed[token]  # the appended actual token: it tells nothing about the others
@@ -177,6 +195,7 @@ def _number(value: object) -> float:
     return float(value) if not math.isinf(float(value)) else -math.inf if value < 0 else math.nan
 
 
+@_guarded
 def read_usage(reply: Json) -> CloudUsage:
     """Read what was charged. Raises BadReply where the reply does not say."""
     usage = reply.get("usage")
@@ -203,15 +222,20 @@ def _count(value: object) -> int:
     return value
 
 
+@_guarded
 def read_models(reply: Json) -> dict[str, int | None]:
     """Read the served models and their context lengths (None: not told)."""
     try:
-        return {str(model["id"]): model.get("max_model_len") for model in reply["data"]}
+        return {
+            str(model["id"]): None if model.get("max_model_len") is None else _count(model["max_model_len"])
+            for model in reply["data"]
+        }
     except (KeyError, TypeError, AttributeError) as error:
         msg = "the endpoint's model list cannot be read"
         raise BadReply(msg) from error
 
 
+@_guarded
 def read_tokens(reply: Json) -> Sequence[int]:
     """Read the ids of a tokenised text."""
     tokens = reply.get("tokens")
@@ -223,4 +247,4 @@ def read_tokens(reply: Json) -> Sequence[int]:
 
 def _error_text(reply: Json) -> str:
     error = reply.get("error")
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:200]
+    return one_line(error.get("message", error) if isinstance(error, dict) else error)
