@@ -1,7 +1,7 @@
 """Distributions and what can be said about two of them. numpy only; no idea of what a model is."""
 
 from hybrid.prob.acceptance import accept_prob, residual
-from hybrid.prob.distribution import Dense, Floats, TopK
+from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
 from hybrid.prob.divergence import (
     Interval,
     acceptance,
@@ -17,6 +17,7 @@ __all__ = [
     "Dense",
     "Floats",
     "Interval",
+    "NotADistribution",
     "TopK",
     "accept_prob",
     "acceptance",

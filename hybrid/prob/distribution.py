@@ -13,8 +13,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.errors import BadReply
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -24,6 +22,10 @@ CENSORED = -1000.0
 SUM_SLACK = 1e-3
 # Engines keep token ids in 32 bits; a negative one would count from the end of an array.
 MAX_ID = 2**31 - 1
+
+
+class NotADistribution(ValueError):
+    """The numbers given cannot be anybody's next-token distribution. The message says what they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +98,13 @@ class TopK:
     def from_lists(cls, top: Mapping[int, float], actual: tuple[int, float] | None = None) -> TopK:
         """Build from a top-k list (id to log-probability) and the actual token's own log-probability.
 
-        Raises BadReply for what cannot be a distribution: an empty list, NaN, a positive log-probability, a sum
+        Raises NotADistribution for what cannot be a distribution: an empty list, NaN, a positive log-probability, a sum
         above one by more than rounding. Sentinels for "not listed" (at or below -1000) are dropped, never believed.
         """
         kept = sorted(((lp, i) for i, lp in top.items() if not lp <= CENSORED), key=lambda pair: (-pair[0], pair[1]))
         if not kept:
-            msg = "the endpoint gave a position without a top-k list"
-            raise BadReply(msg)
+            msg = "a position without a top-k list"
+            raise NotADistribution(msg)
         ids, logprobs = [i for _, i in kept], [lp for lp, _ in kept]
         if actual is not None and actual[0] not in top and not actual[1] <= CENSORED:
             ids.append(actual[0])
@@ -140,15 +142,15 @@ class TopK:
 
 def _check(ids: list[int], logprobs: list[float]) -> None:
     if min(ids) < 0 or max(ids) > MAX_ID:
-        msg = f"the endpoint gave a token id that cannot be one: {min(ids) if min(ids) < 0 else max(ids)}"
-        raise BadReply(msg)
+        msg = f"a token id that cannot be one: {min(ids) if min(ids) < 0 else max(ids)}"
+        raise NotADistribution(msg)
     if not np.isfinite(logprobs).all():
-        msg = "the endpoint gave a log-probability that is not a number"
-        raise BadReply(msg)
+        msg = "a log-probability that is not a number"
+        raise NotADistribution(msg)
     if max(logprobs) > SUM_SLACK:
-        msg = f"the endpoint gave a log-probability of {max(logprobs):.4f}, which is a probability above one"
-        raise BadReply(msg)
+        msg = f"a log-probability of {max(logprobs):.4f}, which is a probability above one"
+        raise NotADistribution(msg)
     total = float(np.exp(logprobs).sum())
     if total > 1 + SUM_SLACK:
-        msg = f"the endpoint gave probabilities that sum to {total:.4f}, above one"
-        raise BadReply(msg)
+        msg = f"probabilities that sum to {total:.4f}, above one"
+        raise NotADistribution(msg)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hybrid.errors import BadReply
-from hybrid.prob import Dense, TopK
+from hybrid.prob import Dense, NotADistribution, TopK
 
 # Integer weights make ties and exact zeros; exponentials make probabilities many orders of magnitude apart.
 WEIGHT = st.integers(0, 5).map(float) | st.floats(-200, 0).map(math.exp)
@@ -127,13 +126,13 @@ def test_a_list_is_ordered_by_probability_and_then_by_id_whatever_order_it_came_
     ids=repr,
 )
 def test_what_cannot_be_a_distribution_is_refused(top):
-    with pytest.raises(BadReply):
+    with pytest.raises(NotADistribution):
         TopK.from_lists(top)
 
 
 @pytest.mark.parametrize("own", [math.nan, math.inf, 0.5, 1e4, math.log(0.4)])
 def test_an_appended_token_is_believed_no_more_than_the_list(own):
-    with pytest.raises(BadReply):
+    with pytest.raises(NotADistribution):
         TopK.from_lists({1: math.log(0.7)}, (2, own))
 
 
@@ -143,7 +142,7 @@ def test_any_numbers_at_all_become_a_row_or_a_bad_reply(top, own):
     """What comes over a wire may be anything; a warning or another exception would end the answer."""
     try:
         row = TopK.from_lists(top, (41, own))
-    except BadReply:
+    except NotADistribution:
         return
     assert 0.0 <= row.tail <= 1.0
     assert 0.0 <= row.cap <= 1.001

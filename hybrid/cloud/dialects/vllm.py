@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from hybrid.cloud.port import Ability, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
-from hybrid.prob import TopK
+from hybrid.prob import NotADistribution, TopK
 from hybrid.types import CloudUsage, Ids
 
 Json: TypeAlias = Mapping[str, Any]
@@ -38,6 +38,9 @@ def _guarded(read: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return read(*args, **kwargs)
+        except NotADistribution as error:
+            msg = f"the endpoint gave {error}"
+            raise BadReply(msg) from error
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
             msg = "the endpoint's reply is not shaped as the protocol says"
             raise BadReply(msg) from error
