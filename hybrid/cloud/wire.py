@@ -185,7 +185,10 @@ async def _read(response: httpx.Response) -> bytes:
 async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a stream; neither a line nor the whole may be endless."""
     parts, held, total = response.aiter_bytes(), b"", 0
+    now = asyncio.get_running_loop().time
     while True:
+        if now() > deadline:  # a server that always has more to give would never make us wait
+            raise TimeoutError
         async with asyncio.timeout_at(deadline):
             part = await anext(parts, None)
         if part is None:

@@ -354,7 +354,7 @@ def raw_server():
 
     listeners = []
 
-    def start(head: bytes, forever: bytes = b"") -> str:
+    def start(head: bytes, forever: bytes = b"", pause: float = 0.0) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
 
@@ -370,6 +370,7 @@ def raw_server():
                         connection.sendall(head)
                         while forever:
                             connection.sendall(forever)
+                            time.sleep(pause)
                     except OSError:
                         pass
 
@@ -413,7 +414,12 @@ def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
 def test_the_total_deadline_ends_the_reading_and_not_whoever_reads(raw_server):
     """A deadline held across a yield would cancel the answer's own task while the local model computes."""
     with pytest.raises(Unreachable, match="in time"):
-        read_stream(raw_server(STREAM, b"data: {}\n\n"), 0.3, 0.5)
+        read_stream(raw_server(STREAM, b"data: {}\n\n", 0.2), 0.3, 0.5)
+
+
+def test_a_stream_that_never_ends_is_given_up_at_its_deadline_even_if_it_never_makes_us_wait(raw_server):
+    with pytest.raises(Unreachable, match="in time"):
+        read_stream(raw_server(STREAM, b"data: {}\n\n"), 0.5, 0)
 
 
 def test_a_certificate_that_cannot_be_verified_is_refused(tmp_path, bundled):
