@@ -22,6 +22,7 @@ from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
+from hybrid.run.client import policy_of
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
 MODELS = Path(__file__).parent / "models"
@@ -48,6 +49,7 @@ class Opening:
     def __init__(self, settings: Settings) -> None:
         """Check what can be checked without opening anything."""
         self._settings = settings
+        policy_of(settings)
         self._price = Price.parse(settings.price) if settings.price else None
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
     offline: bool = Field(default=False, description="send no request")
     ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with, 8192 at most")
-    threads: int | None = Field(None, ge=1, description="llama.cpp threads; default: one core is left free")
+    threads: int | None = Field(None, ge=1, le=256, description="llama.cpp threads; default: one core is left free")
     gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
     connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
@@ -94,11 +94,14 @@ def load(**flags: object) -> Settings:
         return Settings(**{key: value for key, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"]).replace("_", "-")
+        name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            msg = f"there is no setting called {name}"
+            msg = f"there is no setting called {name}" + ("" if name in flags else f" (in {CONFIG_FILE})")
         else:
             msg = f"{name}: {first['msg'].removeprefix('Value error, ')} (it is {first['input']!r})"
+        raise UsageError(msg) from None
+    except OSError as error:
+        msg = f"{CONFIG_FILE} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
     except ValueError as error:  # a hybrid.toml that is not TOML
         msg = f"{CONFIG_FILE}: {error}"

@@ -1,7 +1,7 @@
 """Every command block of the README and of the rooms' READMEs is executed as it stands there.
 
-``sh`` blocks run in a folder that holds the bundled pair as ``small.gguf`` and ``large.gguf``; ``python`` blocks run as
-programs. The installation commands, which need a machine of their own, are run by ``.ci/run`` from the same text.
+``sh`` blocks run in a folder that holds the bundled pair in ``hybrid/models``; ``python`` blocks run as programs. The
+installation commands, which need a machine of their own, are run by ``.ci/run`` from the same text.
 Not collected by a plain ``pytest``: ``tests/check.py`` runs it.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -41,8 +40,8 @@ def test_there_are_blocks():
 @pytest.mark.parametrize(("language", "block"), BLOCKS)
 def test_a_block_runs_as_it_stands(tmp_path, language, block):
     models = Path(hybrid.__file__).parent / "models"
-    for name in ("small.gguf", "large.gguf"):
-        shutil.copy(models / name, tmp_path)
+    (tmp_path / "hybrid").mkdir()
+    (tmp_path / "hybrid" / "models").symlink_to(models)
     command = ["bash", "-euo", "pipefail", "-c", block] if language == "sh" else [sys.executable, "-c", block]
     here = str(Path(sys.executable).parent)
     process = subprocess.Popen(

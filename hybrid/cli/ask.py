@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from contextlib import aclosing, closing
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -53,18 +54,19 @@ def ask(
         str | None, typer.Option(help="kl (default), greedy-exact, paper, local or cloud.", metavar="P")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="KL tolerated before the cloud takes over, in nats; inf: all.", metavar="T")
+        float | None,
+        typer.Option(help="KL tolerated before the cloud takes over, in nats (0.5); inf: all.", metavar="T"),
     ] = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
     ] = None,
-    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question.", metavar="K")] = None,
-    lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with.", metavar="N")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 (default): always the most likely token.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens; 0: all.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all draws.", metavar="S")] = None,
+    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question (8).", metavar="K")] = None,
+    lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens (0: all).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all draws (0).", metavar="S")] = None,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     raw: Annotated[
         bool | None, typer.Option("--raw/--no-raw", help="No chat template: continue the prompt as it stands.")
@@ -84,6 +86,8 @@ def ask(
     ] = None,
 ) -> None:
     """Answer one question."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another one
     flags = {k: v for k, v in locals().items() if k not in {"prompt", "as_json", "trace"} and v is not None}
     try:
         asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))

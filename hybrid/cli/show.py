@@ -26,6 +26,7 @@ class Screen:
         """Colours only on a terminal."""
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._shown = False
 
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
@@ -33,6 +34,8 @@ class Screen:
             case Shown(_, token):
                 self._token(token)
             case Degraded(why):
+                if self._shown and self._out.is_terminal:
+                    self._err.print()  # not in the middle of the answer's line
                 self._err.print(Text(f"hybrid: the local model goes on alone: {why}", "yellow"))
             case Finished(answer):
                 print(flush=True)  # noqa: T201  (the answer's last line)
@@ -42,6 +45,7 @@ class Screen:
                 pass
 
     def _token(self, token: Token) -> None:
+        self._shown = True
         if not self._out.is_terminal:
             # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
             sys.stdout.write(token.text)
@@ -57,7 +61,7 @@ def summary(answer: Answer) -> str:
     parts = [
         f"{len(answer.tokens)} tokens",
         f"{100 * usage.cloud_tokens / total:.0f} % by the cloud",
-        f"{usage.cloud_requests} requests",
+        f"{usage.cloud_requests} request{'' if usage.cloud_requests == 1 else 's'}",
     ]
     if answer.bill.nanousd is not None:
         alone = (answer.bill.cloud_only_nanousd or 0) / 1e9

@@ -128,7 +128,7 @@ class Weights:
         return tuple(name for name in map(self._name, control) if name)
 
     def _split(self, text: str, *, add_special: bool, parse_special: bool) -> Ids:
-        raw = text.encode()
+        raw = text.encode("utf-8", "replace")  # half a surrogate pair is no text; it becomes a question mark
         buffer = (ll.llama_token * (len(raw) + 8))()
         count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), add_special, parse_special)
         if count < 0:

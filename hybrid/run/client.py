@@ -59,6 +59,7 @@ class AsyncClient:
         self._settings = settings
         self._turn = asyncio.Lock()
         self._answers: set[asyncio.Task[Answer]] = set()
+        self._closed = False
 
     async def generate(self, prompt: Prompt, **choices: Any) -> Answer:
         """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
@@ -76,6 +77,9 @@ class AsyncClient:
     async def stream(self, prompt: Prompt, **choices: Any) -> AsyncGenerator[Event, None]:
         """Yield everything that happens while a question is answered; the last event is ``Finished``."""
         settings = self._settings_with(choices)
+        if self._closed:
+            msg = "this client is closed"
+            raise RuntimeError(msg)
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
         task = asyncio.create_task(self._answer(prompt, settings, happened.put_nowait))
@@ -98,6 +102,7 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
+        self._closed = True
         answers = set(self._answers)
         for task in answers:
             task.cancel()
@@ -107,7 +112,7 @@ class AsyncClient:
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         asked_at = time.monotonic()
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)
-        policy = _policy(settings)
+        policy = policy_of(settings)
         limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at)
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
@@ -118,6 +123,9 @@ class AsyncClient:
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
         engine = self._local.engine
+        if not (prompt.strip() if isinstance(prompt, str) else prompt):
+            msg = "the prompt is empty"
+            raise UsageError(msg)
         if isinstance(prompt, str) and settings.raw:
             ids = engine.tokenize(prompt, special=True)
         else:
@@ -166,7 +174,8 @@ async def _at_rest(task: asyncio.Task[Answer]) -> None:
         raise again
 
 
-def _policy(settings: Settings) -> Policy:
+def policy_of(settings: Settings) -> Policy:
+    """Build the policy that the settings name. Raises UsageError where they contradict each other."""
     choices = Choices(
         threshold=settings.threshold,
         span=settings.span,

@@ -151,6 +151,17 @@ def test_what_belongs_to_the_client_cannot_be_chosen_for_one_answer(house, run):
             run(house().client.generate(PROMPT, **{name: value}))
 
 
+def test_a_closed_client_says_so(house, run):
+    h = house()
+
+    async def close_and_ask():
+        await h.client.aclose()
+        await h.client.generate(PROMPT)
+
+    with pytest.raises(RuntimeError, match="closed"):
+        run(close_and_ask())
+
+
 def test_a_blocking_stream_raises_what_the_answer_raised(house):
     from hybrid.errors import UsageError
 

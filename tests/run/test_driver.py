@@ -281,8 +281,9 @@ def test_a_prompt_that_does_not_fit_is_one_clear_error(house, run):
 
 
 def test_an_empty_prompt_is_refused(house, run):
-    with pytest.raises(UsageError, match="empty"):
-        run(house().client.generate(""))
+    for nothing in ("", " \n", []):
+        with pytest.raises(UsageError, match="empty"):
+            run(house().client.generate(nothing))
 
 
 def test_handoffs_say_where_why_and_how_long(house, run):
