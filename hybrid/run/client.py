@@ -33,9 +33,10 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 
 
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
-PER_ANSWER = frozenset(
-    "policy threshold strict span lead max_tokens temperature top_p top_k seed system raw offline".split()  # noqa: SIM905
-)
+PER_ANSWER = frozenset({
+    "policy", "threshold", "strict", "span", "lead", "max_tokens", "temperature", "top_p", "top_k", "seed", "system",
+    "raw", "offline",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ class AsyncClient:
         self._closed = True
         answers = set(self._answers)
         for task in answers:
-            task.cancel()
-        if answers:
-            await asyncio.wait(answers)
+            task.cancel()  # all of them first: the next in line must not begin
+        for task in answers:
+            await _at_rest(task)
 
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         asked_at = time.monotonic()

@@ -227,16 +227,25 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundle
     assert ask(QUESTION, cwd=tmp_path).returncode == 2
 
 
-def test_ctrl_c_exits_130_and_leaves_no_server_behind(bundled, tmp_path):
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
+def test_ctrl_c_in_the_middle_of_an_answer_exits_130_without_a_traceback(own_stub, cleanup, tmp_path, flags):
+    """Six requests of 500 ms each: there is a middle to interrupt, and the trace tells when it is reached."""
+    far = own_stub("--latency-ms", "500")
+    trace = tmp_path / "trace"
     process = subprocess.Popen(
-        [*COMMAND, QUESTION, "--policy", "local", "--max-tokens", "100000", "--raw", "--temperature", "5"],
+        [*COMMAND, QUESTION, "--cloud", far.url, "--policy", "greedy-exact", "--span", "1", "--trace", trace, *flags],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(1.5)
+    cleanup(process)
+    deadline = time.monotonic() + 30
+    while not (trace.exists() and '"event": "shown"' in trace.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode in {130, 0}, errors  # 0: it was quicker than us
-    assert "Traceback" not in errors
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "")
+    assert bool(output.strip()) == (not flags), "text that was shown stays; half an object is none"
+    assert '"event": "finished"' not in trace.read_text()
 
 
 def children(pid: int) -> list[Path]:

@@ -13,6 +13,7 @@ from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
 
 NUM_WORDS = 7
+KEY = "a-key-of-the-tests"
 
 
 def _scores(ids: tuple[int, ...]) -> list[float]:
@@ -60,3 +61,29 @@ def oracle():
     direct = Oracle(Path(hybrid.__file__).parent / "models" / "small.gguf")
     yield direct
     direct.close()
+
+
+@pytest.fixture(scope="session")
+def server(start_server):
+    """As it comes."""
+    return start_server()
+
+
+@pytest.fixture(scope="session")
+def keeping(start_server):
+    """Scores from its cache; one slot, and room for an answer that takes seconds."""
+    return start_server("--scoring-keeps-cache", "--parallel", "1", "--ctx", "16384")
+
+
+@pytest.fixture(scope="session")
+def strict(start_server):
+    """Wants a key, shows little, is far away and has a small context."""
+    server = start_server("--api-key", KEY, "--max-logprobs", "3", "--latency-ms", "150", "--ctx", "64")
+    server.key = KEY
+    return server
+
+
+@pytest.fixture(scope="session")
+def no_end(oracle) -> dict[str, float]:
+    """A bias that keeps an answer going."""
+    return {str(token): -100 for token in oracle.end_ids}
