@@ -32,6 +32,7 @@ class Settings(BaseSettings):
     cap: str | None = Field(None, description="most USD to spend")
     policy: str = Field("kl", description="decoding policy")
     threshold: float | None = Field(None, ge=0, description="nats of KL(cloud || local) that are tolerated; inf: all")
+    entropy: float | None = Field(None, ge=0, description="nats of local entropy above which doubt asks")
     strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
     span: int | None = Field(None, ge=1, le=256, description="tokens drafted before a question")
     lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")

@@ -51,11 +51,14 @@ def ask(
     ] = None,
     cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="kl (default), greedy-exact, paper, local or cloud.", metavar="P")
+        str | None, typer.Option(help="kl (default), doubt, greedy-exact, paper, local or cloud.", metavar="P")
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(help="KL tolerated before the cloud takes over, in nats (0.5); inf: all.", metavar="T"),
+    ] = None,
+    entropy: Annotated[
+        float | None, typer.Option(help="Local entropy above which doubt asks, in nats (0.5).", metavar="H")
     ] = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")

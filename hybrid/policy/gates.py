@@ -47,5 +47,21 @@ class Fixed:
         return None
 
 
+@dataclass(frozen=True)
+class Entropy:
+    """Hands the pen over where the local row's entropy, in nats at temperature 1, exceeds ``limit``; else keeps."""
+
+    limit: float
+    full: Call = "keep"
+
+    def before(self, row: Dense, num_drafted: int) -> Call | None:  # noqa: ARG002
+        """Ask for the cloud's pen at the doubtful position itself, before a token is drawn there."""
+        return "write" if row.entropy() > self.limit else None
+
+    def after(self, row: Dense, token: int, num_drafted: int) -> Call | None:  # noqa: ARG002
+        """Go on."""
+        return None
+
+
 NEVER = Fixed("keep")
 ALWAYS = Fixed("check")

@@ -34,7 +34,7 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
-from hybrid.prob import kl_divergence
+from hybrid.prob import Dense, kl_divergence
 from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
     if drafted.call != "check" or policy.judge is None:
         yield from _emit(here, drafted.span)
         if drafted.call == "write" and not here.over:
-            yield from _write(policy, here, policy.hold, "the local model is in doubt")
+            yield from _write(policy, here, policy.hold, _doubt(drafted.after))
         return
     free = 0 if policy.scope is None else max(0, len(drafted.span) - policy.scope)
     yield from _emit(here, drafted.span[:free])
@@ -122,6 +122,10 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
         here.rejections += 1
         if policy.hold and not here.over:
             yield from _write(policy, here, policy.hold, verdict.why or "")
+
+
+def _doubt(row: Dense | None) -> str:
+    return "the local model is in doubt" + (f": entropy {row.entropy():.3g} nats" if row else "")
 
 
 def _wants_after(policy: Policy) -> bool:

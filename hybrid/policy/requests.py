@@ -98,7 +98,10 @@ Request: TypeAlias = Draft | Check | Write | Emit
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """What the local model wrote, and what the gate said where it ended. ``after`` is the local row after the span."""
+    """What the local model wrote, and what the gate said where it ended.
+
+    ``after`` is the local row after the span, where it was wanted or where the gate looked at it and ended the draft.
+    """
 
     span: Span
     call: Call

@@ -34,8 +34,8 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
 PER_ANSWER = frozenset({
-    "policy", "threshold", "strict", "span", "lead", "max_tokens", "temperature", "top_p", "top_k", "seed", "system",
-    "raw", "offline",
+    "policy", "threshold", "entropy", "strict", "span", "lead", "max_tokens", "temperature", "top_p", "top_k", "seed",
+    "system", "raw", "offline",
 })  # fmt: skip
 
 
@@ -179,6 +179,7 @@ def policy_of(settings: Settings) -> Policy:
     """Build the policy that the settings name. Raises UsageError where they contradict each other."""
     choices = Choices(
         threshold=settings.threshold,
+        entropy=settings.entropy,
         span=settings.span,
         lead=settings.lead,
         greedy=settings.temperature == 0.0,

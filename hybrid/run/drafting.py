@@ -23,12 +23,13 @@ class Drafter:
     def draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
         """Write up to ``limit`` tokens after ``request.at``; stops at an end token or where the gate says so."""
         span: list[Held] = []
-        at, call = self.prompt + request.at, None
+        at, call, after = self.prompt + request.at, None, None
         while len(span) < limit and call is None:
             if cancelled():
                 raise Interrupted
             row = self.cursor.row(at, cancelled)
             if (call := request.gate.before(row, len(span))) is not None:
+                after = row
                 break
             token, law = self._draw(row, len(request.at) + len(span), request.rejections)
             span.append(Held(token, "local", "unchecked", law=law, local=row))
@@ -38,7 +39,8 @@ class Drafter:
                 break
         ended = bool(span) and span[-1].id in self.cursor.engine.end_ids
         full = len(at) >= self.cursor.engine.num_context
-        after = self.cursor.row(at, cancelled) if request.after and not ended and not full else None
+        if request.after and after is None and not ended and not full:
+            after = self.cursor.row(at, cancelled)
         return Drafted(tuple(span), call or request.gate.full, after)
 
     def _draw(self, row: Dense, position: int, rejections: int) -> tuple[int, Dense | None]:

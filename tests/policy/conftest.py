@@ -74,10 +74,11 @@ def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: in
         log.append(request)
         match request:
             case Draft(at, limit, gate, after, _):
-                span, call, room = [], None, min(limit, max_tokens - len(at))
+                span, call, looked, room = [], None, None, min(limit, max_tokens - len(at))
                 while len(span) < room and call is None:
                     row = small(at)
                     if (call := gate.before(row, len(span))) is not None:
+                        looked = row
                         break
                     token = draw(row)
                     span.append(Held(token, "local", "unchecked", law=row, local=row))
@@ -86,7 +87,7 @@ def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: in
                     if token == end:
                         break
                 ended = bool(span) and span[-1].id == end
-                reply = Drafted(tuple(span), call or gate.full, small(at) if after and not ended else None)
+                reply = Drafted(tuple(span), call or gate.full, looked or (small(at) if after and not ended else None))
             case Check(at, span, after):
                 asked += 1
                 if fails and fails(asked):

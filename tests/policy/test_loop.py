@@ -131,6 +131,49 @@ def test_kl_equals_a_separate_naive_program_on_long_texts(toys):
         assert text(shown) == naive_kl_text(small, large, 0.1, 3, 60, -1)
 
 
+def naive_doubt_text(small, large, entropy, threshold, length, end):
+    """The doubt preset as a separate program: write locally; in doubt the cloud writes until KL stays small."""
+    shown = ()
+
+    def over():
+        return len(shown) >= length or end in shown
+
+    while not over():
+        if small(shown).entropy() <= entropy:
+            shown += (small(shown).best,)
+            continue
+        limit, calm = 4, 0
+        while calm < 2 and not over():
+            for _ in range(limit):
+                if not over():
+                    calm = calm + 1 if kl(large(shown), small(shown)) <= threshold else 0
+                    shown += (large(shown).best,)
+            limit *= 2
+    return shown
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.4])
+def test_doubt_equals_a_separate_naive_program(toys, threshold):
+    """Limits of the rule are cases of it: doubt at 0 is always, at infinity never."""
+    for i in range(PAIRS):
+        small = toys.Toy(f"a{i}", 5)
+        large = toys.Mix(small, f"b{i}", 0.3)
+        for entropy in (0.0, 1.0, 1.3, math.inf):
+            shown, log = toys.play(
+                preset("doubt", Choices(entropy=entropy, threshold=threshold)), small, large, None, 40, k=5, end=-1
+            )
+            assert text(shown) == naive_doubt_text(small, large, entropy, threshold, 40, -1)
+            assert entropy < math.inf or not any(isinstance(request, Write) for request in log)
+
+
+def test_doubt_gives_the_pen_away_before_it_draws_and_says_how_doubtful_it_was(toys):
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    shown, log = toys.play(preset("doubt", Choices(entropy=0.0)), small, large, None, 8, k=5, end=-1)
+    assert [type(request) for request in log[:2]] == [Draft, Write]
+    assert shown[0].why == f"the local model is in doubt: entropy {small(()).entropy():.3g} nats"
+    assert shown[0].kl.lower == pytest.approx(kl(large(()), small(())))
+
+
 def naive_paper_text(toys, small, large, threshold, span, lead):
     """The 2023 draft as it is written: lead, then k local, one KL, above it k by the cloud, and so on."""
     shown = ()

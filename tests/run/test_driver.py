@@ -256,7 +256,7 @@ def test_a_server_that_stops_without_an_end_token_ends_the_answer(house, run):
 def test_a_full_context_ends_the_answer_with_length(house, run):
     h = house(num_context=10, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])
     for policy in ("local", "kl", "greedy-exact", "paper", "cloud"):
-        answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=float("inf")))
+        answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=float("inf"), entropy=0))
         if answer.finish_reason == "length":
             assert len(answer.tokens) == 10 - 3
     answer = run(h.client.generate(PROMPT, policy="local", max_tokens=40, span=4))
@@ -266,7 +266,7 @@ def test_a_full_context_ends_the_answer_with_length(house, run):
 @pytest.mark.parametrize("policy", ASKING)
 def test_a_text_that_outgrows_the_clouds_context_goes_on_locally(house, run, policy):
     h = house(cloud_context=12, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])
-    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=float("inf")))
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4, threshold=float("inf"), entropy=0))
     for question in h.cloud.questions:
         span = getattr(question, "span", ())
         assert len(question.prefix + span) + getattr(question, "limit", 1) <= 12
