@@ -20,8 +20,8 @@ class Row:
         top = tuple(dense.top(size))
         if actual is None or any(i == actual for i, _ in top):
             return cls(top)
-        logprob = float(dense.logprobs[actual])
-        return cls(top, (actual, logprob, int((dense.logprobs > logprob).sum()) + 1))
+        score = dense.logits[actual]
+        return cls(top, (actual, float(score) - dense.log_total, int((dense.logits > score).sum()) + 1))
 
     def knows(self, token: int) -> bool:
         """Whether this row can tell the token's log-probability."""

@@ -13,11 +13,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.prob.extremes import largest
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Below this a server means "not in my list" (-9999 in vLLM, -3.4e38 in llama-server), never a probability.
 CENSORED = -1000.0
+# Numbers of a row that are worked on together: they stay in a core's cache.
+CHUNK = 8192
 # A float32 log-softmax sums to one within 1e-5; what is above this is not rounding.
 SUM_SLACK = 1e-3
 # Engines keep token ids in 32 bits; a negative one would count from the end of an array.
@@ -30,17 +34,21 @@ class NotADistribution(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A distribution over the whole vocabulary, as log-probabilities of shape (V,)."""
+    """A distribution over the whole vocabulary: raw scores of shape (V,) and the logarithm of what they sum to.
 
-    logprobs: Floats
+    The scores stay as they came (float32 from an engine: 0.6 MB at a 152k vocabulary, and a span holds many rows);
+    everything computed from them is float64. Log-probabilities are scores with a ``log_total`` of 0.
+    """
+
+    logits: NDArray[np.floating]
+    log_total: float = 0.0
 
     @classmethod
     def from_logits(cls, logits: NDArray[np.floating]) -> Dense:
-        """Normalise raw scores of shape (V,), in float64 whatever they came in."""
-        scores = logits.astype(np.float64)
-        scores -= scores.max()
-        scores -= np.log(np.exp(scores).sum())
-        return cls(scores)
+        """Take raw scores of shape (V,) and find what they sum to."""
+        top = float(logits.max())
+        weights = np.subtract(logits, top, dtype=np.float64)
+        return cls(logits, top + float(np.log(np.exp(weights, out=weights).sum())))
 
     @classmethod
     def from_probs(cls, probs: Floats) -> Dense:
@@ -48,20 +56,40 @@ class Dense:
         with np.errstate(divide="ignore"):
             return cls(np.log(np.asarray(probs, dtype=np.float64)))
 
-    @cached_property
+    @property
+    def logprobs(self) -> Floats:
+        """Log-probabilities, shape (V,); computed at every call."""
+        logprobs: Floats = np.subtract(self.logits, self.log_total, dtype=np.float64)
+        return logprobs
+
+    @property
     def probs(self) -> Floats:
-        """Probabilities, shape (V,)."""
-        return np.exp(self.logprobs)
+        """Probabilities, shape (V,); computed at every call."""
+        logprobs = self.logprobs
+        return np.exp(logprobs, out=logprobs)
+
+    def logprobs_of(self, ids: Ints) -> Floats:
+        """Return the log-probabilities of some tokens. Shape (A,) -> (A,)."""
+        return self.logits[ids].astype(np.float64) - self.log_total
 
     @property
     def num_tokens(self) -> int:
         """V."""
-        return int(self.logprobs.shape[0])
+        return int(self.logits.shape[0])
 
     @cached_property
     def best(self) -> int:
         """The most likely token; the lowest id on a tie, as llama.cpp's greedy sampler."""
-        return int(self.logprobs.argmax())
+        return int(self.logits.argmax())
+
+    @cached_property
+    def _entropy(self) -> float:
+        total = 0.0
+        for start in range(0, self.num_tokens, CHUNK):
+            logprobs = np.subtract(self.logits[start : start + CHUNK], self.log_total, dtype=np.float64)
+            np.maximum(logprobs, CENSORED, out=logprobs)  # exp(-1000) is 0, and 0 * inf no number
+            total -= float(np.exp(logprobs) @ logprobs)
+        return total
 
     def entropy(self) -> float:
         """Shannon entropy in nats.
@@ -69,16 +97,12 @@ class Dense:
         >>> round(Dense.from_probs(np.array([0.5, 0.5, 0.0])).entropy(), 6)
         0.693147
         """
-        probs = self.probs
-        return float(-np.sum(probs[probs > 0] * self.logprobs[probs > 0]))
+        return self._entropy
 
     def top(self, num_tokens: int) -> list[tuple[int, float]]:
         """Return the ``num_tokens`` likeliest tokens (or all) with log-probabilities, best first, ties by id."""
-        count = min(num_tokens, self.num_tokens)
-        threshold = np.partition(self.logprobs, -count)[-count]
-        candidates = np.flatnonzero(self.logprobs >= threshold)
-        order = candidates[np.argsort(-self.logprobs[candidates], kind="stable")][:count]
-        return [(int(i), float(self.logprobs[i])) for i in order]
+        ids = largest(self.logits, num_tokens)
+        return list(zip(ids.tolist(), self.logprobs_of(ids).tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +142,7 @@ class TopK:
         """Show the top ``k`` of a full distribution, as an endpoint would."""
         return cls.from_lists(
             {i: lp for i, lp in dense.top(k) if lp > CENSORED},
-            None if actual is None else (actual, float(dense.logprobs[actual])),
+            None if actual is None else (actual, float(dense.logprobs_of(np.array([actual]))[0])),
         )
 
     @cached_property

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.prob.distribution import Dense, Floats, TopK
+from hybrid.prob.distribution import Dense, Floats, Ints, TopK
+from hybrid.prob.extremes import largest
 from hybrid.types import Divergence
 
 # Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
@@ -32,32 +33,45 @@ class Interval:
 
 @dataclass(frozen=True)
 class _Split:
-    """Target and draft on the ids the target shows, and the draft on all others."""
+    """Target and draft on the ids the target shows, and the draft on all others: the tail.
 
-    target: Floats
-    target_log: Floats
+    ``tail_probs`` has shape (V,), zero at the shown ids; ``num_tail`` tokens are not shown.
+    """
+
+    target: TopK
+    draft: Dense
+    shown: Ints
     draft_log: Floats
-    tail_log: Floats
+    tail_probs: Floats
+    num_tail: int
     tail: float
     cap: float
 
     def known_kl(self) -> float:
         """Sum of p ln(p/q) over the shown ids; infinite where the draft has none of a shown token."""
-        possible = self.target > 0  # a log-probability of -800 is no probability at all, and 0 * inf no number
-        return float(np.sum(self.target[possible] * (self.target_log[possible] - self.draft_log[possible])))
+        probs = self.target.probs
+        possible = probs > 0  # a log-probability of -800 is no probability at all, and 0 * inf no number
+        return float(np.sum(probs[possible] * (self.target.logprobs[possible] - self.draft_log[possible])))
+
+    def least_likely(self, count: int) -> Floats:
+        """Log-probabilities of the ``count`` tail tokens (or all) that the draft likes least, smallest first."""
+        scores = -self.draft.logits
+        scores[self.shown] = -np.inf
+        return self.draft.logprobs_of(largest(scores, min(count, self.num_tail)))
 
 
 def _split(target: TopK, draft: Dense) -> _Split:
     shared = target.ids < draft.num_tokens
-    unseen = np.ones(draft.num_tokens, dtype=bool)
-    unseen[target.ids[shared]] = False
+    shown = target.ids[shared]
     draft_log = np.full(target.ids.size, -np.inf)
-    draft_log[shared] = draft.logprobs[target.ids[shared]]
-    tail_log = draft.logprobs[unseen]
-    tail = target.tail if tail_log.size else 0.0
+    draft_log[shared] = draft.logprobs_of(shown)
+    tail_probs = draft.probs
+    tail_probs[shown] = 0.0
+    num_tail = draft.num_tokens - shown.size
+    tail = target.tail if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
-    cap = max(target.cap, tail / tail_log.size) if tail_log.size else target.cap
-    return _Split(target.probs, target.logprobs, draft_log, tail_log, tail, cap)
+    cap = max(target.cap, tail / num_tail) if num_tail else target.cap
+    return _Split(target, draft, shown, draft_log, tail_probs, num_tail, tail, cap)
 
 
 def kl(target: Dense, draft: Dense) -> float:
@@ -72,20 +86,19 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
     split = _split(target, draft)
-    return split.known_kl() + _bucket(split.tail, float(np.exp(split.tail_log).sum()))
+    return split.known_kl() + _bucket(split.tail, float(split.tail_probs.sum()))
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
     split = _split(target, draft)
     known = split.known_kl()
-    tail_probs = np.exp(split.tail_log)
-    tail_sum = float(tail_probs.sum())  # summed, never 1 - the rest: that loses the digits that matter
+    tail_sum = float(split.tail_probs.sum())  # summed, never 1 - the rest: that loses the digits that matter
     estimate = known + _bucket(split.tail, tail_sum)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate)
-    lower = known + _tail_least(split.tail, split.cap, tail_probs)
-    upper = known + _tail_most(split.tail, split.cap, split.tail_log)
+    lower = known + _tail_least(split, tail_sum)
+    upper = known + _tail_most(split)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
     return Divergence(estimate, max(lower, estimate), max(upper, lower, estimate))
 
@@ -98,64 +111,58 @@ def _bucket(target_mass: float, draft_mass: float) -> float:
     return float("inf") if target_mass > ROUNDING else 0.0
 
 
-def _tail_least(tail: float, cap: float, draft_tail: Floats) -> float:
+def _tail_least(split: _Split, tail_sum: float) -> float:
     """Least of sum p ln(p/q) over the tail: cap the draft's favourites, scale the others (0 to 3 caps in practice)."""
-    total, mass = 0.0, tail
-    for q, share in _descending(draft_tail):
-        if mass * q <= cap * share:
+    total, mass = 0.0, split.tail
+    for q, share in _favourites(split, tail_sum):
+        if mass * q <= split.cap * share:
             return total + _bucket(mass, share)
-        total += cap * float(np.log(cap / q))
-        mass -= cap
+        total += split.cap * float(np.log(split.cap / q))
+        mass -= split.cap
     return total  # every token is at its cap, and the mass left over is rounding
 
 
-def _descending(values: Floats) -> Iterator[tuple[float, float]]:
-    """Yield the values, largest first, each with the sum of itself and all smaller ones.
+def _favourites(split: _Split, tail_sum: float) -> Iterator[tuple[float, float]]:
+    """Yield the tail's probabilities, largest first, each with the sum of itself and all smaller ones.
 
-    Summed from below: beside a value of 1 - 1e-17 the difference would lose the rest. The full sort is only paid for
-    by a caller who outlives the 64 largest.
+    Summed from below: beside a value of 1 - 1e-17 the difference would lose the rest. No more than the caps could
+    fill, and one; only a caller who outlives the first pays for finding the others.
     """
-    parted = np.partition(values, -64) if values.size > 64 else values
-    rest, head = parted[:-64], parted[-64:]
-    for part, smaller in ((head, float(rest.sum())), (rest, 0.0)):
-        ascending = np.sort(part)
-        sums = smaller + np.cumsum(ascending)
-        yield from zip(ascending[::-1].tolist(), sums[::-1].tolist(), strict=True)
+    probs = split.tail_probs
+    yield float(probs.max()), tail_sum
+    head = largest(probs, min(_fill(split)[0] + 1, split.num_tail))
+    ascending = probs[head][::-1]
+    probs[head] = 0.0
+    sums = float(probs.sum()) + np.cumsum(ascending)
+    probs[head[::-1]] = ascending
+    yield from zip(ascending[::-1].tolist()[1:], sums[::-1].tolist()[1:], strict=True)
 
 
-def _fill(tail: float, cap: float, size: int) -> tuple[int, float]:
+def _fill(split: _Split) -> tuple[int, float]:
     """How many tail tokens the cap fills whole, and what is left for one more."""
-    full = min(int(tail / cap + 1e-12), size)
-    rest = tail - full * cap
-    return full, (rest if rest > 1e-15 and full < size else 0.0)
+    full = min(int(split.tail / split.cap + 1e-12), split.num_tail)
+    rest = split.tail - full * split.cap
+    return full, (rest if rest > 1e-15 and full < split.num_tail else 0.0)
 
 
-def _tail_most(tail: float, cap: float, draft_tail_log: Floats) -> float:
+def _tail_most(split: _Split) -> float:
     """Most of sum p ln(p/q) over the tail: the cap on the tokens the draft likes least."""
-    full, rest = _fill(tail, cap, draft_tail_log.size)
-    least = _ascending(draft_tail_log, full + 1)
-    value = full * cap * float(np.log(cap)) - cap * float(least[:full].sum())
+    full, rest = _fill(split)
+    least = split.least_likely(full + 1)
+    value = full * split.cap * float(np.log(split.cap)) - split.cap * float(least[:full].sum())
     return value + (rest * (float(np.log(rest)) - float(least[full])) if rest else 0.0)
-
-
-def _ascending(values: Floats, count: int) -> Floats:
-    """Return the ``count`` smallest values (or all), smallest first."""
-    if count >= values.size:
-        return np.sort(values)
-    return np.sort(np.partition(values, count)[:count])
 
 
 def acceptance(target: TopK, draft: Dense) -> Interval:
     """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail."""
     split = _split(target, draft)
-    known = float(np.minimum(split.target, np.exp(split.draft_log)).sum())
+    known = float(np.minimum(target.probs, np.exp(split.draft_log)).sum())
     if not split.tail > 0.0:
         return _chances(known, known)
-    tail_probs = np.exp(split.tail_log)
-    full, rest = _fill(split.tail, split.cap, tail_probs.size)
-    least = _ascending(tail_probs, full + 1)
+    full, rest = _fill(split)
+    least = np.exp(split.least_likely(full + 1))
     low = float(np.minimum(split.cap, least[:full]).sum()) + (min(rest, float(least[full])) if rest else 0.0)
-    high = min(split.tail, float(np.minimum(split.cap, tail_probs).sum()))
+    high = min(split.tail, float(np.minimum(split.cap, split.tail_probs).sum()))
     return _chances(known + low, known + max(low, high))
 
 
@@ -179,5 +186,5 @@ def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
     draft_probs = np.exp(split.draft_log)
     if not draft_probs.sum() > 0.0:
         return float("inf")
-    shift = float(np.log(split.target.sum()) - np.log(draft_probs.sum()))
-    return split.known_kl() / float(split.target.sum()) - shift
+    shift = float(np.log(target.probs.sum()) - np.log(draft_probs.sum()))
+    return split.known_kl() / float(target.probs.sum()) - shift
