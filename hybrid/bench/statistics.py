@@ -1,0 +1,103 @@
+"""What a few dozen graded problems say about a hybrid, and how surely.
+
+RPI, the relative performance gap that is recovered, is (hybrid - small) / (large - small) over the same problems: 0 is
+the small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
+
+The laws, tested in ``tests/bench/test_statistics.py``: where the gap between the models is not above two standard
+errors of itself there is no RPI, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
+resample; and what a resample without a gap leaves unknown widens the interval, never narrows it. Nothing here knows
+which models or problems were compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scores: TypeAlias = Sequence[bool] | Sequence[int] | NDArray[np.bool_] | NDArray[np.int_]
+
+# The denominator must be told from zero before anything is divided by it; two standard errors are the usual 95 %.
+MIN_GAP_IN_STANDARD_ERRORS = 2
+# What a 95 % interval leaves out at either end.
+TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its 95 % interval. An end is infinite where the data do not bound it."""
+
+    value: float
+    low: float
+    high: float
+
+
+def rpi(small: Scores, hybrid: Scores, large: Scores, seed: int = 0, num_resamples: int = 10_000) -> Estimate | None:
+    """Return the recovered share of the gap, with its paired percentile-bootstrap interval over problems.
+
+    Shapes (N,), (N,), (N,) of 0 and 1, the same problems in the same order. None where the gap between the models is
+    not above two standard errors of the paired difference (fewer than two problems tell none).
+
+    Problems are drawn again together with all three scores (Efron 1979): what they share cancels as it does in the
+    data. In a resample whose gap is zero or negative the ratio means nothing, and may be as far below or above as one
+    likes: it counts as minus infinity for the lower end and as infinity for the upper one.
+
+    Raises ValueError for scores that are not paired or not 0 and 1.
+    """
+    scores = _paired(small, hybrid, large)
+    gain, gap = scores[1] - scores[0], scores[2] - scores[0]
+    if not _told_from_zero(gap):
+        return None
+    gains, gaps = _resampled_sums(scores, np.random.default_rng(seed), num_resamples)
+    known = gaps > 0
+    ratios = np.divide(gains, gaps, where=known, out=np.zeros(num_resamples))
+    return Estimate(
+        value=float(gain.sum() / gap.sum()),
+        low=_order_statistic(np.where(known, ratios, -np.inf), TAIL),
+        high=-_order_statistic(np.where(known, -ratios, -np.inf), TAIL),
+    )
+
+
+def _paired(small: Scores, hybrid: Scores, large: Scores) -> NDArray[np.int_]:
+    """Return the scores as one array of shape (3, N)."""
+    columns = [np.asarray(scores, dtype=np.int_) for scores in (small, hybrid, large)]
+    if any(column.ndim != 1 or column.shape != columns[0].shape for column in columns):
+        msg = f"scores of the same problems are needed, not of {[column.shape for column in columns]}"
+        raise ValueError(msg)
+    stacked = np.stack(columns)
+    if not np.isin(stacked, (0, 1)).all():
+        msg = "a problem's score is 0 or 1"
+        raise ValueError(msg)
+    return stacked
+
+
+def _told_from_zero(gap: NDArray[np.int_]) -> bool:
+    """Whether a paired difference's mean is above two of its standard errors.
+
+    Squared and free of fractions: mean > z sqrt(var / n), with var = (squares - total^2 / n) / (n - 1), is for a
+    positive total the same as total^2 (n - 1) > z^2 (n squares - total^2). Whole numbers leave ties to no rounding.
+    """
+    n, total, squares = gap.size, int(gap.sum()), int((gap**2).sum())
+    return total > 0 and total**2 * (n - 1) > MIN_GAP_IN_STANDARD_ERRORS**2 * (n * squares - total**2)
+
+
+def _resampled_sums(
+    scores: NDArray[np.int_], rng: np.random.Generator, num_resamples: int
+) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """Return hybrid - small and large - small, summed over the problems of each resample: shapes (R,), (R,).
+
+    A problem is one of eight triples of scores. Drawing N problems with replacement and counting the triples is one
+    multinomial draw, which needs R x 8 numbers instead of R x N.
+    """
+    triples, counts = np.unique(scores, axis=1, return_counts=True)
+    drawn = rng.multinomial(scores.shape[1], counts / scores.shape[1], size=num_resamples)
+    return drawn @ (triples[1] - triples[0]), drawn @ (triples[2] - triples[0])
+
+
+def _order_statistic(values: NDArray[np.float64], share: float) -> float:
+    """Return the smallest value that has at least ``share`` of all at or below it; no interpolation, so inf may be."""
+    return float(np.sort(values)[max(0, math.ceil(share * values.size) - 1)])

@@ -1,0 +1,133 @@
+"""RPI: exact by enumeration, paired, honest about what the data do not tell."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hybrid.bench.statistics import Estimate, rpi
+
+bits = st.tuples(*[st.booleans()] * 3)
+problems = st.lists(bits, min_size=2, max_size=40)
+
+
+def columns(triples):
+    return [[int(triple[i]) for triple in triples] for i in range(3)]
+
+
+def told_apart(small, large):
+    """The rule in exact arithmetic: mean > 2 standard errors, that is mean^2 > 4 var / n."""
+    gap, n = [b - a for a, b in zip(small, large, strict=True)], len(small)
+    mean = Fraction(sum(gap), n)
+    var = sum((x - mean) ** 2 for x in gap) / (n - 1)
+    return mean > 0 and mean**2 > 4 * var / n
+
+
+def enumerated(small, hybrid, large):
+    """Every resample, weighed: the exact law of the bootstrap, the lower and the upper reading of what is undefined."""
+    n, lower, upper = len(small), Counter(), Counter()
+    for drawn in itertools.product(range(n), repeat=n):
+        gain = sum(hybrid[i] - small[i] for i in drawn)
+        gap = sum(large[i] - small[i] for i in drawn)
+        lower[Fraction(gain, gap) if gap > 0 else -math.inf] += Fraction(1, n**n)
+        upper[Fraction(gain, gap) if gap > 0 else math.inf] += Fraction(1, n**n)
+    return lower, upper
+
+
+def quantile(law, share):
+    """The smallest value with at least ``share`` at or below it, and how far that share is from a step of the law."""
+    below = Fraction(0)
+    for value in sorted(law):
+        if below + law[value] >= share:
+            return float(value), min(share - below, below + law[value] - share)
+        below += law[value]
+    raise AssertionError
+
+
+# Mostly problems that only the large model answers, so that there mostly is a gap.
+@given(st.lists(st.sampled_from([(0, 0, 1), (0, 1, 1)]), min_size=8, max_size=40), st.lists(bits, max_size=6))
+def test_the_value_is_the_ratio_of_the_differences_and_is_not_clipped(clear, other):
+    small, hybrid, large = columns(clear + other)
+    assume(told_apart(small, large))
+    found = rpi(small, hybrid, large, num_resamples=50)
+    assert found.value == pytest.approx((sum(hybrid) - sum(small)) / (sum(large) - sum(small)))
+
+
+def test_a_hybrid_may_beat_its_large_model_or_fall_below_its_small_one():
+    small, large = [0] * 15 + [1] * 5, [1] * 15 + [0] * 5
+    assert rpi(small, [1] * 20, large).value == 1.5
+    assert rpi(small, [0] * 20, large).value == -0.5
+
+
+@given(problems)
+def test_there_is_an_rpi_exactly_where_the_gap_is_above_two_standard_errors(triples):
+    small, hybrid, large = columns(triples)
+    assert (rpi(small, hybrid, large, num_resamples=50) is not None) == told_apart(small, large)
+
+
+def test_no_gap_a_negative_gap_one_problem_and_no_problem_give_no_rpi():
+    for small, large in [([0, 1] * 9, [1, 0] * 9), ([1] * 9, [0] * 9), ([1] * 9, [1] * 9), ([0], [1]), ([], [])]:
+        assert rpi(small, small, large) is None
+
+
+@pytest.mark.parametrize(
+    "triples",
+    [
+        [(0, 0, 1), (0, 0, 1), (0, 1, 1), (1, 0, 1), (0, 0, 1)],
+        [(0, 1, 1), (0, 1, 1), (1, 1, 1), (0, 1, 0), (0, 0, 1), (0, 1, 1)],
+        [(0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 1, 1), (0, 0, 1), (1, 0, 1)],
+        # One in 64 of its resamples has no gap; read as anything but unbounded, the lower end would move.
+        [(1, 0, 1), (1, 1, 1), (0, 1, 1), (1, 0, 1), (0, 0, 1), (0, 1, 1)],
+    ],
+)
+def test_the_interval_is_that_of_an_enumeration_of_every_resample(triples):
+    """Equal, since the level lies further from a step of the law than 100,000 draws stray (4 standard errors)."""
+    small, hybrid, large = columns(triples)
+    lower, upper = enumerated(small, hybrid, large)
+    low, low_margin = quantile(lower, Fraction(1, 40))
+    high, high_margin = quantile({-x: p for x, p in upper.items()}, Fraction(1, 40))
+    assert min(low_margin, high_margin) > 4 * math.sqrt(0.025 / 100_000)
+    found = rpi(small, hybrid, large, num_resamples=100_000)
+    assert (found.low, found.high) == pytest.approx((low, -high))
+
+
+def test_where_too_many_resamples_have_no_gap_the_interval_has_no_ends():
+    """2.8 % of them have none. Leaving those out would say "1, surely" of a ratio over noise."""
+    small, large = [0] * 40 + [1] * 24, [1] * 40 + [0] * 24
+    assert rpi(small, large, large) == Estimate(1.0, -math.inf, math.inf)
+
+
+def test_the_scores_of_a_problem_are_drawn_together():
+    """A hybrid that equals the large model problem by problem recovers the gap for certain; another may not."""
+    small = [0] * 20 + [1] * 10
+    large, shuffled = [1] * 25 + [0] * 5, [0] * 5 + [1] * 25
+    assert rpi(small, large, large) == Estimate(1.0, 1.0, 1.0)
+    apart = rpi(small, shuffled, large)
+    assert apart.value == 1.0
+    assert apart.low < 1.0 < apart.high
+
+
+def test_the_order_of_the_problems_does_not_matter_and_the_seed_does():
+    rng = np.random.default_rng(5)
+    small, hybrid, large = (rng.random(60) < share for share in (0.4, 0.8, 0.95))
+    first, turned = rpi(small, hybrid, large), rpi(small[::-1], hybrid[::-1], large[::-1])
+    assert first == turned == rpi(small, hybrid, large)
+    assert first.low < first.value < first.high
+    assert len({rpi(small, hybrid, large, seed=seed, num_resamples=200) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [([0, 1], [0, 1, 1], [1, 1]), ([0, 2], [0, 1], [1, 1]), ([0, -1], [0, 1], [1, 1]), ([[0], [1]],) * 3],
+    ids=["unpaired", "two points", "a negative score", "no list"],
+)
+def test_scores_that_are_not_paired_bits_are_refused(scores):
+    with pytest.raises(ValueError, match="score"):
+        rpi(*scores)
