@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
 from pydantic import SecretStr
@@ -115,13 +117,22 @@ async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) ->
         url = settings.cloud
         if url is None:
             url = await opened.enter_async_context(bundled_server())
-        # A proxy of the environment is for the world outside, not for our own server.
-        wire = Wire(url, key, deadlines, through_proxies=settings.cloud is not None)
-        endpoint = Endpoint(wire, settings.cloud_model)
+        # A proxy of the environment is for the world outside; it would not find a server on this machine.
+        wire = Wire(url, key, deadlines, through_proxies=not _is_loopback(url))
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
+
+
+def _is_loopback(url: str) -> bool:
+    """Whether an address leads to this machine: localhost, 127.0.0.0/8 or ::1."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name: whether it leads here, only a look-up could tell
+        return False
 
 
 def _key(variable: str) -> SecretStr | None:
@@ -134,11 +145,14 @@ def _key(variable: str) -> SecretStr | None:
 
 
 @asynccontextmanager
-async def bundled_server(model: Path = BUNDLED_CLOUD) -> AsyncIterator[str]:
-    """Serve a bundled model from a child process and yield its URL. The child ends with us, however we end."""
+async def bundled_server(model: Path = BUNDLED_CLOUD, *flags: str) -> AsyncIterator[str]:
+    """Serve a model from a child process and yield its URL. The child ends with us, however we end.
+
+    ``flags`` are further ones of ``python -m server_stub``.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "server_stub", "--model", str(model), "--port", "0"),
-        *("--threads", "1", "--until-stdin-closes"),
+        *("--threads", "1", "--until-stdin-closes", *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Settings: flags before ``HYBRID_*`` variables before ``hybrid.toml`` in the working directory. Wires nothing.
 
-Every field is a parameter of ``hybrid.open``; all but the deadlines and ``cloud_top_k`` are flags of ``hybrid ask``.
-``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say the same.
+Every field is a parameter of ``hybrid.open``; all but the deadlines, ``cloud_top_k`` and ``cache_salt`` are flags of
+``hybrid ask``. ``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say the same.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class Settings(BaseSettings):
     seed: int = Field(0, ge=0, description="seed of all draws")
     system: str | None = Field(None, description="system message")
     raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
+    overlap: bool = Field(default=True, description="draft on while a check is waited for")
     offline: bool = Field(default=False, description="send no request")
     ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with, 8192 at most")
     threads: int | None = Field(None, ge=1, le=256, description="llama.cpp threads; default: one core is left free")
     gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
+    cache_salt: str | None = Field(None, min_length=1, description="parts this client's prefix cache from others'")
     connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
     read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
     request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")

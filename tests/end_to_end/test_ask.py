@@ -331,9 +331,20 @@ def test_a_switch_of_the_file_can_be_undone_by_a_flag(bundled, tmp_path):
     assert requests("--no-offline") > 0
 
 
+# Nobody listens at port 9: what goes through this proxy does not arrive.
+PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
+
+
 def test_a_proxy_of_the_environment_does_not_stand_before_our_own_server(bundled):
-    done = ask(QUESTION, HTTP_PROXY="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9", NO_PROXY="", no_proxy="")
+    done = ask(QUESTION, **PROXIES)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_proxy_of_the_environment_does_not_stand_before_a_server_on_this_machine(stub):
+    port = stub.url.rpartition(":")[2]
+    for host in ("127.0.0.1", "localhost"):
+        done = ask(QUESTION, "--cloud", f"http://{host}:{port}", **PROXIES)
+        assert (done.returncode, done.stderr) == (0, ""), host
 
 
 def test_help_shows_examples_and_exit_codes_without_loading_a_model():

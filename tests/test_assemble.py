@@ -1,0 +1,77 @@
+"""The composition root: what a setting becomes where no answer would show it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from hybrid import assemble
+from hybrid.config import load
+from hybrid.errors import UsageError
+
+
+class Built(Exception): ...
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Connect with some settings up to the class that is built, and return what it was built from."""
+
+    def run(name, **settings):
+        def build(*values, **named):
+            raise Built(values, named)
+
+        async def connect():
+            async with assemble.AsyncExitStack() as stack:
+                await assemble._connect(load(**settings), SimpleNamespace(), stack)
+
+        monkeypatch.setattr(assemble, name, build)
+        with pytest.raises(Built) as found:
+            asyncio.run(connect())
+        return found.value.args
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://localhost:8000", True),
+        ("https://LOCALHOST/v1", True),
+        ("http://127.0.0.1", True),
+        ("http://user:word@127.8.9.10:1/v1", True),
+        ("http://[::1]:8000", True),
+        ("http://128.0.0.1", False),
+        ("http://[::2]", False),
+        ("http://0.0.0.0", False),
+        ("http://localhost.example.com", False),
+        ("http://127.0.0.1.example.com", False),
+        ("http://localhost@example.com", False),
+        ("http://gpu:8000", False),
+    ],
+)
+def test_a_proxy_of_the_environment_stands_before_the_world_outside_and_not_before_this_machine(built, url, here):
+    """A firewall may let nothing but the proxy out; the proxy does not find a server that runs here."""
+    _, named = built("Wire", cloud=url)
+    assert named == {"through_proxies": not here}
+
+
+def test_a_clients_salt_reaches_its_requests(built):
+    """Two clients with salts of their own do not profit from each other's prefix cache."""
+    for settings, salt in [({"cache_salt": "mine"}, "mine"), ({}, None)]:
+        (_, model, found), _ = built("Endpoint", cloud="http://127.0.0.1:9", cloud_model="m", **settings)
+        assert (model, found) == ("m", salt)
+
+
+def test_an_empty_salt_is_refused():
+    """vLLM refuses it too, with the first request."""
+    with pytest.raises(UsageError, match="cache_salt"):
+        load(cache_salt="")
+
+
+def test_a_salt_belongs_to_the_client():
+    from hybrid.run.client import PER_ANSWER
+
+    assert "cache_salt" not in PER_ANSWER
