@@ -1,8 +1,18 @@
 """The local model behind one port. The only importer of ``llama_cpp``, which is loaded with ``hybrid.engine.llama``."""
 
-from hybrid.engine.cursor import Cursor, num_shared
+from hybrid.engine.cursor import ONE_BY_ONE, Cursor, num_shared
 from hybrid.engine.port import Cancelled, Engine, Interrupted, Vocabulary
 from hybrid.engine.scripted import ScriptedEngine
 from hybrid.engine.worker import Worker
 
-__all__ = ["Cancelled", "Cursor", "Engine", "Interrupted", "ScriptedEngine", "Vocabulary", "Worker", "num_shared"]
+__all__ = [
+    "ONE_BY_ONE",
+    "Cancelled",
+    "Cursor",
+    "Engine",
+    "Interrupted",
+    "ScriptedEngine",
+    "Vocabulary",
+    "Worker",
+    "num_shared",
+]

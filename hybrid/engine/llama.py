@@ -210,6 +210,11 @@ class LlamaEngine:
         """What the cache holds."""
         return tuple(self._ids)
 
+    @property
+    def rewinds_freely(self) -> bool:
+        """Not where layers are recurrent: their state is read again from the prefix."""
+        return not self._has_snapshots
+
     def tokenize(self, text: str, *, special: bool = False) -> Ids:
         """Split text into ids."""
         return self.weights.tokenize(text, special=special)

@@ -72,6 +72,11 @@ class Engine(Vocabulary, Protocol):
         """What the cache holds."""
         ...
 
+    @property
+    def rewinds_freely(self) -> bool:
+        """Whether ``rewind`` costs nothing and leaves the very numbers that were there; if not, nobody reads ahead."""
+        ...
+
     def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
         """Append at least one token and return raw scores after each of the last ``num_rows`` of them.
 

@@ -30,6 +30,7 @@ class ScriptedEngine:
         self._scores = scores
         self.end_ids = end_ids
         self.num_context = num_context
+        self.rewinds_freely = True
         self.num_tokens = len(self._words)
         self.num_decoded = 0
         self._ids: Ids = ()

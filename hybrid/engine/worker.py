@@ -41,6 +41,10 @@ class Worker:
                 future.exception()  # seen, so that nobody reports it as lost
             raise
 
+    def begin(self, work: Callable[[], None]) -> None:
+        """Put work in line and do not wait for it; what comes after waits."""
+        self._pool.submit(work)
+
     def close(self) -> None:
         """Wait for what runs and end the thread."""
         self._pool.shutdown(wait=True, cancel_futures=True)

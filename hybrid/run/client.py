@@ -35,7 +35,7 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
 PER_ANSWER = frozenset({
     "policy", "threshold", "entropy", "strict", "span", "lead", "max_tokens", "temperature", "top_p", "top_k", "seed",
-    "system", "raw", "offline",
+    "system", "raw", "offline", "overlap",
 })  # fmt: skip
 
 
@@ -114,7 +114,7 @@ class AsyncClient:
         asked_at = time.monotonic()
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)
         policy = policy_of(settings)
-        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at)
+        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap)
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))

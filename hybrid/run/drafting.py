@@ -1,27 +1,69 @@
-"""Answer a ``Draft``: token by token on the engine's own thread, the gate consulted at each."""
+"""Answer a ``Draft``: token by token on the engine's own thread, the gate consulted at each.
+
+What the next draft would decode may be decoded ahead while the cloud is waited for. The law: every row and every token
+is what it would have been without, to the last bit (``tests/run/test_overlap.py``): the next draft draws afresh, from
+the same coins, and whatever does not simply go on first takes back what was decoded ahead.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 
-from hybrid.engine import Cancelled, Cursor, Interrupted
+from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
+from hybrid.errors import EngineError
 from hybrid.policy import Coin, Toss
 from hybrid.policy.requests import Draft, Drafted, Held
 from hybrid.prob import Dense, warp
 from hybrid.types import Ids, Sampling
 
 
-@dataclass(frozen=True)
 class Drafter:
-    """The local model as a writer: where it stands, how it draws, what ends it."""
+    """The local model as a writer: where it stands, how it draws, what ends it. One answer's, on one thread."""
 
-    cursor: Cursor
-    prompt: Ids
-    sampling: Sampling
-    coin: Coin
+    def __init__(self, cursor: Cursor, prompt: Ids, sampling: Sampling, coin: Coin) -> None:
+        """Take the model's cache, the prompt, and how tokens are drawn."""
+        self.cursor = cursor
+        self.prompt = prompt
+        self.sampling = sampling
+        self.num_ready = 0
+        """Tokens of the last draft that had been decoded ahead."""
+        self._coin = coin
+        self._needed: int | None = None  # how long a prefix the last draft decoded; what is beyond was decoded ahead
 
     def draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
         """Write up to ``limit`` tokens after ``request.at``; stops at an end token or where the gate says so."""
+        at, needed = self.prompt + request.at, self._needed
+        if needed is not None and len(at) - needed > ONE_BY_ONE:
+            self._take_back()
+        held = self.cursor.engine.ids
+        self.cursor.forget_rows(before=len(at))
+        drafted = self._draft(request, limit, cancelled)
+        at += tuple(token.id for token in drafted.span)
+        self._needed = len(at) if drafted.after is not None or not drafted.span else len(at) - 1
+        self.num_ready = 0 if needed is None else max(0, num_shared(held, at) - needed)
+        return drafted
+
+    def look_ahead(self, request: Draft, limit: int, cancelled: Cancelled) -> None:
+        """Decode what ``request`` would need, for nobody yet. What fails here fails again where it counts."""
+        with suppress(Interrupted, EngineError):
+            self._draft(request, limit, cancelled)
+
+    def rows(self, at: Ids, written: Ids, cancelled: Cancelled) -> list[Dense]:
+        """Read along: the local rows that each written token answers to."""
+        self._take_back()
+        return self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
+
+    def rest(self, shown: Ids) -> None:
+        """Leave no token in the cache that was not shown."""
+        self._take_back()
+        self.cursor.stand(num_shared(self.cursor.engine.ids, self.prompt + shown))
+
+    def _take_back(self) -> None:
+        if self._needed is not None:
+            self.cursor.stand(self._needed)
+        self._needed = None
+
+    def _draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
         span: list[Held] = []
         at, call, after = self.prompt + request.at, None, None
         while len(span) < limit and call is None:
@@ -47,8 +89,4 @@ class Drafter:
         if self.sampling.greedy:
             return row.best, None
         law = warp(row, self.sampling)
-        return self.coin(law.probs, Toss(position, "draft", rejections)), law
-
-    def rows(self, at: Ids, written: Ids, cancelled: Cancelled) -> list[Dense]:
-        """Read along: the local rows that each written token answers to."""
-        return self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
+        return self._coin(law.probs, Toss(position, "draft", rejections)), law

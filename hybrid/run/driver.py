@@ -10,11 +10,13 @@ stops listening leaves an engine at rest, no open stream and a settled ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hybrid.cloud import Cloud, ScoreQuestion, Scores, WriteQuestion
-from hybrid.engine import Worker, num_shared
+from hybrid.engine import Worker
 from hybrid.errors import CloudError, CloudRefusal, VocabularyMismatch
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
@@ -52,11 +54,15 @@ _OUTGROWN = "the text has outgrown the cloud model's context"
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for."""
+    """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for.
+
+    ``overlap``: the local model goes on decoding while a check is waited for.
+    """
 
     max_tokens: int
     top_k: int
     asked_at: float
+    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Driver:
         self._limits = limits
         self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at)
         self._shown: Ids = ()
+        self._last_draft: Draft | None = None
         self._reader: Reader | None = None
         self._tell = tell
         self._till = Till(side.account, self._record, tell)
@@ -120,18 +127,33 @@ class Driver:
     async def _rest(self) -> None:
         """Leave nothing open and nothing half-said: no stream, no token in the cache that was not shown."""
         await self._close_reader()
-        cursor, shown = self._drafter.cursor, self._drafter.prompt + self._shown
-        await self._worker.do(lambda _: cursor.stand(shown[: num_shared(cursor.engine.ids, shown)]))
+        await self._worker.do(lambda _: self._drafter.rest(self._shown))
 
     # ---- the local model -------------------------------------------------------------------------------------------
 
     async def _draft(self, request: Draft) -> Drafted:
         await self._close_reader()
-        limit = min(request.limit, self._room())
+        self._last_draft, limit = request, min(request.limit, self._room())
         drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
         self._record.drafted += len(drafted.span)
-        self._tell(events.Drafted(len(request.at), ids(drafted.span)))
+        self._tell(events.Drafted(len(request.at), ids(drafted.span), self._drafter.num_ready))
         return drafted
+
+    @contextmanager
+    def _looking_ahead(self, request: Check) -> Iterator[None]:
+        """Decode what comes next if the whole span is kept, until the answer is there; see ``run.drafting``."""
+        last, found = self._last_draft, threading.Event()
+        span = ids(request.span)
+        # One more than a span: the cloud may give the token after it, and then the next draft begins there.
+        limit = min(last.limit + 1, self._room() - len(span)) if last else 0
+        wanted = self._limits.overlap and self._engine.rewinds_freely and limit > 0
+        if last and wanted and not (span and span[-1] in self._engine.end_ids):
+            ahead = replace(last, at=request.at + span)
+            self._worker.begin(lambda: self._drafter.look_ahead(ahead, limit, found.is_set))
+        try:
+            yield
+        finally:
+            found.set()
 
     def _room(self) -> int:
         """Tokens the answer may still grow by; at least one while it is not over."""
@@ -163,7 +185,9 @@ class Driver:
             return self._refused(leave)
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         try:
-            scores = await self._cloud.score(ScoreQuestion(prefix, span, after, self._limits.top_k, leave.request_id))
+            question = ScoreQuestion(prefix, span, after, self._limits.top_k, leave.request_id)
+            with self._looking_ahead(request):
+                scores = await self._cloud.score(question)
             leave.settle(scores.usage)
             self._compare(scores)
             self._know(row.best for row in scores.rows)

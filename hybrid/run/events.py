@@ -19,10 +19,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Drafted:
-    """The local model wrote a span that nobody has judged yet."""
+    """The local model wrote a span that nobody has judged yet; ``num_ready`` of it was decoded ahead."""
 
     position: int
     ids: Ids
+    num_ready: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
+from hybrid.policy import PRESETS
+from hybrid.run import Asked, Drafted
 from hybrid.types import Message
 
 MAX_TOKENS = 64
@@ -86,6 +88,28 @@ def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(
     assert answer.handoffs == ()
     assert answer.usage.cloud_tokens == 0
     assert answer.usage.checks > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("policy", PRESETS)
+def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, policy, temperature):
+    """To the last bit, through llama.cpp: which tokens are decoded together is the same, whatever was decoded ahead."""
+    if policy == "greedy-exact" and temperature:
+        return  # it does not sample
+    server, told, ready = own_stub(), {}, {}
+    for overlap in (True, False):
+        told[overlap], ready[overlap] = [], 0
+        settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "cache_salt": str(overlap)}
+        with hybrid.open(cloud=server.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
+            for question in QUESTIONS:
+                events = list(client.stream(question))
+                ready[overlap] += sum(event.num_ready for event in events if isinstance(event, Drafted))
+                asked = [(e.kind, e.position, e.num_tokens) for e in events if isinstance(e, Asked)]
+                answer = events[-1].answer
+                told[overlap].append((answer.tokens, answer.usage, answer.bill, answer.degraded, asked))
+    assert told[True] == told[False]
+    assert ready[False] == 0
+    assert ready[True] > 0 or policy in {"local", "cloud", "doubt"}, "nothing was ready, so nothing was tested"
 
 
 @pytest.mark.parametrize("choices", [{"policy": "local"}, {"offline": True}])

@@ -26,7 +26,7 @@ def replay(cursor: Cursor, call: str, at: tuple[int, ...], num: int) -> list:
         num = min(num, len(at))
         return list(zip((at[: len(at) - n] for n in reversed(range(num))), cursor.rows(at, num), strict=True))
     if call == "stand":
-        cursor.stand(cursor.engine.ids[:num])
+        cursor.stand(num)
     elif call == "cancel" and cursor.engine.ids != at:
         with pytest.raises(Interrupted):
             cursor.row(at, lambda: True)
@@ -45,7 +45,7 @@ def test_rows_depend_on_the_prefix_alone(opened, afresh, calls, last):
         for call, at, num in [*calls, ("row", last, 1)]:
             for prefix, row in replay(cursor, call, at, num):
                 assert (row.logprobs == afresh("scripted", prefix)[0].logprobs).all()
-                assert engine.ids == at
+                assert engine.ids[: len(at)] == at
 
 
 @pytest.mark.parametrize("kind", ["bundled", "hybrid"])
@@ -85,7 +85,7 @@ def test_a_token_is_decoded_again_where_its_row_is_not_known(opened):
     with opened("scripted") as engine:
         cursor = Cursor(engine)
         cursor.row((1, 2, 3))
-        cursor.stand((1, 2))
+        cursor.stand(2)
         cursor.row((1, 2))
         assert engine.num_decoded == 4
 

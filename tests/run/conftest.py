@@ -53,6 +53,7 @@ class House:
     client: AsyncClient
     price: Price | None
     prompt = (0, 1, 2)
+    tables = (SMALL, LARGE)
 
     def small(self, max_tokens):
         return greedy(SMALL, self.prompt, max_tokens)
@@ -66,8 +67,18 @@ def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings."""
     workers = []
 
-    def build(*, price="1/0.1/4", cap=None, num_context=1000, small=SMALL, connect=None, cloud_context=None, **cloud):
-        engine = ScriptedEngine(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
+    def build(
+        *,
+        price="1/0.1/4",
+        cap=None,
+        num_context=1000,
+        small=SMALL,
+        connect=None,
+        cloud_context=None,
+        made=ScriptedEngine,
+        **cloud,
+    ):
+        engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
         worker = Worker("test")
         workers.append(worker)
         remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)

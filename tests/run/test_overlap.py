@@ -1,0 +1,144 @@
+"""What is decoded ahead changes nothing but the time: text, divergences, requests and bill, to the last bit.
+
+The engine here is pickier than llama.cpp: its scores depend on which tokens were decoded together, so a row that was
+read along another way is another row. The cloud waits until a chosen number of tokens has been decoded ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import numpy as np
+import pytest
+
+from hybrid.engine import ScriptedEngine
+from hybrid.policy import PRESETS
+from hybrid.run import Asked, Drafted, Finished
+
+PROMPT = "a b c"
+MAX_TOKENS = 30
+CHOICES = [
+    {"policy": name, "span": span, "threshold": threshold, "entropy": 0.9, "temperature": temperature, "lead": 1}
+    for name in PRESETS
+    for span in (1, 4)
+    for threshold in (0.05, float("inf"))
+    for temperature in (0.0, 1.0)
+    if not (name == "greedy-exact" and temperature)
+]
+
+
+class PickyEngine(ScriptedEngine):
+    """Scores after a prefix depend a little on how its tokens were grouped when they were decoded."""
+
+    def __init__(self, words, scores, **more):
+        super().__init__(words, lambda prefix: np.array(scores(prefix)) + self._grain(len(prefix)), **more)
+        self._groups = []
+
+    def _grain(self, length):
+        seed = hashlib.sha256(repr(self._groups[:length]).encode()).digest()[:8]
+        return np.random.default_rng(int.from_bytes(seed, "big")).standard_normal(self.num_tokens) * 0.2
+
+    def extend(self, ids, num_rows=1, cancelled=lambda: False):
+        self._groups += [(len(ids), i) for i in range(len(ids))]
+        try:
+            return super().extend(ids, num_rows, cancelled)
+        finally:
+            del self._groups[len(self.ids) :]
+
+    def rewind(self, length):
+        super().rewind(length)
+        del self._groups[length:]
+
+
+@pytest.fixture
+def answer(picky_house, run):
+    """Ask once and return everything that must not depend on overlap, and how much was ready."""
+
+    def ask(num_ahead, **choices):
+        h = picky_house(num_ahead)
+        events = run(gather(h.client, max_tokens=MAX_TOKENS, overlap=num_ahead is not None, **choices))
+        answer = next(event.answer for event in events if isinstance(event, Finished))
+        asked = [(e.kind, e.position, e.num_tokens, e.reserved_nanousd) for e in events if isinstance(e, Asked)]
+        drafts = [event for event in events if isinstance(event, Drafted)]
+        told = (answer.text, answer.tokens, answer.usage, answer.bill, answer.handoffs, answer.degraded)
+        return (*told, asked, [(d.position, d.ids) for d in drafts]), sum(d.num_ready for d in drafts), h
+
+    return ask
+
+
+async def gather(client, **choices):
+    return [event async for event in client.stream(PROMPT, **choices)]
+
+
+@pytest.fixture
+def picky_house(house):
+    """A house whose cloud answers a check once ``num_ahead`` tokens were decoded meanwhile (None: at once)."""
+
+    def build(num_ahead, **more):
+        h = house(made=PickyEngine, **more)
+        score = h.cloud.score
+
+        async def slow_score(question):
+            if num_ahead is not None:
+                start, done = h.engine.num_decoded, asyncio.ensure_future(h.worker.do(lambda _: None))
+                while h.engine.num_decoded < start + num_ahead and not done.done():  # noqa: ASYNC110  (a count)
+                    await asyncio.sleep(0)
+            return await score(question)
+
+        h.cloud.score = slow_score
+        return h
+
+    return build
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, choices):
+    for seed in range(4):
+        expected, none, _ = answer(None, seed=seed, **choices)
+        assert none == 0
+        for num_ahead in (0, 1, 3, 99):
+            got, _, _ = answer(num_ahead, seed=seed, **choices)
+            assert got == expected, num_ahead
+
+
+def test_a_kept_span_finds_its_successor_decoded(answer):
+    """At an infinite threshold every check is kept: all but the first span are ready when they are wanted."""
+    told, ready, h = answer(99, policy="kl", span=4, threshold=float("inf"))
+    assert ready >= len(told[1]) - 2 * 4
+    assert h.engine.num_decoded < 3 + len(told[1]) + 2 * 5, "nothing is decoded twice"
+
+
+def test_a_bonus_that_was_foreseen_is_ready_too(house, picky_house, run):
+    """The token that the cloud gives after a kept span is the local model's own next one where they agree."""
+    h = picky_house(99, small=house().tables[1])
+    events = run(gather(h.client, policy="greedy-exact", span=3, max_tokens=MAX_TOKENS))
+    assert sum(event.num_ready for event in events if isinstance(event, Drafted)) > 0
+
+
+def test_nothing_is_decoded_ahead_where_rewinding_would_read_the_prefix_again(picky_house, run):
+    h = picky_house(99)
+    h.engine.rewinds_freely = False
+    events = run(gather(h.client, policy="kl", span=4, threshold=float("inf"), max_tokens=MAX_TOKENS))
+    assert all(event.num_ready == 0 for event in events if isinstance(event, Drafted))
+
+
+def test_nothing_is_decoded_beyond_an_end_token(picky_house, run):
+    """The end token itself is drafted and judged, but nobody reads on from it."""
+    h = picky_house(99, small=lambda prefix: [0, 9, 0, 0, 0, 0, 0, 0 if len(prefix) < 8 else 99])
+    events = run(gather(h.client, policy="kl", span=4, threshold=float("inf"), max_tokens=MAX_TOKENS))
+    assert (len(events[-1].answer.tokens), events[-1].answer.finish_reason) == (5, "stop")
+    assert h.engine.num_decoded == 3 + 5
+
+
+def test_rows_are_let_go_of_once_they_are_behind(picky_house, run):
+    """A row is as long as the vocabulary: an answer may not keep all of its own."""
+    h = picky_house(99)
+    run(gather(h.client, policy="kl", span=2, threshold=float("inf"), max_tokens=MAX_TOKENS))
+    assert len(h.client._cursor._rows) <= 2 * (2 + 1) + 1
+
+
+def test_nothing_is_decoded_ahead_of_an_answer_that_has_no_more_room(picky_house, run):
+    h = picky_house(99)
+    run(gather(h.client, policy="kl", span=4, threshold=float("inf"), max_tokens=4))
+    assert h.engine.num_decoded <= 3 + 4 + 1
