@@ -1,0 +1,43 @@
+"""Spend at most so much: a price, a cap, and what happens when the cap is reached.
+
+The worst case of every request is reserved before it leaves. Once a request no longer fits, the local model finishes
+the answer, and ``degraded`` says so. Policy ``doubt`` asks only where the local model is unsure: a question that it is
+sure of costs nothing.
+
+    python examples/capped.py
+"""
+
+from __future__ import annotations
+
+import hybrid
+
+PRICE = "1/0.1/4"  # USD per million prompt, cached prompt and completion tokens
+CAP = "0.00015"  # USD for all questions together
+QUESTIONS = [
+    "What is 47 + 86?",
+    "Sort 42 17 99 23 68.",
+    "What is 386 + 457?",
+    "Tom has 53 apples, buys 38 more and gives away 17. How many apples are left?",
+    "Set a timer for 12 minutes and 30 seconds.",
+]
+
+
+def main() -> None:
+    spent = 0
+    with hybrid.open(policy="doubt", price=PRICE, cap=CAP) as client:
+        for question in QUESTIONS:
+            answer = client.generate(question)
+            spent += answer.bill.nanousd or 0
+            print(f"{question}\n  {answer.text}")
+            print(f"  paid {usd(answer.bill.nanousd)}; the cloud alone: {usd(answer.bill.cloud_only_nanousd)}")
+            if answer.degraded:
+                print(f"  degraded: {answer.degraded}")
+    print(f"spent {usd(spent)} of {CAP} USD")
+
+
+def usd(nanousd: int | None) -> str:
+    return "unknown" if nanousd is None else f"{nanousd / 1e9:.7f} USD"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Every example is run as a user runs it: a process of its own, in another folder, on the bundled pair and real HTTP.
+
+The example is asked for what it promises to show; that it merely ends would say nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hybrid
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MODELS = Path(hybrid.__file__).parent / "models"
+MAX_LINES = 60
+USD = r"(\d+\.\d+) USD"
+RIGHT = "47 + 86 = 133"  # the small model alone writes 131
+NOBODY_LISTENS = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run an example by its name, away from the repository and from settings of this machine."""
+
+    def start(name: str, *args: str) -> subprocess.CompletedProcess:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HYBRID_")}
+        command = [sys.executable, str(EXAMPLES / name), *args]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def endpoint(start_server):
+    """The large model behind an address of one's own."""
+    return start_server(model=MODELS / "large.gguf").url
+
+
+def finished(done: subprocess.CompletedProcess) -> list[str]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def one_sentence(done: subprocess.CompletedProcess) -> str:
+    """The last word of an example that cannot answer: nothing shown, no traceback."""
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.endswith(".")
+    return sentence
+
+
+def test_both_ways_of_asking_write_the_same_text_and_gathered_questions_get_their_own_answers(run):
+    lines = finished(run("ask.py"))
+    asked = [(line.split()[0], lines[i + 1].strip()) for i, line in enumerate(lines) if line[:1].strip()]
+    assert [label for label, _ in asked] == ["blocking", "async", "gathered", "gathered", "gathered"]
+    texts = [text for _, text in asked]
+    assert texts[0] == texts[1] == RIGHT
+    assert texts[2] == "17 23 42 68 99"
+    assert "x^6" in texts[3]
+    assert "timer" in texts[4]
+
+
+def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_why(run):
+    lines = finished(run("provenance.py"))
+    tokens = [line for line in lines if re.match(r" *\d+ ['\"]", line)]
+    parts = [re.fullmatch(r" *(\d+) (['\"].*?['\"]) +(local|cloud) +(\w+) +KL (.*)", line) for line in tokens]
+    assert [int(part[1]) for part in parts] == list(range(len(parts)))
+    assert "".join(ast.literal_eval(part[2]) for part in parts) == lines[-2]
+    assert {("local", "accepted"), ("cloud", "recovered"), ("cloud", "written")} <= {
+        (part[3], part[4]) for part in parts
+    }
+    for part in parts:
+        lower, upper = re.match(r"([\d.]+) to ([\d.]+|inf)", part[5]).groups()
+        assert float(lower) <= float(upper)
+        assert part[4] != "accepted" or float(lower) <= 0.5
+        assert part[4] != "recovered" or (float(lower) > 0.5 and part[5].endswith("nats, above 0.5"))
+    assert f"{sum(part[3] == 'cloud' for part in parts)} of {len(parts)} tokens by the cloud" in lines[-1]
+
+
+def test_provenance_tells_each_request_when_it_is_asked_and_when_it_is_settled(run):
+    lines = finished(run("provenance.py"))
+    asked = dict(re.match(rf"  > request (\w+): .*, at most {USD}$", line).groups() for line in lines if "  > " in line)
+    paid = dict(re.match(rf"  < request (\w+): {USD} after", line).groups() for line in lines if "  < " in line)
+    assert asked.keys() == paid.keys()
+    assert all(0 < float(paid[request]) <= float(most) for request, most in asked.items())
+    for request in asked:
+        (left, _), (back, _) = ((i, line) for i, line in enumerate(lines) if f"request {request}" in line)
+        assert "  > " in lines[left]
+        assert "  < " in lines[back]
+    assert f"{len(asked)} requests" in lines[-1]
+    billed = float(re.search(rf"requests for {USD}", lines[-1])[1])
+    assert sum(map(float, paid.values())) == pytest.approx(billed, abs=len(paid) * 1e-7)  # each is printed rounded
+
+
+def test_a_pair_of_ones_own_answers_over_its_own_address_and_price(run, endpoint):
+    model = str(MODELS / "small.gguf")
+    done = run("own_models.py", "--local", model, "--cloud", endpoint, "--cloud-model", "large", "--price", "1/0.1/4")
+    lines = finished(done)
+    assert lines[1] == RIGHT
+    assert re.fullmatch(rf"[1-9]\d* of \d+ tokens by the cloud; cost: {USD}", lines[2])
+    assert len(lines) == 3
+
+
+def test_without_arguments_the_bundled_pair_answers_and_the_cost_is_unknown_not_zero(run):
+    lines = finished(run("own_models.py"))
+    assert lines[1] == RIGHT
+    assert "cost: unknown" in lines[2]
+    assert len(lines) == 3
+
+
+def test_an_endpoint_that_nobody_answers_at_costs_its_help_and_not_the_answer(run):
+    lines = finished(run("own_models.py", "--cloud", NOBODY_LISTENS))
+    assert lines[1].startswith("47 + 86 = ")
+    assert lines[2].startswith("0 of ")
+    assert "degraded" in lines[3]
+    assert f"cannot reach {NOBODY_LISTENS}" in lines[3]
+
+
+def test_a_file_that_is_no_model_is_one_sentence(run, tmp_path):
+    (tmp_path / "notes.gguf").write_text("hello")
+    assert "notes.gguf is not a GGUF file" in one_sentence(run("own_models.py", "--local", "notes.gguf"))
+
+
+def test_a_model_with_another_vocabulary_is_one_sentence(run, endpoint, tmp_path):
+    """The small model with two digits renumbered: it loads and writes, and means something else by what it writes."""
+    one, two = ((1).to_bytes(8, "little") + digit for digit in (b"1", b"2"))
+    content = (MODELS / "small.gguf").read_bytes()
+    assert content.count(one + two) == 1
+    (tmp_path / "other.gguf").write_bytes(content.replace(one + two, two + one))
+    said = one_sentence(run("own_models.py", "--local", "other.gguf", "--cloud", endpoint))
+    assert said.startswith("These two models cannot work together: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--cloud-model", "gpt-9"], "The endpoint refuses: .*gpt-9"),
+        (["--price", "cheap"], "A setting cannot be used: .*P/C/O"),
+    ],
+    ids=["a model it does not serve", "a price that is none"],
+)
+def test_what_can_never_work_is_one_sentence(run, endpoint, args, words):
+    assert re.match(words, one_sentence(run("own_models.py", "--cloud", endpoint, *args)))
+
+
+def test_a_key_is_read_from_the_variable_that_is_named(run, start_server, monkeypatch):
+    url = start_server("--api-key", "canary", model=MODELS / "large.gguf").url
+    monkeypatch.setenv("MY_KEY", "canary")
+    assert "The endpoint refuses" in one_sentence(run("own_models.py", "--cloud", url))
+    assert len(finished(run("own_models.py", "--cloud", url, "--api-key-env", "MY_KEY"))) == 3
+
+
+def test_a_cap_is_never_passed_and_the_answers_after_it_say_so(run):
+    *lines, total = finished(run("capped.py"))
+    answers = [
+        (lines[i + 1].strip(), *map(float, re.findall(USD, lines[i + 2])), "".join(lines[i + 3 : i + 4]))
+        for i in (i for i, line in enumerate(lines) if not line.startswith(" "))
+    ]
+    assert all(text for text, *_ in answers)
+    paid = [money for _, money, _, _ in answers]
+    told = ["degraded: the cap of " in rest for *_, rest in answers]
+    assert any(money > 0 and not capped for money, capped in zip(paid, told, strict=True))
+    assert any(money == 0 and capped for money, capped in zip(paid, told, strict=True))
+    spent, cap = map(float, re.match(rf"spent {USD} of ([\d.]+) USD", total).groups())
+    assert spent == pytest.approx(sum(paid), abs=len(paid) * 1e-7)
+    assert 0 < spent <= cap
+    assert all(alone > 0 for _, _, alone, _ in answers)
+
+
+def test_every_example_is_short_says_its_own_command_and_is_run_here():
+    run_here = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert {path.name for path in scripts} == run_here
+    for path in scripts:
+        assert len(path.read_text().splitlines()) < MAX_LINES, path.name
+        assert f"    python examples/{path.name}" in ast.get_docstring(ast.parse(path.read_text())), path.name
