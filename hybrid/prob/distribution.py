@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 CENSORED = -1000.0
 # Numbers of a row that are worked on together: they stay in a core's cache.
 CHUNK = 8192
+# Above this, 1 - sum has nine digits or more.
+SMALL_MASS = 1e-6
 # A float32 log-softmax sums to one within 1e-5; what is above this is not rounding.
 SUM_SLACK = 1e-3
 # Engines keep token ids in 32 bits; a negative one would count from the end of an array.
@@ -71,6 +73,22 @@ class Dense:
     def logprobs_of(self, ids: Ints) -> Floats:
         """Return the log-probabilities of some tokens. Shape (A,) -> (A,)."""
         return self.logits[ids].astype(np.float64) - self.log_total
+
+    def probs_of(self, ids: Ints) -> Floats:
+        """Return the probabilities of some tokens. Shape (A,) -> (A,)."""
+        return np.exp(self.logprobs_of(ids))
+
+    def mass_outside(self, ids: Ints) -> float:
+        """Return the probability of all tokens but some: what those leave of one, or the sum where that is little.
+
+        The difference is good to 1e-15, which a sure model's tail is too small for: beside 1 - 1e-17 it is nothing.
+        """
+        outside = 1.0 - float(self.probs_of(ids).sum())
+        if outside > SMALL_MASS:
+            return outside
+        probs = self.probs
+        probs[ids] = 0.0
+        return float(probs.sum())
 
     @property
     def num_tokens(self) -> int:

@@ -33,16 +33,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class _Split:
-    """Target and draft on the ids the target shows, and the draft on all others: the tail.
-
-    ``tail_probs`` has shape (V,), zero at the shown ids; ``num_tail`` tokens are not shown.
-    """
+    """Target and draft on the ids the target shows, and the draft on all others: the tail, of ``num_tail`` tokens."""
 
     target: TopK
     draft: Dense
     shown: Ints
     draft_log: Floats
-    tail_probs: Floats
     num_tail: int
     tail: float
     cap: float
@@ -59,19 +55,32 @@ class _Split:
         scores[self.shown] = -np.inf
         return self.draft.logprobs_of(largest(scores, min(count, self.num_tail)))
 
+    def favourites(self) -> Iterator[tuple[float, float]]:
+        """Yield the tail's probabilities, largest first, each with the sum of itself and all smaller ones.
+
+        No more than the caps could fill, and one; only a caller who outlives the first pays for finding the others.
+        """
+        scores = self.draft.logits.copy()
+        scores[self.shown] = -np.inf
+        yield float(np.exp(float(scores.max()) - self.draft.log_total)), self.draft.mass_outside(self.shown)
+        head = largest(scores, _fill(self)[0] + 1)
+        head = head[scores[head] > -np.inf]  # neither what is shown nor what the draft excludes
+        ascending = self.draft.probs_of(head)[::-1]
+        sums = self.draft.mass_outside(np.concatenate((self.shown, head))) + np.cumsum(ascending)
+        yield from zip(ascending[::-1].tolist()[1:], sums[::-1].tolist()[1:], strict=True)
+        yield 0.0, 0.0
+
 
 def _split(target: TopK, draft: Dense) -> _Split:
     shared = target.ids < draft.num_tokens
     shown = target.ids[shared]
     draft_log = np.full(target.ids.size, -np.inf)
     draft_log[shared] = draft.logprobs_of(shown)
-    tail_probs = draft.probs
-    tail_probs[shown] = 0.0
     num_tail = draft.num_tokens - shown.size
     tail = target.tail if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
     cap = max(target.cap, tail / num_tail) if num_tail else target.cap
-    return _Split(target, draft, shown, draft_log, tail_probs, num_tail, tail, cap)
+    return _Split(target, draft, shown, draft_log, num_tail, tail, cap)
 
 
 def kl(target: Dense, draft: Dense) -> float:
@@ -86,18 +95,17 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
     split = _split(target, draft)
-    return split.known_kl() + _bucket(split.tail, float(split.tail_probs.sum()))
+    return split.known_kl() + _bucket(split.tail, draft.mass_outside(split.shown))
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
     split = _split(target, draft)
     known = split.known_kl()
-    tail_sum = float(split.tail_probs.sum())  # summed, never 1 - the rest: that loses the digits that matter
-    estimate = known + _bucket(split.tail, tail_sum)
+    estimate = known + _bucket(split.tail, draft.mass_outside(split.shown))
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate)
-    lower = known + _tail_least(split, tail_sum)
+    lower = known + _tail_least(split)
     upper = known + _tail_most(split)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
     return Divergence(estimate, max(lower, estimate), max(upper, lower, estimate))
@@ -111,31 +119,15 @@ def _bucket(target_mass: float, draft_mass: float) -> float:
     return float("inf") if target_mass > ROUNDING else 0.0
 
 
-def _tail_least(split: _Split, tail_sum: float) -> float:
+def _tail_least(split: _Split) -> float:
     """Least of sum p ln(p/q) over the tail: cap the draft's favourites, scale the others (0 to 3 caps in practice)."""
     total, mass = 0.0, split.tail
-    for q, share in _favourites(split, tail_sum):
+    for q, share in split.favourites():
         if mass * q <= split.cap * share:
             return total + _bucket(mass, share)
         total += split.cap * float(np.log(split.cap / q))
         mass -= split.cap
     return total  # every token is at its cap, and the mass left over is rounding
-
-
-def _favourites(split: _Split, tail_sum: float) -> Iterator[tuple[float, float]]:
-    """Yield the tail's probabilities, largest first, each with the sum of itself and all smaller ones.
-
-    Summed from below: beside a value of 1 - 1e-17 the difference would lose the rest. No more than the caps could
-    fill, and one; only a caller who outlives the first pays for finding the others.
-    """
-    probs = split.tail_probs
-    yield float(probs.max()), tail_sum
-    head = largest(probs, min(_fill(split)[0] + 1, split.num_tail))
-    ascending = probs[head][::-1]
-    probs[head] = 0.0
-    sums = float(probs.sum()) + np.cumsum(ascending)
-    probs[head[::-1]] = ascending
-    yield from zip(ascending[::-1].tolist()[1:], sums[::-1].tolist()[1:], strict=True)
 
 
 def _fill(split: _Split) -> tuple[int, float]:
@@ -162,7 +154,9 @@ def acceptance(target: TopK, draft: Dense) -> Interval:
     full, rest = _fill(split)
     least = np.exp(split.least_likely(full + 1))
     low = float(np.minimum(split.cap, least[:full]).sum()) + (min(rest, float(least[full])) if rest else 0.0)
-    high = min(split.tail, float(np.minimum(split.cap, split.tail_probs).sum()))
+    tail_probs = draft.probs
+    tail_probs[split.shown] = 0.0
+    high = min(split.tail, float(np.minimum(split.cap, tail_probs).sum()))
     return _chances(known + low, known + max(low, high))
 
 
