@@ -121,7 +121,8 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
     if verdict.rejected:
         here.rejections += 1
         if policy.hold and not here.over:
-            yield from _write(policy, here, policy.hold, verdict.why or "")
+            # The reason stands where the pen changes hands: at the token already paid for, if there is one.
+            yield from _write(policy, here, policy.hold, None if verdict.then else verdict.why)
 
 
 def _doubt(row: Dense | None) -> str:
@@ -144,7 +145,7 @@ def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> A
             raise _out_of_turn(reply)
 
 
-def _write(policy: Policy, here: _Progress, limit: int, why: str) -> Asking[None]:
+def _write(policy: Policy, here: _Progress, limit: int, why: str | None) -> Asking[None]:
     """Let the cloud write ``limit`` tokens, or in blocks that double until the two models agree again."""
     calm, told = 0, False
     while not here.over:
