@@ -1,0 +1,112 @@
+"""Arms: ways of answering, each tried on the same problems over the bundled pair, against one server.
+
+The laws, tested in ``tests/bench/test_arms.py`` and ``tests/end_to_end/test_demo.py``: every arm answers the same
+problems in the same order, from settings that are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` change a
+measurement) and with a cache salt of its own, so that none is spared work by another; a bill is that of the requests
+that were sent. What the numbers mean is said elsewhere (``statistics.py``), and nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
+from hybrid.bench.tasks import FAMILIES, Problem
+from hybrid.config import Settings
+from hybrid.run.answer import Answer
+
+# The ratios of what hosted large models cost in 2025: a cached token a tenth of a read one, a written one four.
+PRICE = "1/0.1/4"
+# The longest worked answer of the families has about 70 tokens.
+MAX_TOKENS = 96
+GRADERS = {family.name: family.grade for family in FAMILIES}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of answering: a policy and what was chosen within it."""
+
+    name: str
+    policy: str
+    choices: Mapping[str, float] = field(default_factory=dict)
+
+
+# Told after every answer: the arm, and how many problems it has answered.
+Tell: TypeAlias = Callable[[Arm, int], None]
+
+SMALL, LARGE = Arm("small", "local"), Arm("large", "cloud")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An arm's answers, in the order of the problems, and which of them are right."""
+
+    arm: Arm
+    answers: tuple[Answer, ...]
+    correct: tuple[bool, ...]
+
+    @property
+    def num_correct(self) -> int:
+        """Problems answered rightly."""
+        return sum(self.correct)
+
+    @property
+    def cloud_token_share(self) -> float:
+        """Share of the shown tokens that the cloud wrote; 0 where none was shown."""
+        cloud = sum(answer.usage.cloud_tokens for answer in self.answers)
+        return cloud / max(1, sum(len(answer.tokens) for answer in self.answers))
+
+    @property
+    def num_requests(self) -> int:
+        """Requests sent."""
+        return sum(answer.usage.cloud_requests for answer in self.answers)
+
+    @property
+    def nanousd(self) -> int:
+        """What the requests cost. Every arm's price is known."""
+        return sum(answer.bill.nanousd or 0 for answer in self.answers)
+
+    @property
+    def num_degraded(self) -> int:
+        """Answers in which the cloud failed, so that they show less than the arm can do."""
+        return sum(answer.degraded is not None for answer in self.answers)
+
+
+async def tried(arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: Tell) -> dict[str, Trial]:
+    """Let every arm answer every problem, one arm after the other, and return the trials by the arms' names.
+
+    ``keep_cache``: the server scores from its prefix cache.
+    """
+    flags = ["--scoring-keeps-cache"] if keep_cache else []
+    async with bundled_server(BUNDLED_CLOUD, *flags) as url:
+        return {arm.name: await _trial(arm, problems, url, tell) for arm in arms}
+
+
+async def _trial(arm: Arm, problems: Sequence[Problem], url: str, tell: Tell) -> Trial:
+    answers: list[Answer] = []
+    async with Opening(_settings(arm, url)) as client:
+        for problem in problems:
+            answers.append(await client.generate(problem.question))
+            tell(arm, len(answers))
+    graded = zip(problems, answers, strict=True)
+    return Trial(
+        arm, tuple(answers), tuple(GRADERS[problem.family](problem, answer.text) for problem, answer in graded)
+    )
+
+
+def _settings(arm: Arm, url: str) -> Settings:
+    """Return an arm's settings and the defaults. Constructed, not loaded: the user's own settings have no say here."""
+    own: dict[str, Any] = {
+        "local": BUNDLED_LOCAL,
+        "cloud": url,
+        "api_key_env": "",  # the user's key is for another server
+        "cache_salt": f"arm {arm.name}",
+        "policy": arm.policy,
+        "price": PRICE,
+        "max_tokens": MAX_TOKENS,
+        "threads": 1,  # as the server: two that spin for one core stand still
+        **arm.choices,
+    }
+    return Settings.model_construct(**own)

@@ -1,0 +1,95 @@
+"""Several arms on the same problems, the small and the large model alone among them: what the hybrids are worth.
+
+The laws, tested in ``tests/bench/test_comparison.py``: ratios are over what the arms did here and now, the bill's over
+the large model's own run on the same problems; what is undefined is None. Which arms are worth comparing is said in
+``demo.py`` and ``calibration.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, tried
+from hybrid.bench.statistics import Estimate, rpi
+from hybrid.bench.tasks import FAMILIES, Problem, Split, distinct
+from hybrid.errors import UsageError
+
+# The smallest family has about 1,100 problems in either split that is not trained on.
+MOST_PROBLEMS = 1000 * len(FAMILIES)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the arms are compared on."""
+
+    num_problems: int
+    split: Split
+    seed: int = 0
+    scoring_keeps_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the arms did. ``trials`` by the arms' names, in their order; always with ``SMALL`` and ``LARGE``."""
+
+    plan: Plan
+    problems: tuple[Problem, ...]
+    trials: Mapping[str, Trial]
+
+    def rpi(self, name: str) -> Estimate | None:
+        """Return the share of the gap between the models that an arm recovered; None where there is no clear gap."""
+        small, hybrid, large = (self.trials[arm].correct for arm in (SMALL.name, name, LARGE.name))
+        return rpi(small, hybrid, large)
+
+    def bill_ratio(self, name: str) -> float | None:
+        """Return an arm's bill over the large model's own; None where that one is nothing."""
+        alone = self.trials[LARGE.name].nanousd
+        return self.trials[name].nanousd / alone if alone else None
+
+
+async def compare(arms: Sequence[Arm], plan: Plan, tell: Tell) -> Comparison:
+    """Run the arms. Raises UsageError for a number of problems that cannot be."""
+    problems = balanced(plan.num_problems, plan.split, plan.seed)
+    return Comparison(plan, problems, await tried(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))
+
+
+def balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:
+    """Draw problems, equally many of each family (the first ones get what is left over), the families taking turns.
+
+    Raises UsageError for fewer than one of each family, or more than a split has.
+    """
+    if not len(FAMILIES) <= num_problems <= MOST_PROBLEMS:
+        msg = f"{num_problems} tasks: {len(FAMILIES)}, one of each family, are the fewest, and {MOST_PROBLEMS} the most"
+        raise UsageError(msg)
+    share, more = divmod(num_problems, len(FAMILIES))
+    drawn = [distinct(family, split, share + (i < more), seed) for i, family in enumerate(FAMILIES)]
+    return tuple(problems[turn] for turn in range(share + 1) for problems in drawn if turn < len(problems))
+
+
+def fingerprints() -> dict[str, dict[str, str]]:
+    """Return the bundled models' file names and SHA-256, by the names of the arms that are those models alone."""
+    return {SMALL.name: _fingerprint(BUNDLED_LOCAL), LARGE.name: _fingerprint(BUNDLED_CLOUD)}
+
+
+def _fingerprint(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def plain(estimate: Estimate | None) -> dict[str, float | None]:
+    """Round an estimate for JSON; what is not defined or not bounded is null."""
+    if estimate is None:
+        return dict.fromkeys(("value", "low", "high"))
+    numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {name: round(number, 4) if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+def plain_bill(comparison: Comparison, name: str) -> dict[str, float | None]:
+    """Return an arm's bill and its ratio for JSON."""
+    ratio = comparison.bill_ratio(name)
+    return {"nanousd": comparison.trials[name].nanousd, "ratio": None if ratio is None else round(ratio, 4)}

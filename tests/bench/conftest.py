@@ -1,0 +1,53 @@
+"""Comparisons made by hand: answers that no model wrote, with what was asked and charged for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybrid.bench import demo
+from hybrid.bench.arms import Trial
+from hybrid.bench.comparison import Comparison, Plan
+from hybrid.bench.tasks import FAMILIES, Problem
+from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.spend import Bill
+
+
+def _answer(*tokens: Token, requests=0, nanousd=0, degraded=None) -> Answer:
+    cloud = sum(token.source == "cloud" for token in tokens)
+    return Answer(
+        text="".join(token.text for token in tokens),
+        finish_reason="stop",
+        tokens=tokens,
+        usage=replace(Usage(*[0] * 9), local_tokens=len(tokens) - cloud, cloud_tokens=cloud, cloud_requests=requests),
+        bill=Bill(nanousd, None),
+        handoffs=handoffs(tokens),
+        degraded=degraded,
+        timing=Timing(1.0, 2.0),
+    )
+
+
+@pytest.fixture
+def answer():
+    """Make an answer of tokens."""
+    return _answer
+
+
+@pytest.fixture
+def compared():
+    """Make a comparison: ``right`` maps an arm's name to its graded problems as a string of 0 and 1."""
+
+    def make(right, arms=demo.ARMS, answers=None, split="test"):
+        count = len(next(iter(right.values())))
+        plain = (_answer(Token(0, "yes", "local", "unchecked")),) * count
+        trials = {
+            arm.name: Trial(arm, (answers or {}).get(arm.name, plain), tuple(bit == "1" for bit in right[arm.name]))
+            for arm in arms
+        }
+        problems = tuple(
+            Problem(FAMILIES[number % len(FAMILIES)].name, f"What is {number}?", "", "") for number in range(count)
+        )
+        return Comparison(Plan(count, split, 7), problems, trials)
+
+    return make
