@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from contextlib import aclosing, closing
-from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
+from hybrid.cli.exits import exit_codes
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
 from hybrid.config import CONFIG_FILE
-from hybrid.errors import CloudRefusal, EngineError, HybridError, UsageError
+from hybrid.errors import UsageError
 from hybrid.run.events import Finished
-
-EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
@@ -75,6 +72,9 @@ def ask(
         bool | None, typer.Option("--raw/--no-raw", help="No chat template: continue the prompt as it stands.")
     ] = None,
     offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Send no request.")] = None,
+    overlap: Annotated[
+        bool | None, typer.Option("--overlap/--no-overlap", help="Draft on while a check is waited for (on).")
+    ] = None,
     ctx: Annotated[
         int | None,
         typer.Option(help="Local context in tokens; default: the model's own, 8192 at most.", metavar="N"),
@@ -89,25 +89,9 @@ def ask(
     ] = None,
 ) -> None:
     """Answer one question."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another one
     flags = {k: v for k, v in locals().items() if k not in {"prompt", "as_json", "trace"} and v is not None}
-    try:
+    with exit_codes():
         asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))
-    except UsageError as error:
-        _fail(EXIT_USAGE, error)
-    except EngineError as error:
-        _fail(EXIT_ENGINE, error)
-    except CloudRefusal as error:
-        _fail(EXIT_CLOUD, error)
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except OSError as error:
-        # Whoever read us has left, or the disk is full. What Python still holds for standard output goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            typer.echo(f"hybrid: {error.strerror}", err=True)
-        raise typer.Exit(EXIT_OUTPUT) from None
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
@@ -137,8 +121,3 @@ async def _ask(prompt: str, flags: dict[str, Any], *, as_json: bool, trace: Path
                     screen.show(event)
                 elif isinstance(event, Finished):
                     typer.echo(json.dumps(event.answer.to_json(), ensure_ascii=False))
-
-
-def _fail(code: int, error: HybridError) -> NoReturn:
-    typer.echo(f"hybrid: {error}", err=True)
-    raise typer.Exit(code)

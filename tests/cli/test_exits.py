@@ -1,0 +1,67 @@
+"""How commands end: a sentence and a code for everything, a traceback for nothing that is foreseen."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import pytest
+import typer
+
+from hybrid.cli.exits import exit_codes
+from hybrid.errors import AccessDenied, ContextOverflow, EngineError, Unreachable, UsageError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("said"), 2),
+        (ContextOverflow("said"), 2),
+        (EngineError("said"), 3),
+        (AccessDenied("said"), 4),
+        (Unreachable("said"), 4),
+    ],
+)
+def test_what_is_raised_on_purpose_is_one_sentence_and_a_code(capsys, error, code):
+    with pytest.raises(typer.Exit) as found, exit_codes():
+        raise error
+    assert found.value.exit_code == code
+    assert capsys.readouterr() == ("", "hybrid: said\n")
+
+
+def test_an_interruption_is_130_and_no_sentence(capsys):
+    with pytest.raises(typer.Exit) as found, exit_codes():
+        raise KeyboardInterrupt
+    assert found.value.exit_code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(OSError(errno.ENOSPC, "No space left on device"), "hybrid: No space left on device\n"), (BrokenPipeError(), "")],
+    ids=["full", "left"],
+)
+def test_an_output_that_fails_is_1_and_what_is_still_to_be_written_goes_nowhere(
+    capsys, monkeypatch, tmp_path, error, said
+):
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(typer.Exit) as found, exit_codes():
+            raise error
+        out.write("the rest")
+    assert found.value.exit_code == 1
+    assert capsys.readouterr().err == said
+    assert (tmp_path / "out").read_text() == ""
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_another_one(monkeypatch, tmp_path):
+    with (tmp_path / "out").open("w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with exit_codes():
+            sys.stdout.write("é")
+    assert (tmp_path / "out").read_text() == "?"
+
+
+def test_a_mistake_of_ours_is_not_hidden():
+    with pytest.raises(ZeroDivisionError), exit_codes():
+        1 / 0  # noqa: B018  (it raises)
