@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hybrid.cli.ask import ask
+from hybrid.cli.demo import demo
 
 app = typer.Typer(
     name="hybrid",
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(ask)
+app.command()(demo)
 
 
 def _version(wanted: bool) -> None:

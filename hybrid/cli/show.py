@@ -12,7 +12,6 @@ from hybrid.run.events import Degraded, Event, Finished, Shown
 
 CHECKED_STYLE, CLOUD_STYLE = "green", "bold magenta"
 
-
 # A model's text may hold control sequences; on a terminal they are shown, not obeyed.
 VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | dict.fromkeys(
     range(127, 160), "�"
@@ -51,8 +50,13 @@ class Screen:
             sys.stdout.write(token.text)
             sys.stdout.flush()
             return
-        style = CLOUD_STYLE if token.source == "cloud" else CHECKED_STYLE if token.how == "accepted" else ""
-        self._out.print(Text(token.text.translate(VISIBLE), style), end="")
+        self._out.print(styled(token), end="")
+
+
+def styled(token: Token) -> Text:
+    """Return a token as it looks on a terminal."""
+    style = CLOUD_STYLE if token.source == "cloud" else CHECKED_STYLE if token.how == "accepted" else ""
+    return Text(token.text.translate(VISIBLE), style)
 
 
 def summary(answer: Answer) -> str:

@@ -1,0 +1,145 @@
+"""``hybrid demo``: what the hybrids are worth on this machine, in under a minute and without a download."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.bench.arms import Arm, Tell
+    from hybrid.bench.comparison import Comparison, Plan
+
+EPILOG = """
+The bundled pair answers generated problems it was not trained on, in four ways: the small model alone, the policies kl
+and doubt, and the large model alone, behind a real HTTP server that is started once. Shown are some answers, token by
+token, and what each way got right, asked and cost at fixed prices. HYBRID_* variables and hybrid.toml change nothing.
+
+Examples:
+
+  hybrid demo
+
+  hybrid demo --json --tasks 120 --seed 1
+
+  hybrid demo --html demo.html --svg demo.svg
+
+  hybrid demo --calibrate
+
+Exit codes: 0 done, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted.
+"""
+
+
+def demo(
+    tasks: Annotated[
+        int | None, typer.Option(help="How many problems, of all families alike (60; --calibrate: 120).", metavar="N")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the result as a page, too.", metavar="FILE")] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write what a terminal shows as a picture, too.", metavar="FILE")
+    ] = None,
+    scoring_keeps_cache: Annotated[
+        bool, typer.Option("--scoring-keeps-cache", help="Let checks read the server's prefix cache, as SGLang does.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Sweep the settings of kl and doubt on the calibration split instead.")
+    ] = False,
+) -> None:
+    """Show what the hybrids are worth on this machine."""
+    with exit_codes():
+        if calibrate and (html or svg):
+            raise UsageError("--html and --svg show the demonstration, and --calibrate is none")
+        if html and svg and html.resolve() == svg.resolve():
+            raise UsageError("--html and --svg name the same file")
+        for flag, path in (("--html", html), ("--svg", svg)):
+            if path:
+                check_writable(flag, path)
+        if calibrate:
+            _calibrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json)
+        else:
+            _demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json, html=html, svg=svg)
+
+
+demo.__doc__ = f"{demo.__doc__}\n{EPILOG}"
+
+
+def _demonstrate(
+    tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool, html: Path | None, svg: Path | None
+) -> None:
+    from hybrid.bench import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+    from hybrid.bench.comparison import Plan  # noqa: PLC0415
+    from hybrid.cli import page, tables  # noqa: PLC0415
+
+    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache)
+    comparison = _compared(room.ARMS, plan)
+    try:
+        if as_json:
+            _print_json(comparison, room.to_json(comparison))
+        else:
+            console = Console(highlight=False)
+            colours = console.color_system is not None and not console.no_color
+            console.print(tables.demonstration(comparison, colours=colours))
+    finally:  # also where whoever read standard output has left
+        if html:
+            write_whole(html, page.page(comparison))
+        if svg:
+            write_whole(svg, tables.picture(tables.demonstration(comparison, colours=True)))
+
+
+def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool) -> None:
+    from hybrid.bench import calibration as room  # noqa: PLC0415
+    from hybrid.bench.comparison import Plan  # noqa: PLC0415
+    from hybrid.cli import tables  # noqa: PLC0415
+
+    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
+    comparison = _compared(room.ARMS, plan)
+    if as_json:
+        _print_json(comparison, room.to_json(comparison))
+    else:
+        Console(highlight=False).print(tables.calibration(comparison))
+
+
+def _compared(arms: Sequence[Arm], plan: Plan) -> Comparison:
+    from hybrid.bench.comparison import compare  # noqa: PLC0415
+
+    with _progress(arms, plan.num_problems) as tell:
+        return asyncio.run(compare(arms, plan, tell))
+
+
+@contextmanager
+def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[Tell]:
+    """Show on standard error how far the arms are: a bar on a terminal, a line per finished arm elsewhere."""
+    console = Console(stderr=True, highlight=False)
+    turn = {arm.name: f"({number} of {len(arms)})" for number, arm in enumerate(arms, start=1)}
+
+    def line(arm: Arm, num_done: int) -> None:
+        if num_done == num_problems:
+            typer.echo(f"hybrid: {arm.name} has answered {num_done} problems {turn[arm.name]}", err=True)
+
+    if not console.is_terminal:
+        yield line
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("the server starts", total=len(arms) * num_problems)
+        yield lambda arm, _: bar.update(task, advance=1, description=f"{arm.name} {turn[arm.name]}")
+
+
+def _print_json(comparison: Comparison, value: object) -> None:
+    """Print one object on standard output, and on standard error what nobody should overlook in it."""
+    from hybrid.cli.report import warning  # noqa: PLC0415
+
+    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    if said := warning(comparison):
+        typer.echo(f"hybrid: {said}", err=True)

@@ -1,0 +1,166 @@
+"""The demonstration as one HTML page that fetches nothing and runs nothing.
+
+The laws (``tests/cli/test_page.py``): every token of every hybrid answer is there, in order, with its provenance and
+hover text; whatever a model wrote is text, never markup; nothing on the page names another host. Who wrote a token is
+told by colour and by line and weight, for those who see colours otherwise or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from hybrid.bench.arms import SMALL
+from hybrid.bench.comparison import Comparison
+from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
+from hybrid.cli import report
+from hybrid.cli.show import VISIBLE
+from hybrid.run.answer import Answer
+
+# Teal and reddish purple stay apart in every common kind of colour blindness (Okabe and Ito 2008); here darkened for
+# white paper and lightened for black, above 4.5 to 1 against it either way (WCAG 2.2, 1.4.3).
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --ink: #1d1d1f; --paper: #ffffff; --faint: #5c5c66; --line: #d5d5dc; --card: #f6f6f9;
+  --checked: #00694a; --cloud: #a1256f; --alarm: #b00020;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --ink: #ececf1; --paper: #151518; --faint: #a5a5b0; --line: #3a3a44; --card: #1f1f25;
+    --checked: #4fcfa4; --cloud: #f490cb; --alarm: #ff8a80;
+  }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+h3 { font-size: 1rem; margin: 0; }
+article, .alarm { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; margin: .8rem 0; }
+article { background: var(--card); }
+.alarm { border: 2px solid; color: var(--alarm); font-weight: 700; }
+.faint { color: var(--faint); font-size: .9rem; }
+.answer { margin-top: .7rem; }
+.answer > b { margin-right: .5rem; }
+.text { font: .95rem/1.6 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: .15rem 0; }
+.checked { color: var(--checked); text-decoration: underline dotted 1px; text-underline-offset: .25em; }
+.cloud { color: var(--cloud); font-weight: 700; text-decoration: underline solid 2px; text-underline-offset: .25em; }
+.text span:hover { background: var(--line); }
+.why { margin: 0; padding-left: 1.2rem; }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; padding: 0; list-style: none; }
+.scores { padding: 0; list-style: none; font-weight: 600; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
+th:first-child { text-align: left; }
+thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
+details { margin: .8rem 0; }
+summary { cursor: pointer; font-weight: 600; }
+"""
+# The browser holds the page to its promise: no script, no request.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(comparison: Comparison) -> str:
+    """Return the whole page."""
+    count = len(comparison.problems)
+    shown = "".join(_example(comparison, number) for number in examples(comparison))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>hybrid demo</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<h1>A small model writes here, a large one is asked where it would disagree</h1>
+{_warning(comparison)}
+<p class="faint">Shown: {_text(HOW_CHOSEN)}. Point at a token to read who wrote it and why.</p>
+{_legend()}
+{shown}
+<h2>All {count} problems</h2>
+{_table(comparison)}
+{_scores(comparison)}
+{_notes(comparison)}
+<h2>Every answer of the hybrids</h2>
+{"".join(_all(comparison, arm.name) for arm in HYBRIDS)}
+</main>
+</body>
+</html>
+"""
+
+
+def _text(said: str) -> str:
+    """Return text as text: markup escaped, control characters visible."""
+    return escape(said.translate(VISIBLE))
+
+
+def _warning(comparison: Comparison) -> str:
+    said = report.warning(comparison)
+    return f'<p class="alarm" role="alert">{_text(said)}</p>' if said else ""
+
+
+def _legend() -> str:
+    items = (f'<li><span class="{key}">{_text(said)}</span></li>' for key, said in report.LEGEND.items())
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _example(comparison: Comparison, number: int) -> str:
+    problem = comparison.problems[number]
+    names = (SMALL.name, *(arm.name for arm in HYBRIDS))
+    answers = "".join(_answer(comparison, name, number, name) for name in names)
+    return f"<article><h3>{_text(problem.family)}: {_text(problem.question)}</h3>{answers}</article>\n"
+
+
+def _all(comparison: Comparison, name: str) -> str:
+    items = (_answer(comparison, name, n, problem.question) for n, problem in enumerate(comparison.problems))
+    return f"<details><summary>{_text(name)}</summary>\n{''.join(items)}</details>\n"
+
+
+def _answer(comparison: Comparison, name: str, number: int, heading: str) -> str:
+    trial = comparison.trials[name]
+    answer = trial.answers[number]
+    verdict = "right" if trial.correct[number] else "wrong"
+    return (
+        f'<div class="answer"><b>{_text(heading)}</b><span class="faint">{verdict}</span>'
+        f'<p class="text">{_tokens(answer)}</p>{_list("why faint", report.handoffs(answer))}</div>\n'
+    )
+
+
+def _tokens(answer: Answer) -> str:
+    reasons = report.reasons(answer)
+    return "".join(
+        f'<span class="{report.provenance(token)}" title="{_text(report.hover(token, reasons.get(position)))}">'
+        f"{_text(token.text)}</span>"
+        for position, token in enumerate(answer.tokens)
+    )
+
+
+def _table(comparison: Comparison) -> str:
+    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in report.COLUMNS)
+    body = "".join(_row(report.row(comparison, name)) for name in comparison.trials)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    first, *rest = cells
+    return f'<tr><th scope="row">{_text(first)}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in rest)}</tr>'
+
+
+def _scores(comparison: Comparison) -> str:
+    scores = (f"RPI of {arm.name}: {report.interval(comparison, arm.name)}" for arm in HYBRIDS)
+    return _list("scores", scores)
+
+
+def _notes(comparison: Comparison) -> str:
+    said = (report.about_rpi(comparison), *report.notes(comparison), report.about_settings())
+    return "".join(f'<p class="faint">{_text(sentence)}</p>' for sentence in said)
+
+
+def _list(kind: str, items: Iterable[str]) -> str:
+    found = "".join(f"<li>{_text(item)}</li>" for item in items)
+    return f'<ul class="{kind}">{found}</ul>' if found else ""

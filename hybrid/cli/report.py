@@ -1,0 +1,154 @@
+"""What a comparison says, in words and numbers: for a terminal, a picture or a page alike. No colour, no markup.
+
+The laws (``tests/cli/test_report.py``): both models' raw scores are told wherever an RPI is or is not; a failing cloud
+is told first; a number that is not defined is a dash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from hybrid.bench.arms import LARGE, PRICE, SMALL, Arm
+from hybrid.bench.calibration import chosen, is_shipped
+from hybrid.bench.comparison import Comparison
+from hybrid.bench.demo import HYBRIDS
+from hybrid.run.answer import Answer, Token
+from hybrid.types import Divergence
+
+LEGEND = {
+    "checked": "drafted here, checked by the cloud",
+    "local": "written here, nobody asked",
+    "cloud": "written by the cloud",
+}
+COLUMNS = ("", "correct", "by the cloud", "requests", "bill in USD", "of the large model's bill")
+UNDEFINED = "-"
+
+
+def provenance(token: Token) -> str:
+    """Return the key of ``LEGEND`` that a token belongs to."""
+    return "cloud" if token.source == "cloud" else "checked" if token.how == "accepted" else "local"
+
+
+def row(comparison: Comparison, name: str) -> tuple[str, ...]:
+    """Return an arm's figures, one for each of ``COLUMNS``."""
+    trial, ratio = comparison.trials[name], comparison.bill_ratio(name)
+    return (
+        name,
+        f"{trial.num_correct} of {len(trial.correct)}",
+        f"{100 * trial.cloud_token_share:.1f} %",
+        str(trial.num_requests),
+        f"{trial.nanousd / 1e9:.6f}",
+        UNDEFINED if ratio is None else f"{ratio:.2f}",
+    )
+
+
+def interval(comparison: Comparison, name: str) -> str:
+    """Return an arm's RPI and its interval."""
+    found = comparison.rpi(name)
+    if found is None:
+        return UNDEFINED
+    low, high = (f"{end:.2f}" if math.isfinite(end) else "unbounded" for end in (found.low, found.high))
+    return f"{found.value:.2f} (95 %: {low} to {high})"
+
+
+def about_rpi(comparison: Comparison) -> str:
+    """Say what RPI is, over which scores, and what to beware of in these."""
+    small, large = (comparison.trials[arm.name].num_correct for arm in (SMALL, LARGE))
+    said = f"RPI is (hybrid - small) / (large - small), here over {small} and {large} of {len(comparison.problems)}."
+    found = [comparison.rpi(name) for name in comparison.trials if name not in {SMALL.name, LARGE.name}]
+    if None in found:
+        return f"{said} It is not defined: the gap between the models is not above two of its standard errors."
+    if any(each and each.low == each.high for each in found):
+        said += (
+            " An interval without width says that these problems do not tell hybrid and large model apart, "
+            "not that no problem would."
+        )
+    return said
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return the sentences without which the figures cannot be read."""
+    plan = comparison.plan
+    families = ", ".join(f"{n} {name}" for name, n in Counter(p.family for p in comparison.problems).items())
+    scoring = (
+        "Checks read the server's prefix cache (as with SGLang; --scoring-keeps-cache)."
+        if plan.scoring_keeps_cache
+        else "Checks do not read the server's prefix cache (as with vLLM), so that each pays for its whole prefix."
+    )
+    problems = (
+        f"{len(comparison.problems)} problems of the {plan.split} split ({families}), seed {plan.seed}, "
+        "answered at temperature 0."
+    )
+    prices = (
+        f"Prices: {PRICE} USD per million prompt, cached prompt and completion tokens; bills are compared with that of "
+        "the large model's own run (policy cloud) on the same problems."
+    )
+    return [problems, prices, scoring]
+
+
+def about_settings() -> str:
+    """Say what the demonstration's arms were set to, and why."""
+    arms = "; ".join(f"{arm.name}: {settings(arm)}" for arm in HYBRIDS)
+    return f"Settings: {arms}. Chosen on the calibration split, by hybrid demo --calibrate."
+
+
+def settings(arm: Arm) -> str:
+    """Return an arm's choices as flags."""
+    return " ".join(f"--{name} {value:g}" for name, value in arm.choices.items()) or "none"
+
+
+def warning(comparison: Comparison) -> str | None:
+    """Say how many answers the cloud failed in; None where it did not."""
+    failed = {name: trial.num_degraded for name, trial in comparison.trials.items() if trial.num_degraded}
+    if not failed:
+        return None
+    counts = ", ".join(f"{n} by {name}" for name, n in failed.items())
+    reason = next(a.degraded for name in failed for a in comparison.trials[name].answers if a.degraded)
+    return (
+        f"THE CLOUD FAILED in {sum(failed.values())} answers ({counts}): the local model finished them, "
+        f"and these figures are not what the arms can do. First reason: {reason}"
+    )
+
+
+def choice(comparison: Comparison) -> list[str]:
+    """Say what a calibration would choose, and whether the demonstration does."""
+    return [
+        f"{policy}: {settings(arm)} has the highest RPI, and the cheapest bill among equals; "
+        + ("the demonstration has these." if is_shipped(arm) else "THE DEMONSTRATION HAS OTHERS.")
+        for policy, arm in chosen(comparison).items()
+    ]
+
+
+def handoffs(answer: Answer) -> list[str]:
+    """Say where the cloud took the pen, and why."""
+    return [
+        f"token {handoff.position + 1}: {handoff.reason} ({_counted(handoff.tokens)} by the cloud)"
+        for handoff in answer.handoffs
+    ]
+
+
+def _counted(num_tokens: int) -> str:
+    return "1 token" if num_tokens == 1 else f"{num_tokens} tokens"
+
+
+def hover(token: Token, reason: str | None) -> str:
+    """Say all that is known of a token; ``reason`` is that of the hand-off it belongs to."""
+    said = [f"{token.source}, {token.how}", _divergence(token.kl), reason]
+    return "; ".join(part for part in said if part)
+
+
+def _divergence(kl: Divergence | None) -> str | None:
+    if kl is None:
+        return None
+    estimate, low, high = (f"{x:.3g}" if math.isfinite(x) else "infinity" for x in (kl.estimate, kl.lower, kl.upper))
+    return f"KL(cloud || local) about {estimate} nats, between {low} and {high}"
+
+
+def reasons(answer: Answer) -> dict[int, str]:
+    """Return the reason of the hand-off that each token belongs to, by position."""
+    return {
+        position: handoff.reason
+        for handoff in answer.handoffs
+        for position in range(handoff.position, handoff.position + handoff.tokens)
+    }

@@ -1,0 +1,137 @@
+"""A comparison on a terminal, in colour, or as a picture of one. What is said stands in ``report.py``."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from hybrid.bench.arms import LARGE, SMALL
+from hybrid.bench.calibration import chosen
+from hybrid.bench.comparison import Comparison
+from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
+from hybrid.cli import report
+from hybrid.cli.show import CHECKED_STYLE, CLOUD_STYLE, styled
+from hybrid.run.answer import Answer
+
+# Wide enough for the table, narrow enough for a README.
+PICTURE_WIDTH = 100
+LEGEND_STYLES = {"checked": CHECKED_STYLE, "local": "", "cloud": CLOUD_STYLE}
+# Green and magenta are those of the page's dark mode (``page.py``), which colour-blind people tell apart; the rest of a
+# terminal's eight is hardly used.
+BLACK, GREEN, MAGENTA, WHITE = (21, 21, 24), (79, 207, 164), (244, 144, 203), (236, 236, 241)
+RED, YELLOW, BLUE, CYAN = (255, 138, 128), (230, 200, 110), (130, 170, 255), (120, 210, 220)
+COLOURS = [BLACK, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, WHITE]
+THEME = TerminalTheme(BLACK, WHITE, COLOURS, COLOURS)
+# What stands around the cloud's words where no colour can.
+OPEN, CLOSE = "[", "]"
+# What rich's pictures fetch from other hosts (fonts), and the line that says who drew them.
+_FETCHED = re.compile(r"@font-face\s*\{.*?\}|<!--.*?-->", re.DOTALL)
+
+
+def demonstration(comparison: Comparison, *, colours: bool) -> Group:
+    """Lay out the demonstration. Without colours the cloud's words stand in brackets."""
+    table = _table(report.COLUMNS)
+    for name in comparison.trials:
+        table.add_row(*report.row(comparison, name))
+    scores = Table.grid(padding=(0, 2))
+    for arm in HYBRIDS:
+        scores.add_row(Text(f"RPI of {arm.name}", "bold"), report.interval(comparison, arm.name))
+    return Group(
+        *_warning(comparison),
+        _paragraph(f"Shown: {HOW_CHOSEN}."),
+        _legend(colours=colours),
+        *(_example(comparison, number, colours=colours) for number in examples(comparison)),
+        table,
+        Text(),
+        scores,
+        Text(),
+        *(_paragraph(said) for said in (report.about_rpi(comparison), *report.notes(comparison))),
+        _paragraph(report.about_settings()),
+        *_warning(comparison),
+    )
+
+
+def calibration(comparison: Comparison) -> Group:
+    """Lay out a calibration: a row for each arm, and what it would choose."""
+    table = _table((*report.COLUMNS, "RPI", ""))
+    best = {arm.name for arm in chosen(comparison).values()}
+    for name in comparison.trials:
+        alone = name in {SMALL.name, LARGE.name}
+        rpi = "" if alone else report.interval(comparison, name)
+        table.add_row(
+            *report.row(comparison, name), rpi, "chosen" if name in best else "", style="bold" * (name in best)
+        )
+    return Group(
+        *_warning(comparison),
+        table,
+        Text(),
+        *map(Text, report.choice(comparison)),
+        Text(),
+        *(_paragraph(said) for said in (report.about_rpi(comparison), *report.notes(comparison))),
+    )
+
+
+def picture(shown: RenderableType) -> str:
+    """Return what a terminal would show as SVG that names no other host."""
+    # All stated, so that the terminal and the environment at hand have no say; the height is not used.
+    look: dict[str, Any] = {"width": PICTURE_WIDTH, "height": 1, "color_system": "truecolor", "no_color": False}
+    console = Console(record=True, file=StringIO(), force_terminal=True, **look)
+    console.print(shown)
+    return _FETCHED.sub("", console.export_svg(title="hybrid demo", theme=THEME))
+
+
+def _table(columns: tuple[str, ...]) -> Table:
+    table = Table(header_style="bold", title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in {"", "RPI"} else "right")
+    return table
+
+
+def _warning(comparison: Comparison) -> list[RenderableType]:
+    said = report.warning(comparison)
+    return [Padding(Text(said, "bold red"), (0, 0, 1, 0), expand=False)] if said else []
+
+
+def _paragraph(said: str) -> Text:
+    return Text(said, "dim")
+
+
+def _legend(*, colours: bool) -> Text:
+    if not colours:
+        return Text(f"{OPEN}{report.LEGEND['cloud']}{CLOSE}, all else here\n")
+    parts = [Text(report.LEGEND[key], style) for key, style in LEGEND_STYLES.items()]
+    return Text(" / ").join(parts).append("\n")
+
+
+def _example(comparison: Comparison, number: int, *, colours: bool) -> Padding:
+    problem = comparison.problems[number]
+    grid = Table.grid(padding=(0, 2))
+    for name in (SMALL.name, *(arm.name for arm in HYBRIDS)):
+        trial = comparison.trials[name]
+        answer = trial.answers[number]
+        grid.add_row(
+            Text(name, "bold"), "right" if trial.correct[number] else "wrong", _tokens(answer, colours=colours)
+        )
+        for said in report.handoffs(answer):
+            grid.add_row("", "", Text(said, "dim"))
+    return Padding(
+        Group(Text(f"{problem.family}: {problem.question}", "bold"), Padding(grid, (0, 0, 0, 2), expand=False)),
+        (0, 0, 1, 0),
+    )
+
+
+def _tokens(answer: Answer, *, colours: bool) -> Text:
+    text, pen = Text(), "local"
+    for token in answer.tokens:
+        if not colours and token.source != pen:
+            text.append(OPEN if token.source == "cloud" else CLOSE)
+            pen = token.source
+        text.append_text(styled(token))
+    return text.append(CLOSE) if pen == "cloud" else text

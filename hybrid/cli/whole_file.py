@@ -1,0 +1,53 @@
+"""Files that are there whole or not at all.
+
+The law: whether a file can be written is told before the work whose result it shall hold, and a failure while it is
+written leaves what stood there before (``tests/cli/test_whole_file.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from hybrid.errors import UsageError
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Try to make a file beside ``path`` and leave nothing. Raises UsageError, naming the flag, where that fails."""
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            msg = f"{flag} {path}: not a file"
+            raise UsageError(msg)
+        if target.exists() and not os.access(target, os.W_OK):
+            msg = f"{flag} {path}: write-protected"
+            raise UsageError(msg)
+        beside = _beside(target)
+        beside.touch(exist_ok=False)
+        beside.unlink()
+    except OSError as error:
+        msg = f"{flag} {path}: {error.strerror}"
+        raise UsageError(msg) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write UTF-8 text beside ``path`` and put it in its place in one step; links are followed, permissions kept.
+
+    Raises OSError, with nothing changed, where the text cannot be written.
+    """
+    target = path.resolve()
+    beside = _beside(target)
+    try:
+        beside.write_text(text, encoding="utf-8", errors="replace")
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _beside(target: Path) -> Path:
+    """Name a file that nobody else has, in the same folder: only there is a rename one step."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")

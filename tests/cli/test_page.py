@@ -1,0 +1,131 @@
+"""The page: every token, as text, with its provenance; no script, no other host."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hybrid.bench.demo import HYBRIDS
+from hybrid.cli import report
+from hybrid.cli.page import STYLE, page
+from hybrid.run.answer import Token
+from hybrid.types import Divergence
+
+NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00 é 中 \N{FULL BLOCK}'
+RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
+VOID = {"meta", "br"}
+
+
+class Reader(HTMLParser):
+    """Reads a page strictly: what is opened is closed. Collects tokens, text, tags and everything that could fetch."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.tokens, self.text, self.attributes = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+        if "title" in dict(attrs):
+            self.tokens.append([dict(attrs)["class"], dict(attrs)["title"], ""])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.open and "title" in self.open[-1][1]:
+            self.tokens[-1][2] += data
+
+
+@pytest.fixture
+def shown(compared, answer):
+    """A page on which every token is a nasty one."""
+    kl = Divergence(0.2, 0.1, float("inf"))
+    tokens = (
+        Token(1, NASTY, "local", "accepted", kl),
+        Token(2, "two\nlines", "local", "unchecked"),
+        Token(3, "", "cloud", "recovered", kl, why='KL "0.3" > 0.2 & more'),
+        Token(4, " 4", "cloud", "written"),
+    )
+    return Reader(page(compared(RIGHT, answers={arm.name: (answer(*tokens),) * 10 for arm in HYBRIDS})))
+
+
+def test_every_token_of_every_hybrid_answer_is_there_in_order(shown):
+    visible = NASTY.replace("\x1b", "␛").replace("\x00", "␀")
+    once = [
+        ["checked", "local, accepted; KL(cloud || local) about 0.2 nats, between 0.1 and infinity", visible],
+        ["local", "local, unchecked", "two\nlines"],
+        [
+            "cloud",
+            'cloud, recovered; KL(cloud || local) about 0.2 nats, between 0.1 and infinity; KL "0.3" > 0.2 & more',
+            "",
+        ],
+        ["cloud", 'cloud, written; KL "0.3" > 0.2 & more', " 4"],
+    ]
+    small = ["local", "local, unchecked", "yes"]
+    # Five examples, each with three answers; then ten answers of each hybrid.
+    assert shown.tokens == ([small] + once * 2) * 5 + once * 20
+
+
+def test_what_a_model_wrote_is_text_and_never_markup(shown):
+    assert "script" not in shown.tags
+    assert not any(name.startswith("on") for name, _ in shown.attributes)
+    assert not any(ord(char) < 32 and char not in "\n\t" for text in shown.text for char in text)
+
+
+def test_nothing_is_fetched_and_the_browser_is_told_to_refuse_it(shown):
+    assert not {"src", "href", "srcset", "action", "data"} & {name for name, _ in shown.attributes}
+    assert not {"link", "img", "iframe", "base", "object", "svg"} & set(shown.tags)
+    assert "url(" not in STYLE
+    assert "@import" not in STYLE
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in shown.attributes
+
+
+def test_all_answers_are_collapsed_and_the_figures_are_not(shown):
+    assert shown.tags.count("details") == len(HYBRIDS)
+    assert "open" not in {name for name, _ in shown.attributes}
+    text = " ".join(shown.text)
+    for words in ("9 of 10", "RPI of doubt: 0.90", report.about_settings(), *report.LEGEND.values()):
+        assert words in text
+
+
+def test_a_failing_cloud_is_told_before_anything_else(compared, answer):
+    failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone & <b>lost</b>")
+    text = page(compared(RIGHT, answers={"kl": (failed,) * 10}))
+    assert 'role="alert"' not in page(compared(RIGHT))
+    assert 0 < text.index('role="alert"') < text.index("<article>")
+    assert "gone &amp; &lt;b&gt;lost&lt;/b&gt;" in text
+
+
+def test_who_wrote_a_token_is_told_by_more_than_colour():
+    """For those who see colours otherwise: another line, another weight."""
+    rules = dict(re.findall(r"^\.(checked|cloud) \{(.*)\}$", STYLE, re.MULTILINE))
+    assert "underline dotted" in rules["checked"]
+    assert "underline solid" in rules["cloud"]
+    assert "font-weight: 700" in rules["cloud"]
+
+
+def luminance(colour):
+    """WCAG 2.2, relative luminance."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_every_colour_can_be_read_on_its_paper_in_light_and_in_dark():
+    """WCAG 2.2, 1.4.3: at least 4.5 to 1, on the page and on a card."""
+    light, dark = STYLE.split("prefers-color-scheme: dark")
+    for part in (light, dark):
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", part))
+        for paper in ("paper", "card"):
+            for name in ("ink", "faint", "checked", "cloud", "alarm"):
+                one, other = sorted((luminance(colours[name]), luminance(colours[paper])))
+                assert (other + 0.05) / (one + 0.05) >= 4.5, (name, paper)

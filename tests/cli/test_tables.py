@@ -1,0 +1,97 @@
+"""A comparison on a terminal, without one, and as a picture."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from hybrid.bench import calibration
+from hybrid.bench.demo import HYBRIDS
+from hybrid.cli import tables
+from hybrid.run.answer import Token
+
+RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
+TOKENS = (
+    Token(1, "checked", "local", "accepted"),
+    Token(2, " by\x1b[2J", "cloud", "recovered", why="KL [bold]too[/bold] high"),
+    Token(3, " cloud", "cloud", "written"),
+    Token(4, " [red]here", "local", "unchecked"),
+    Token(5, "&<end>", "cloud", "written", why="doubt"),
+)
+
+
+@pytest.fixture
+def comparison(compared, answer):
+    return compared(RIGHT, answers={arm.name: (answer(*TOKENS),) * 10 for arm in HYBRIDS})
+
+
+def drawn(shown, **kind):
+    console = Console(file=StringIO(), **{"width": 100} | kind)
+    console.print(shown)
+    return console.file.getvalue()
+
+
+def test_without_colours_the_clouds_words_stand_in_brackets(comparison):
+    text = drawn(tables.demonstration(comparison, colours=False))
+    assert "checked[ by␛[2J cloud] [red]here[&<end>]" in text
+    assert "[written by the cloud], all else here" in text
+    assert "KL [bold]too[/bold] high (2 tokens by the cloud)" in text
+    assert "\x1b" not in text
+
+
+def test_with_colours_each_token_has_the_style_of_who_wrote_it(comparison):
+    text = drawn(
+        tables.demonstration(comparison, colours=True), force_terminal=True, color_system="standard", no_color=False
+    )
+    assert (
+        "\x1b[32mchecked\x1b[0m\x1b[1;35m by␛[2J\x1b[0m\x1b[1;35m cloud\x1b[0m [red]here\x1b[1;35m&<end>\x1b[0m" in text
+    )
+
+
+def test_the_answers_come_first_and_the_figures_after_them(comparison):
+    text = drawn(tables.demonstration(comparison, colours=False))
+    order = [text.index(words) for words in ("What is 0?", "What is 4?", "correct", "RPI of kl", "Prices", "Settings")]
+    assert order == sorted(order)
+    assert "9 of 10" in text
+    assert "0.90 (95 %" in text
+
+
+def test_a_failing_cloud_is_told_first_and_last(compared, answer):
+    failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone [red]")
+    found = compared(RIGHT, answers={"kl": (failed,) * 10})
+    text = drawn(tables.demonstration(found, colours=False))
+    assert text.startswith("THE CLOUD FAILED in 10 answers (10 by kl)")
+    assert text.count("THE CLOUD FAILED") == 2
+    assert "gone [red]" in text
+
+
+def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
+    right = {arm.name: "0" * 10 for arm in calibration.ARMS} | {"large": "1" * 10, "kl 0.2/64": "1" * 10}
+    lines = drawn(tables.calibration(compared(right, calibration.ARMS, split="calibration")), width=120).splitlines()
+    for arm in calibration.ARMS:
+        assert sum(line.startswith(f"│ {arm.name} ") for line in lines) == 1
+    assert [line.split("│")[1].strip() for line in lines if "chosen" in line] == ["kl 0.2/64", "doubt 0.3"]
+    assert "THE DEMONSTRATION HAS OTHERS" in " ".join(lines)
+
+
+def test_a_picture_is_sound_and_names_no_other_host(comparison):
+    svg = tables.picture(tables.demonstration(comparison, colours=True))
+    ET.fromstring(svg)
+    assert set(re.findall(r"\w+://[^\"')\s]+", svg)) == {"http://www.w3.org/2000/svg"}, "the format's own name"
+    assert set(re.findall(r"url\((.)", svg)) == {"#"}
+    assert "&amp;&lt;end&gt;" in svg
+
+
+def test_a_picture_has_its_colours_wherever_it_is_made(comparison, monkeypatch):
+    shown = tables.demonstration(comparison, colours=True)
+    expected = tables.picture(shown)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "30")
+    assert tables.picture(shown) == expected
+    assert "#4fcfa4" in expected
+    assert "#f490cb" in expected

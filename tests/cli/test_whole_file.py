@@ -1,0 +1,83 @@
+"""Files that are there whole or not at all, and a word in time where they cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hybrid.cli import whole_file
+from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.errors import UsageError
+
+
+def test_a_file_is_written_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "page.html"
+    check_writable("--html", path)
+    assert list(tmp_path.iterdir()) == []
+    write_whole(path, "é\n")
+    assert path.read_bytes() == "é\n".encode()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_what_stood_there(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+
+    def fill(self, *_, **__):
+        with self.open("w") as file:
+            file.write("hal")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_file.Path, "write_text", fill)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "half a page")
+    monkeypatch.undo()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["none/page", "folder", "x" * 300, "file/page"])
+def test_a_path_that_cannot_be_written_is_told_with_its_flag(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"^--svg {tmp_path}/{name}: "):
+        check_writable("--svg", tmp_path / name)
+
+
+def test_a_device_is_refused(tmp_path):
+    """A rename would put a file in its place."""
+    with pytest.raises(UsageError, match="not a file"):
+        check_writable("--html", Path(os.devnull))
+
+
+def test_a_write_protected_file_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "page"
+    path.touch()
+    monkeypatch.setattr(os, "access", lambda at, mode: at != path)  # the superuser may write anything
+    with pytest.raises(UsageError, match="write-protected"):
+        check_writable("--html", path)
+
+
+def test_links_are_followed_and_permissions_kept(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    check_writable("--html", link)
+    write_whole(link, "after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+    write_whole(tmp_path / "page", "")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "page").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_text_that_utf_8_cannot_hold_is_written_with_replacements(tmp_path):
+    write_whole(tmp_path / "page", "a\udc80b")
+    assert (tmp_path / "page").read_text() == "a?b"
