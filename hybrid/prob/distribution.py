@@ -47,10 +47,17 @@ class Dense:
 
     @classmethod
     def from_logits(cls, logits: NDArray[np.floating]) -> Dense:
-        """Take raw scores of shape (V,) and find what they sum to."""
-        top = float(logits.max())
-        weights = np.subtract(logits, top, dtype=np.float64)
-        return cls(logits, top + float(np.log(np.exp(weights, out=weights).sum())))
+        """Take raw scores of shape (V,) and find what they sum to, and the entropy on the way."""
+        top, total, moment = float(logits.max()), 0.0, 0.0
+        for start in range(0, logits.size, CHUNK):
+            shifted = np.subtract(logits[start : start + CHUNK], top, dtype=np.float64)
+            np.maximum(shifted, CENSORED, out=shifted)  # exp(-1000) is 0, and 0 * inf no number
+            weights = np.exp(shifted)
+            total += float(weights.sum())
+            moment += float(weights @ shifted)
+        dense = cls(logits, top + float(np.log(total)))
+        vars(dense)["_entropy"] = float(np.log(total)) - moment / total  # where cached_property would keep it
+        return dense
 
     @classmethod
     def from_probs(cls, probs: Floats) -> Dense:
@@ -102,12 +109,7 @@ class Dense:
 
     @cached_property
     def _entropy(self) -> float:
-        total = 0.0
-        for start in range(0, self.num_tokens, CHUNK):
-            logprobs = np.subtract(self.logits[start : start + CHUNK], self.log_total, dtype=np.float64)
-            np.maximum(logprobs, CENSORED, out=logprobs)  # exp(-1000) is 0, and 0 * inf no number
-            total -= float(np.exp(logprobs) @ logprobs)
-        return total
+        return Dense.from_logits(self.logits)._entropy
 
     def entropy(self) -> float:
         """Shannon entropy in nats.
