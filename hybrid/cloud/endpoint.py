@@ -55,7 +55,8 @@ class Endpoint:
     async def score(self, question: ScoreQuestion) -> Scores:
         """Score a draft."""
         body = vllm.score_body(question, self._model or "", self._salt)
-        return vllm.read_scores(question, await self._wire.post(vllm.COMPLETIONS, body, question.request_id))
+        reply = await self._wire.post(vllm.COMPLETIONS, body, question.request_id, shape=vllm.ScoreReply)
+        return vllm.read_scores(question, reply)
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation."""

@@ -10,11 +10,12 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 from pydantic import SecretStr
 
 from hybrid.errors import (
@@ -71,11 +72,14 @@ class Wire:
         """GET a JSON object."""
         return await self._json(self._client.build_request("GET", path))
 
-    async def post(self, path: str, body: Mapping[str, Any], request_id: str | None = None) -> Mapping[str, Any]:
-        """POST a JSON object and read one back."""
-        return await self._json(self._client.build_request("POST", path, json=body, headers=_headers(request_id)))
+    async def post(
+        self, path: str, body: Mapping[str, Any], request_id: str | None = None, shape: type | None = None
+    ) -> Mapping[str, Any]:
+        """POST a JSON object and read one back; ``shape`` names the fields that are wanted and what to leave unread."""
+        request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
+        return await self._json(request, shape)
 
-    async def _json(self, request: httpx.Request) -> Mapping[str, Any]:
+    async def _json(self, request: httpx.Request, shape: type | None = None) -> Mapping[str, Any]:
         with self._faults():
             async with asyncio.timeout(self._total):
                 response = await self._client.send(request, stream=True)
@@ -84,7 +88,7 @@ class Wire:
                 finally:
                     await response.aclose()
         self._accept(response, raw)
-        return _parse(raw, self.url)
+        return _parse(raw, self.url, shape)
 
     async def stream(
         self, path: str, body: Mapping[str, Any], request_id: str
@@ -202,7 +206,11 @@ async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[by
             yield line
 
 
-def _parse(raw: bytes, url: str) -> Mapping[str, Any]:
+def _parse(raw: bytes, url: str, shape: type | None = None) -> Mapping[str, Any]:
+    if shape is not None:
+        with suppress(msgspec.MsgspecError):  # of another shape, or no JSON: read in full, it will be named
+            expected: Mapping[str, Any] = msgspec.json.decode(raw, type=shape)
+            return expected
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -3,7 +3,8 @@
 Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` and ``vllm/logprobs.py``. What bites:
 
 - ``prompt_logprobs`` gives every position of the prompt its top k *and* the actual token (``rank`` above k when it is
-  not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along.
+  not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along: 12 MB
+  after 8,000 tokens. They are left unread (``ScoreReply``).
 - The row after the prompt is the generated token's ``logprobs.top_logprobs``; with ``return_tokens_as_token_ids`` its
   keys are ``token_id:N``, otherwise two ids with one text would collapse. It holds up to k + 1 entries.
 - -inf comes as -9999: not a probability but "not listed".
@@ -12,10 +13,13 @@ Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` a
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
+
+from msgspec import Raw
 
 from hybrid.cloud.port import Ability, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
@@ -29,6 +33,20 @@ COMPLETIONS, MODELS, TOKENIZE = "/v1/completions", "/v1/models", "/tokenize"
 ABILITIES: frozenset[Ability] = frozenset(("score", "write"))
 # What OpenAI-style servers take as "never": a token at this bias is not drawn.
 BAN = -100.0
+
+
+class _ScoredChoice(TypedDict, total=False):
+    prompt_logprobs: list[Raw] | None
+    logprobs: Any
+    token_ids: Any
+    text: Any
+
+
+class ScoreReply(TypedDict, total=False):
+    """What is wanted of the reply to a check: each row of the prompt stays as it came until it is due."""
+
+    choices: list[_ScoredChoice]
+    usage: Any
 
 
 def _guarded(read: Callable[P, R]) -> Callable[P, R]:
@@ -100,7 +118,8 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
             count = len(listed) if isinstance(listed, list) else "no"
             msg = f"the endpoint gave {count} rows for a prompt of {prompt} tokens"
             raise BadReply(msg)
-        for token, entry in zip(question.span, listed[len(question.prefix) :], strict=True):
+        due = [json.loads(bytes(e)) if isinstance(e, Raw) else e for e in listed[len(question.prefix) :]]
+        for token, entry in zip(question.span, due, strict=True):
             rows.append(_prompt_row(token, entry, question.top_k))
             pieces |= {int(i): e["decoded_token"] for i, e in entry.items() if isinstance(e.get("decoded_token"), str)}
     if question.after:
