@@ -20,11 +20,12 @@ NAMES = [family.name for family in FAMILIES]
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")
 
 
+@pytest.mark.parametrize("split", ["test", "calibration"])
 @pytest.mark.parametrize("count", [5, 6, 9, 60, 61, 120])
-def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(count):
-    problems = balanced(count, "test", 0)
+def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(count, split):
+    problems = balanced(count, split, 0)
     assert len(problems) == len({problem.question for problem in problems}) == count
-    assert {split_of(problem) for problem in problems} == {"test"}
+    assert {split_of(problem) for problem in problems} == {split}
     found = Counter(problem.family for problem in problems)
     assert [found[name] for name in NAMES] == [count // 5 + (number < count % 5) for number in range(5)]
 
@@ -58,7 +59,8 @@ def test_a_trial_adds_up_its_answers(answer):
     trial = Trial(KL, answers, (True, False, True))
     assert (trial.num_correct, trial.cloud_token_share, trial.num_requests) == (2, 2 / 4, 7)
     assert (trial.nanousd, trial.num_degraded) == (23, 1)
-    assert Trial(KL, (answer(),), (False,)).cloud_token_share == 0.0
+    assert Trial(KL, (answer(THERE),), (False,)).cloud_token_share == 1.0
+    assert Trial(KL, (answer(),), (False,)).cloud_token_share == 0.0, "no token, no share"
 
 
 def test_a_bill_is_compared_with_the_large_models_own_run(compared, answer):

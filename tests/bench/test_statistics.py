@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.bench.statistics import Estimate, rpi
+from hybrid.bench.statistics import Estimate, _order_statistic, rpi
 
 bits = st.tuples(*[st.booleans()] * 3)
 problems = st.lists(bits, min_size=2, max_size=40)
@@ -72,6 +72,14 @@ def test_there_is_an_rpi_exactly_where_the_gap_is_above_two_standard_errors(trip
     assert (rpi(small, hybrid, large, num_resamples=50) is not None) == told_apart(small, large)
 
 
+@pytest.mark.parametrize(("gained", "count"), [(2, 3), (3, 9)])
+def test_a_gap_of_exactly_two_standard_errors_is_not_above_them(gained, count):
+    """2 of 3: mean 2/3, variance 1/3, standard error 1/3."""
+    large = [1] * gained + [0] * (count - gained)
+    assert rpi([0] * count, large, large) is None
+    assert rpi([0] * (count - 1), large[:-1], large[:-1]) is not None
+
+
 def test_no_gap_a_negative_gap_one_problem_and_no_problem_give_no_rpi():
     for small, large in [([0, 1] * 9, [1, 0] * 9), ([1] * 9, [0] * 9), ([1] * 9, [1] * 9), ([0], [1]), ([], [])]:
         assert rpi(small, small, large) is None
@@ -117,10 +125,17 @@ def test_the_scores_of_a_problem_are_drawn_together():
 def test_the_order_of_the_problems_does_not_matter_and_the_seed_does():
     rng = np.random.default_rng(5)
     small, hybrid, large = (rng.random(60) < share for share in (0.4, 0.8, 0.95))
-    first, turned = rpi(small, hybrid, large), rpi(small[::-1], hybrid[::-1], large[::-1])
-    assert first == turned == rpi(small, hybrid, large)
+    first = rpi(small, hybrid, large, num_resamples=50)  # few, so that another draw shows
+    assert {rpi(small, hybrid, large, num_resamples=50) for _ in range(5)} == {first}
+    assert rpi(small[::-1], hybrid[::-1], large[::-1], num_resamples=50) == first
+    assert len({rpi(small, hybrid, large, seed=seed, num_resamples=50) for seed in range(5)}) > 1
     assert first.low < first.value < first.high
-    assert len({rpi(small, hybrid, large, seed=seed, num_resamples=200) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize(("count", "place"), [(1, 1), (39, 1), (40, 1), (41, 2), (80, 2), (81, 3), (10_000, 250)])
+def test_an_end_is_the_first_value_with_a_fortieth_at_or_below_it(count, place):
+    values = np.random.default_rng(1).permutation(np.arange(1.0, count + 1))
+    assert _order_statistic(values, 0.025) == place
 
 
 @pytest.mark.parametrize(
