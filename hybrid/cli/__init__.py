@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hybrid.cli.ask import ask
+from hybrid.cli.bench import bench
 from hybrid.cli.demo import demo
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(ask)
 app.command()(demo)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:

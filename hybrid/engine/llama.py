@@ -129,12 +129,16 @@ class Weights:
 
     def _split(self, text: str, *, add_special: bool, parse_special: bool) -> Ids:
         raw = text.encode("utf-8", "replace")  # half a surrogate pair is no text; it becomes a question mark
-        buffer = (ll.llama_token * (len(raw) + 8))()
-        count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, len(buffer), add_special, parse_special)
-        if count < 0:
-            msg = "the text cannot be split into tokens"
-            raise UsageError(msg)
-        return tuple(buffer[:count])
+        size = len(raw) + 8
+        while True:
+            buffer = (ll.llama_token * size)()
+            count = ll.llama_tokenize(self._vocab, raw, len(raw), buffer, size, add_special, parse_special)
+            if count >= 0:
+                return tuple(buffer[:count])
+            if -count <= size:  # not a wish for more room
+                msg = "the text cannot be split into tokens"
+                raise UsageError(msg)
+            size = -count  # a space may be three tokens, where the vocabulary spells it in bytes
 
     def _name(self, token: int) -> str:
         return self.piece(token).decode("utf-8", "replace") if 0 <= token < self.num_tokens else ""

@@ -1,0 +1,26 @@
+"""Speed: what this client's mechanisms cost, as ratios against bare llama.cpp, measured inside one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hybrid.bench.speed import check, engine, kl, overlap
+from hybrid.bench.speed.measure import Report
+from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
+
+# Pairs of runs where nobody says how many: enough for a steady median, and no benchmark above a few minutes.
+REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "overlap": 40}
+
+
+def run(benchmark: str, folder: Path, tell: Callable[[str], None], repetitions: int | None = None) -> Report:
+    """Run one benchmark; the models it needs are written to ``folder`` unless they are there."""
+    num = repetitions or REPETITIONS[benchmark]
+    if benchmark == "kl":
+        return kl.run(tell, num)
+    tell("the random model is written")
+    model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
+    return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)
+
+
+__all__ = ["REPETITIONS", "Report", "run"]

@@ -1,0 +1,128 @@
+"""``hybrid bench check``: what a check costs, on the server and here, and how it grows with the prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from hybrid.assemble import bundled_server
+from hybrid.bench.speed.measure import Figure, Report, Spread, ratio
+from hybrid.bench.speed.random_model import HALF_BILLION, Shape, write_random_model
+from hybrid.cloud import ScoreQuestion
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.engine.bare import BareContext
+from hybrid.engine.llama import Weights
+from hybrid.types import Ids
+
+TOP_K, SPAN, PREFIX = 20, 16, 100
+LENGTHS = (100, 500, 2000, 8000)
+# Next to no computing and few tokens: here the bytes and the client's own work are measured.
+NIMBLE = Shape(num_tokens=4096, width=64, hidden=128, layers=1, heads=1, kv_heads=1)
+CONTEXT = ("--ctx", "8192")
+
+
+def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+    """Time a warm check against a bare decode of as many tokens; then bytes and client CPU at growing prefixes."""
+    nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
+    figures = asyncio.run(_warm(model, tell, repetitions)) + asyncio.run(_lengths(nimble, tell, repetitions))
+    setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
+    return Report("check", setting, tuple(figures))
+
+
+@dataclass
+class Traffic:
+    """Counts what goes over a wire."""
+
+    sent: int = 0
+    received: int = 0
+
+    def watch(self, client: httpx.AsyncClient) -> None:
+        """Count from here on."""
+
+        async def request(request: httpx.Request) -> None:
+            self.sent += len(request.content)
+
+        async def response(response: httpx.Response) -> None:
+            self.received += int(response.headers.get("content-length", 0))
+
+        client.event_hooks = {"request": [request], "response": [response]}
+
+
+@asynccontextmanager
+async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoint, Traffic, Callable[[int], Ids]]]:
+    """Serve a model and connect to it; the third is a source of random tokens."""
+    rng, traffic = np.random.default_rng(0), Traffic()
+    async with bundled_server(model, "--scoring-keeps-cache", "--parallel", "1", *CONTEXT) as url:
+        wire = Wire(url, None, Deadlines(read=300.0, total=300.0), through_proxies=False)
+        traffic.watch(wire._client)
+        endpoint = Endpoint(wire, model.stem)
+        try:
+            yield endpoint, traffic, lambda count: tuple(rng.integers(300, num_tokens, count).tolist())
+        finally:
+            await endpoint.aclose()
+
+
+def _question(prefix: Ids, span: Ids) -> ScoreQuestion:
+    return ScoreQuestion(prefix, span, after=True, top_k=TOP_K, request_id="bench")
+
+
+async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+    tell(f"a warm check of {SPAN} tokens, in turn with a bare decode of {SPAN + 1}")
+    weights = Weights(model)
+    bare = BareContext(weights, 512, 1, num_rows=SPAN + 1)
+    checks, decodes = [], []
+    async with _endpoint(model, HALF_BILLION.num_tokens) as (endpoint, _, draw):
+        prefix = draw(PREFIX)
+        bare.decode(prefix[:-1], rows=False)
+        await endpoint.score(_question(prefix, draw(SPAN)))
+        for _ in range(repetitions):
+            span = draw(SPAN)
+            began = time.perf_counter()
+            await endpoint.score(_question(prefix, span))
+            checks.append(time.perf_counter() - began)
+            bare.rewind(PREFIX - 1)
+            began = time.perf_counter()
+            bare.decode((prefix[-1], *span))
+            decodes.append(time.perf_counter() - began)
+    bare.close()
+    weights.close()
+    millis = Spread.of([1000 * s for s in checks])
+    note = f"after {PREFIX} tokens, {HALF_BILLION.num_parameters // 1_000_000} M parameters, over HTTP and back"
+    name = f"warm check of {SPAN} tokens over a bare decode of {SPAN + 1}"
+    return [Figure("warm check", millis, "ms"), Figure(name, ratio(checks, decodes), "ratio", "<= 1.3", note)]
+
+
+async def _lengths(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+    """Take the lengths in turn; the first of a round is what the others are compared with."""
+    seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
+    sent, received = {}, {}
+    async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, traffic, draw):
+        text = draw(max(LENGTHS) + SPAN)
+        for i in range(repetitions + 1):
+            tell(f"checks after {', '.join(map(str, LENGTHS))} tokens: round {i} of {repetitions}")
+            for length in LENGTHS:
+                before = traffic.sent, traffic.received
+                began = time.process_time()
+                await endpoint.score(_question(text[:length], text[length : length + SPAN]))
+                if i:  # the first round fills the server's cache
+                    seconds[length].append(time.process_time() - began)
+                sent[length], received[length] = traffic.sent - before[0], traffic.received - before[1]
+    return [
+        Figure(
+            f"client CPU of a check after {length} tokens over one after {LENGTHS[0]}",
+            ratio(seconds[length], seconds[LENGTHS[0]]),
+            "ratio",
+            "<= 1.2",
+            f"{1000 * float(np.median(seconds[length])):.1f} ms; {sent[length] / 1000:.1f} kB sent, "
+            f"{received[length] / 1000:.0f} kB received",
+        )
+        for length in LENGTHS
+    ]

@@ -1,0 +1,82 @@
+"""``hybrid bench engine``: what drafting costs here, beside the bare loop and beside what users are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hybrid.bench.speed import memory
+from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, milliseconds, ratio
+from hybrid.bench.speed.random_model import HALF_BILLION
+from hybrid.engine import Cursor
+from hybrid.engine.bare import BareContext, completion_chunks
+from hybrid.engine.llama import LlamaEngine, Weights
+
+TOP_K = 20
+PROMPT = tuple(range(300, 364))
+
+
+def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+    """Time a drafting step against ``llama_decode`` alone and ``create_completion``, and weigh both loops."""
+    weights = Weights(model)
+    figures = [*_steps(weights, tell, repetitions), _completion(weights, model, tell, repetitions)]
+    weights.close()
+    figures += _weigh(model, tell)
+    millions = HALF_BILLION.num_parameters // 1_000_000
+    setting = (
+        f"{millions} M parameters, 8 bits, {HALF_BILLION.num_tokens} tokens, one thread, after {len(PROMPT)} tokens"
+    )
+    return Report("engine", setting, tuple(figures))
+
+
+def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> Iterator[Figure]:
+    tell("a drafting step, in turn with the bare loop")
+    num_context = len(PROMPT) + repetitions + 8
+    bare, engine = BareContext(weights, num_context, 1, num_rows=1), weights.context(num_context, 1)
+    bare.decode(PROMPT, rows=False)
+    engine.extend(PROMPT, 0)
+    step = _drafting_step(engine)
+    ours, theirs = in_turn(step, lambda i: bare.decode((1000 + i,)), repetitions)
+    bare.close()
+    engine.close()
+    yield Figure("bare llama_decode, a token", milliseconds(theirs), "ms")
+    what = f"decode, log-softmax, entropy, top-{TOP_K}"
+    yield Figure("drafting step over bare llama_decode", ratio(ours, theirs), "ratio", "<= 1.05", what)
+
+
+def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
+    cursor = Cursor(engine)
+
+    def step(i: int) -> None:
+        row = cursor.row((*engine.ids, 1000 + i))
+        cursor.forget_rows(before=len(engine.ids))
+        row.entropy()
+        row.top(TOP_K)
+
+    return step
+
+
+def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repetitions: int) -> Figure:
+    tell(f"create_completion(logprobs={TOP_K}), in turn with a drafting step")
+    engine = weights.context(len(PROMPT) + repetitions + 8, 1)
+    engine.extend(PROMPT, 0)
+    chunks = completion_chunks(model, PROMPT, repetitions + 8, TOP_K)
+    next(chunks)  # the prompt is read before the first
+    theirs, ours = in_turn(lambda _: next(chunks), _drafting_step(engine), repetitions)
+    engine.close()
+    return Figure(
+        "create_completion with log-probabilities over a drafting step", ratio(theirs, ours), "ratio", ">= 5", "a token"
+    )
+
+
+def _weigh(model: Path, tell: Callable[[str], None]) -> Iterator[Figure]:
+    """Compare the peaks of two fresh processes."""
+    peaks = {}
+    for loop in memory.LOOPS:
+        tell(f"peak memory of the {loop} loop")
+        peaks[loop] = memory.peak_mib(loop, model)
+    yield Figure("peak memory of the bare loop", Spread.of([peaks["bare"]]), "MiB")
+    for loop, what in memory.LOOPS.items():
+        if loop != "bare":
+            more = Spread.of([peaks[loop] - peaks["bare"]])
+            yield Figure(f"peak memory above the bare loop, {loop}", more, "MiB", "<= 64", what)

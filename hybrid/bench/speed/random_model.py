@@ -1,0 +1,118 @@
+"""Write a model of random weights with the shape of a real one: what decoding costs does not depend on what it says.
+
+The default has the shape of a small multilingual chat model: 494 million parameters, 151,936 tokens, eight bits a
+weight. Random weights make a hopeless writer and a perfectly good load. Needs the ``gguf`` package (extra ``bench``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+BLOCK = 32  # weights of a Q8_0 block: a float16 scale and 32 signed bytes
+SPECIAL = ("<unk>", "<s>", "</s>")
+NUM_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama-architecture model, in numbers. Query heads are a multiple of key-value heads."""
+
+    num_tokens: int = 151_936
+    width: int = 896
+    hidden: int = 4864
+    layers: int = 24
+    heads: int = 14
+    kv_heads: int = 2
+    context: int = 16_384
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights, the shared embedding counted once."""
+        kv_width = self.width // self.heads * self.kv_heads
+        layer = 2 * self.width * (self.width + kv_width) + 3 * self.width * self.hidden + 2 * self.width
+        return self.num_tokens * self.width + self.layers * layer + self.width
+
+
+HALF_BILLION = Shape()
+# The same vocabulary on next to nothing: a reference whose own computing hides no round trip.
+TINY = Shape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
+
+
+def write_random_model(path: Path, shape: Shape = HALF_BILLION, seed: int = 0) -> Path:
+    """Write the model as GGUF and return its path; about as many bytes as parameters. The same seed, the same file.
+
+    A file that is there already is left as it is: it appears whole or not at all.
+    """
+    if path.exists():
+        return path
+    unfinished = path.with_suffix(".part")
+    writer = gguf.GGUFWriter(unfinished, "llama")
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.hidden)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(shape.num_tokens)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    _add_vocabulary(writer, shape.num_tokens)
+    rng = np.random.default_rng(seed)
+    for name, rows, columns in _matrices(shape):
+        writer.add_tensor(name, _random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    for name in _norms(shape):
+        writer.add_tensor(name, np.ones(shape.width, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return unfinished.replace(path)
+
+
+def _matrices(shape: Shape) -> list[tuple[str, int, int]]:
+    kv_width = shape.width // shape.heads * shape.kv_heads
+    found = [("token_embd.weight", shape.num_tokens, shape.width)]
+    for i in range(shape.layers):
+        found += [
+            (f"blk.{i}.attn_q.weight", shape.width, shape.width),
+            (f"blk.{i}.attn_k.weight", kv_width, shape.width),
+            (f"blk.{i}.attn_v.weight", kv_width, shape.width),
+            (f"blk.{i}.attn_output.weight", shape.width, shape.width),
+            (f"blk.{i}.ffn_gate.weight", shape.hidden, shape.width),
+            (f"blk.{i}.ffn_up.weight", shape.hidden, shape.width),
+            (f"blk.{i}.ffn_down.weight", shape.width, shape.hidden),
+        ]
+    return found
+
+
+def _norms(shape: Shape) -> list[str]:
+    return ["output_norm.weight"] + [
+        f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in ("attn_norm", "ffn_norm")
+    ]
+
+
+def _random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Return uniform weights of variance 1 / columns, as bytes of Q8_0 blocks; shape (rows, bytes of a row)."""
+    blocks = np.empty((rows, columns // BLOCK), dtype=[("scale", "<f2"), ("weights", "i1", (BLOCK,))])
+    blocks["scale"] = np.sqrt(3 / columns) / 127  # a uniform number in -127 .. 127 has a variance of 127^2 / 3
+    blocks["weights"] = rng.integers(-127, 128, size=blocks["weights"].shape, dtype=np.int8)
+    return blocks.view(np.uint8).reshape(rows, -1)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
+    """Three special tokens, every byte, and as many words as it takes."""
+    words = [f"\N{LOWER ONE EIGHTH BLOCK}w{i}" for i in range(num_tokens - NUM_BYTES - len(SPECIAL))]
+    control, byte, normal = gguf.TokenType.CONTROL, gguf.TokenType.BYTE, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*SPECIAL, *(f"<0x{i:02X}>" for i in range(NUM_BYTES)), *words])
+    writer.add_token_scores([0.0] * (len(SPECIAL) + NUM_BYTES) + [-float(i) for i in range(len(words))])
+    writer.add_token_types([control] * len(SPECIAL) + [byte] * NUM_BYTES + [normal] * len(words))
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(value=False)

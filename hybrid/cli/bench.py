@@ -1,0 +1,134 @@
+"""``hybrid bench``: what the mechanisms cost on this machine, as ratios measured inside one run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hybrid.cli.exits import exit_codes
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.bench.speed.measure import Figure, Report
+
+EPILOG = """
+engine: a drafting step against bare llama.cpp and against create_completion, and the memory of both.
+
+kl: the divergence of one position at a 152k vocabulary.
+
+check: a warm check against a bare decode of as many tokens; bytes and client CPU as the prefix grows.
+
+overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
+
+The benchmark writes a model of random weights itself (0.5 billion parameters, 152k tokens, 530 MB) and uses one thread.
+Figures are medians with their quartiles. Bounds are printed, never enforced: a busy machine measures itself.
+
+Examples:
+
+  hybrid bench kl
+
+  hybrid bench engine --json
+
+  hybrid bench overlap --dir /tmp/models --repetitions 60
+
+Needs the packages of the extra bench: pip install '.[bench]'. Exit codes: 0 done, 2 usage, 3 model unusable,
+130 interrupted.
+"""
+
+
+class Benchmark(StrEnum):
+    """What can be measured."""
+
+    engine = "engine"
+    kl = "kl"
+    check = "check"
+    overlap = "overlap"
+
+
+def bench(
+    what: Annotated[Benchmark, typer.Argument(help="What to measure.", show_default=False)],
+    repetitions: Annotated[
+        int | None, typer.Option(help="Pairs of runs a figure (30 to 100).", metavar="N", min=1)
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Measure what the mechanisms cost on this machine."""
+    with exit_codes():
+        report = _measured(what, repetitions, folder)
+        if as_json:
+            typer.echo(json.dumps(report.to_json()))
+        else:
+            _print(report)
+
+
+bench.__doc__ = f"{bench.__doc__}\n{EPILOG}"
+
+
+def _measured(what: Benchmark, repetitions: int | None, folder: Path | None) -> Report:
+    try:
+        from hybrid.bench import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+    except ModuleNotFoundError as error:
+        msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
+        raise UsageError(msg) from None
+    with _kept(folder) as kept, _progress() as tell:
+        return speed.run(what.value, kept, tell, repetitions)
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[Path]:
+    """Give a folder for models: the user's, or one that is gone afterwards."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="hybrid-bench-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"--dir {folder}: {error.strerror}"
+        raise UsageError(msg) from None
+    yield folder
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Say on standard error what is being measured: in one line that changes on a terminal, a line each elsewhere."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda said: typer.echo(f"hybrid: {said}", err=True)
+        return
+    with console.status("the model is written") as status:
+        yield status.update
+
+
+def _print(report: Report) -> None:
+    from hybrid.bench.speed.measure import machine  # noqa: PLC0415
+
+    table = Table(header_style="bold")
+    for column in ("", "median", "quartiles", "bound", ""):
+        table.add_column(column, justify="right" if column in {"median", "quartiles"} else "left")
+    for figure in report.figures:
+        table.add_row(*_cells(figure))
+    console = Console(highlight=False)
+    console.print(table, f"{report.setting}.", f"{machine()}.", sep="\n")
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    value, unit = figure.value, "" if figure.unit == "ratio" else f" {figure.unit}"
+    low, median, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:.0f}" for x in (value.low, value.median, value.high))
+    quartiles = f"{low} to {high}" if value.num > 1 else ""
+    return figure.name, f"{median}{unit}", quartiles, figure.bound or "", figure.note
+
+
+__all__ = ["bench"]

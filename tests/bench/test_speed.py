@@ -1,0 +1,124 @@
+"""The benchmarks measure what they say they measure; how fast anything is, no test asserts."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hybrid.bench import speed
+from hybrid.bench.speed import check, overlap
+from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, ratio
+from hybrid.bench.speed.random_model import HALF_BILLION, TINY, Shape, write_random_model
+from hybrid.cli import app
+from hybrid.engine.bare import BareContext
+from hybrid.engine.llama import Weights
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model as fast as can be, under the name of the one that the benchmarks would write."""
+    return write_random_model(tmp_path_factory.mktemp("models") / "half-billion.gguf", TINY)
+
+
+def test_two_works_take_turns_and_neither_always_goes_first():
+    told = []
+    first, second = in_turn(lambda i: told.append(("a", i)), lambda i: told.append(("b", i)), num=3, warm_up=1)
+    assert (len(first), len(second)) == (3, 3)
+    assert [i for _, i in told] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [name for name, _ in told] == ["b", "a", "a", "b", "b", "a", "a", "b"]
+
+
+def test_a_ratio_is_the_median_of_the_pairs_not_of_the_sides():
+    """A slow minute slows both of a pair, and is gone from their ratio."""
+    assert ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]) == Spread(2.0, 2.0, 2.0, 3)
+    assert ratio([1.0, 30.0, 4.0], [1.0, 10.0, 2.0]).median == 2.0
+
+
+def test_the_random_model_has_the_parameters_it_says_and_the_same_seed_gives_the_same_file(tmp_path):
+    import gguf
+
+    shape = Shape(num_tokens=512, width=64, hidden=96, layers=2, heads=2, kv_heads=1)
+    path = write_random_model(tmp_path / "a.gguf", shape)
+    tensors = gguf.GGUFReader(path).tensors
+    assert sum(int(np.prod(tensor.shape)) for tensor in tensors) == shape.num_parameters
+    again = write_random_model(tmp_path / "b.gguf", shape).read_bytes()
+    assert path.read_bytes() == again
+    assert write_random_model(tmp_path / "c.gguf", shape, seed=1).read_bytes() != again
+
+
+def test_the_load_is_half_a_billion_parameters_and_a_vocabulary_of_152k():
+    assert math.isclose(HALF_BILLION.num_parameters, 0.5e9, rel_tol=0.02)
+    assert HALF_BILLION.num_tokens == 151_936
+
+
+def test_a_file_that_is_there_is_used_again(tmp_path):
+    path = tmp_path / "kept.gguf"
+    path.write_bytes(b"mine")
+    assert write_random_model(path, TINY).read_bytes() == b"mine"
+
+
+def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
+    """Else it would be no baseline: its numbers are the engine's, token by token, in a batch, and after a rewind."""
+    weights = Weights(tiny)
+    bare, engine = BareContext(weights, 64, 1, num_rows=4), weights.context(64, 1)
+    try:
+        bare.decode((300, 301, 302), rows=False)
+        engine.extend((300, 301, 302), 0)
+        assert bare.decode((303,)) == engine.extend((303,), 1)[0][0]
+        bare.rewind(2)
+        engine.rewind(2)
+        assert bare.decode((9, 8, 7)) == engine.extend((9, 8, 7), 3)[0][0]
+    finally:
+        bare.close()
+        engine.close()
+        weights.close()
+
+
+@pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap"])
+def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
+    """On a model that is nobody's load: here only the measuring is tested."""
+    monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
+    monkeypatch.setattr(overlap, "PROBLEMS_A_FAMILY", 1)
+    monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 4)
+    monkeypatch.setattr(check, "LENGTHS", (20, 40))
+    told = []
+    report = speed.run(name, tiny.parent, told.append, repetitions=2)
+    assert told, "nothing was said while it ran"
+    data = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert data["benchmark"] == name
+    assert data["machine"]
+    assert data["figures"]
+    for figure in report.figures:
+        assert math.isfinite(figure.value.median)
+        assert figure.value.low <= figure.value.median <= figure.value.high
+        if figure.unit != "MiB" and "above" not in figure.name:
+            assert figure.value.median > 0
+
+
+def test_the_command_prints_a_table_or_one_json_object(monkeypatch):
+    report = Report("kl", "a setting", (Figure("a name", Spread(1.0, 0.5, 2.0, 3), "ratio", "<= 1.2", "a note"),))
+    monkeypatch.setattr(speed, "run", lambda *_: report)
+    table = CliRunner().invoke(app, ["bench", "kl"])
+    assert table.exit_code == 0
+    assert all(word in table.stdout for word in ("a name", "0.5 to 2", "<= 1.2", "a note", "a setting"))
+    assert json.loads(CliRunner().invoke(app, ["bench", "kl", "--json"]).stdout)["figures"][0]["value"]["median"] == 1.0
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
+    for module in [name for name in sys.modules if name.startswith("hybrid.bench.speed")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr("hybrid.bench.speed", raising=False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    result = CliRunner().invoke(app, ["bench", "kl"])
+    assert result.exit_code == 2
+    assert "pip install '.[bench]'" in result.stderr
+
+
+@pytest.mark.parametrize("flags", [["nothing"], [], ["kl", "--repetitions", "0"], ["kl", "--dir", "/dev/null/x"]])
+def test_wrong_words_are_refused_before_anything_is_measured(flags):
+    assert CliRunner().invoke(app, ["bench", *flags]).exit_code == 2
