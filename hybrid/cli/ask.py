@@ -60,7 +60,7 @@ def ask(
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
     ] = None,
-    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question (8).", metavar="K")] = None,
+    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question (8; kl: 32).", metavar="K")] = None,
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,

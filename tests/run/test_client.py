@@ -62,7 +62,7 @@ def test_a_request_that_hangs_is_given_up_when_the_reader_leaves(house, run):
     h.cloud.score = hang
 
     async def leave():
-        task = asyncio.create_task(h.client.generate(PROMPT, max_tokens=30))
+        task = asyncio.create_task(h.client.generate(PROMPT, max_tokens=30, span=8))
         await asyncio.sleep(0.1)
         began = time.monotonic()
         task.cancel()
