@@ -52,6 +52,7 @@ article { background: var(--card); }
 .scores { padding: 0; list-style: none; font-weight: 600; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+td { white-space: nowrap; }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; }
 thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
@@ -118,7 +119,8 @@ def _example(comparison: Comparison, number: int) -> str:
 
 def _all(comparison: Comparison, name: str) -> str:
     items = (_answer(comparison, name, n, problem.question) for n, problem in enumerate(comparison.problems))
-    return f"<details><summary>{_text(name)}</summary>\n{''.join(items)}</details>\n"
+    right = f"{comparison.trials[name].num_correct} of {len(comparison.problems)} right"
+    return f"<details><summary>{_text(name)}: {right}</summary>\n{''.join(items)}</details>\n"
 
 
 def _answer(comparison: Comparison, name: str, number: int, heading: str) -> str:
@@ -143,7 +145,7 @@ def _tokens(answer: Answer) -> str:
 def _table(comparison: Comparison) -> str:
     head = "".join(f'<th scope="col">{_text(column)}</th>' for column in report.COLUMNS)
     body = "".join(_row(report.row(comparison, name)) for name in comparison.trials)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _row(cells: tuple[str, ...]) -> str:
@@ -152,7 +154,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _scores(comparison: Comparison) -> str:
-    scores = (f"RPI of {arm.name}: {report.interval(comparison, arm.name)}" for arm in HYBRIDS)
+    scores = (f"RPI of {arm.name} (95 % interval): {report.interval(comparison, arm.name)}" for arm in HYBRIDS)
     return _list("scores", scores)
 
 

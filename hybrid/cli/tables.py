@@ -6,6 +6,7 @@ import re
 from io import StringIO
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -42,7 +43,7 @@ def demonstration(comparison: Comparison, *, colours: bool) -> Group:
         table.add_row(*report.row(comparison, name))
     scores = Table.grid(padding=(0, 2))
     for arm in HYBRIDS:
-        scores.add_row(Text(f"RPI of {arm.name}", "bold"), report.interval(comparison, arm.name))
+        scores.add_row(Text(f"RPI of {arm.name} (95 % interval)", "bold"), report.interval(comparison, arm.name))
     return Group(
         *_warning(comparison),
         _paragraph(f"Shown: {HOW_CHOSEN}."),
@@ -60,14 +61,14 @@ def demonstration(comparison: Comparison, *, colours: bool) -> Group:
 
 def calibration(comparison: Comparison) -> Group:
     """Lay out a calibration: a row for each arm, and what it would choose."""
-    table = _table((*report.COLUMNS, "RPI", ""))
     best = {arm.name for arm in chosen(comparison).values()}
+    named, correct, share, *_, ratio = report.COLUMNS
+    table = _table((named, correct, "RPI (95 %\ninterval)", share, ratio, ""))
     for name in comparison.trials:
-        alone = name in {SMALL.name, LARGE.name}
-        rpi = "" if alone else report.interval(comparison, name)
-        table.add_row(
-            *report.row(comparison, name), rpi, "chosen" if name in best else "", style="bold" * (name in best)
-        )
+        _, correct, share, *_, ratio = report.row(comparison, name)
+        rpi = "" if name in {SMALL.name, LARGE.name} else report.interval(comparison, name)
+        mark = "chosen" if name in best else ""
+        table.add_row(name, correct, rpi, share, ratio, mark, style="bold" if mark else "")
     return Group(
         *_warning(comparison),
         table,
@@ -88,9 +89,9 @@ def picture(shown: RenderableType) -> str:
 
 
 def _table(columns: tuple[str, ...]) -> Table:
-    table = Table(header_style="bold", title_justify="left")
+    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column in {"", "RPI"} else "right")
+        table.add_column(Text(column), justify="right" if column else "left", no_wrap=True)
     return table
 
 

@@ -93,7 +93,12 @@ def test_all_answers_are_collapsed_and_the_figures_are_not(shown):
     assert shown.tags.count("details") == len(HYBRIDS)
     assert "open" not in {name for name, _ in shown.attributes}
     text = " ".join(shown.text)
-    for words in ("9 of 10", "RPI of doubt: 0.90", report.about_settings(), *report.LEGEND.values()):
+    for words in (
+        "9 of 10",
+        "RPI of doubt (95 % interval): 0.90 (0.70 to 1.00)",
+        report.about_settings(),
+        *report.LEGEND.values(),
+    ):
         assert words in text
 
 

@@ -54,10 +54,11 @@ def test_with_colours_each_token_has_the_style_of_who_wrote_it(comparison):
 
 def test_the_answers_come_first_and_the_figures_after_them(comparison):
     text = drawn(tables.demonstration(comparison, colours=False))
+    assert "…" not in drawn(tables.demonstration(comparison, colours=False), width=80)
     order = [text.index(words) for words in ("What is 0?", "What is 4?", "correct", "RPI of kl", "Prices", "Settings")]
     assert order == sorted(order)
     assert "9 of 10" in text
-    assert "0.90 (95 %" in text
+    assert "0.90 (0.70 to 1.00)" in text
 
 
 def test_a_failing_cloud_is_told_first_and_last(compared, answer):
@@ -70,11 +71,12 @@ def test_a_failing_cloud_is_told_first_and_last(compared, answer):
 
 
 def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
-    right = {arm.name: "0" * 10 for arm in calibration.ARMS} | {"large": "1" * 10, "kl 0.2/64": "1" * 10}
-    lines = drawn(tables.calibration(compared(right, calibration.ARMS, split="calibration")), width=120).splitlines()
+    right = {arm.name: "0" * 120 for arm in calibration.ARMS} | dict.fromkeys(("large", "kl 0.2/64"), "1" * 120)
+    lines = drawn(tables.calibration(compared(right, calibration.ARMS, split="calibration")), width=80).splitlines()
+    assert "…" not in "".join(lines), "80 columns are enough"
     for arm in calibration.ARMS:
-        assert sum(line.startswith(f"│ {arm.name} ") for line in lines) == 1
-    assert [line.split("│")[1].strip() for line in lines if "chosen" in line] == ["kl 0.2/64", "doubt 0.3"]
+        assert sum(line.strip().startswith(f"{arm.name} ") for line in lines) == 1
+    assert [re.split("  +", line.strip())[0] for line in lines if "chosen" in line] == ["kl 0.2/64", "doubt 0.3"]
     assert "THE DEMONSTRATION HAS OTHERS" in " ".join(lines)
 
 

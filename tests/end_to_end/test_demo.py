@@ -106,7 +106,7 @@ def test_the_pages_answers_are_the_ones_that_were_graded(made):
 
     text = (made[1] / "page.html").read_text()
     for name in ("kl", "doubt"):
-        (block,) = re.findall(rf"<details><summary>{name}</summary>(.*?)</details>", text, re.DOTALL)
+        (block,) = re.findall(rf"<details><summary>{name}: \d+ of 10 right</summary>(.*?)</details>", text, re.DOTALL)
         found = re.findall(r'<b>(.*?)</b><span class="faint">(\w+)</span><p class="text">(.*?)</p>', block, re.DOTALL)
         verdicts = []
         for problem, (question, verdict, marked) in zip(balanced(10, "test", 3), found, strict=True):
