@@ -59,7 +59,8 @@ class Wire:
             base_url=base,
             headers={"authorization": f"Bearer {self._key}"} if self._key else {},
             timeout=httpx.Timeout(deadlines.read, connect=deadlines.connect),
-            trust_env=through_proxies,
+            # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
+            transport=None if through_proxies else httpx.AsyncHTTPTransport(),
         )
         # What messages call the endpoint: without the user name and password a URL may hold.
         self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import httpx
 import numpy as np
 
 from hybrid.assemble import bundled_server
@@ -44,13 +44,13 @@ class Traffic:
     sent: int = 0
     received: int = 0
 
-    def watch(self, client: httpx.AsyncClient) -> None:
+    def watch(self, client: Any) -> None:
         """Count from here on."""
 
-        async def request(request: httpx.Request) -> None:
+        async def request(request: Any) -> None:
             self.sent += len(request.content)
 
-        async def response(response: httpx.Response) -> None:
+        async def response(response: Any) -> None:
             self.received += int(response.headers.get("content-length", 0))
 
         client.event_hooks = {"request": [request], "response": [response]}
