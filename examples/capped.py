@@ -10,6 +10,7 @@ sure of costs nothing.
 from __future__ import annotations
 
 import hybrid
+from hybrid.spend import as_usd
 
 PRICE = "1/0.1/4"  # USD per million prompt, cached prompt and completion tokens
 CAP = "0.00015"  # USD for all questions together
@@ -29,14 +30,10 @@ def main() -> None:
             answer = client.generate(question)
             spent += answer.bill.nanousd or 0
             print(f"{question}\n  {answer.text}")
-            print(f"  paid {usd(answer.bill.nanousd)}; the cloud alone: {usd(answer.bill.cloud_only_nanousd)}")
+            print(f"  paid {answer.bill}")
             if answer.degraded:
                 print(f"  degraded: {answer.degraded}")
-    print(f"spent {usd(spent)} of {CAP} USD")
-
-
-def usd(nanousd: int | None) -> str:
-    return "unknown" if nanousd is None else f"{nanousd / 1e9:.7f} USD"
+    print(f"spent {as_usd(spent)} of {CAP} USD")
 
 
 if __name__ == "__main__":

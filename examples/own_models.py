@@ -43,9 +43,8 @@ def main() -> None:
         sys.exit(f"These two models cannot work together: {error}.")
     except CloudRefusal as error:
         sys.exit(f"The endpoint refuses: {error}.")
-    paid = "unknown, no price was stated" if answer.bill.nanousd is None else f"{answer.bill.nanousd / 1e9:.7f} USD"
     print(f"{QUESTION}\n{answer.text}")
-    print(f"{answer.usage.cloud_tokens} of {len(answer.tokens)} tokens by the cloud; cost: {paid}")
+    print(f"{answer.usage.cloud_tokens} of {len(answer.tokens)} tokens by the cloud; {answer.bill}")
     if answer.degraded:
         print(f"degraded, the local model went on alone: {answer.degraded}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hybrid
 from hybrid.run import Asked, Degraded, Finished, Settled, Shown, Token
+from hybrid.spend import as_usd
 
 QUESTION = "Tom has 53 apples, buys 38 more and gives away 17. How many apples are left?"
 
@@ -22,28 +23,23 @@ def main() -> None:
             match event:
                 case Asked():
                     what = f"{event.kind} {event.num_tokens} tokens from {event.position}"
-                    print(f"  > request {event.request_id[:8]}: {what}, at most {usd(event.reserved_nanousd)}")
+                    print(f"  > {what}, at most {as_usd(event.reserved_nanousd)}")
                 case Settled():
-                    print(f"  < request {event.request_id[:8]}: {usd(event.nanousd)} after {event.ms:.0f} ms")
+                    print(f"  < {event.kind}: {as_usd(event.nanousd)} after {event.ms:.0f} ms")
                 case Shown(position, token):
                     print(f"{position:3} {token.text!r:12} {token.source:6} {token.how:10} {reason(token)}")
                 case Degraded(why):
                     print(f"  ! the local model goes on alone: {why}")
                 case Finished(answer):
                     print(answer.text)
-                    usage, bill = answer.usage, answer.bill
+                    usage = answer.usage
                     print(f"{usage.cloud_tokens} of {len(answer.tokens)} tokens by the cloud", end=", ")
-                    print(f"{usage.cloud_requests} requests for {usd(bill.nanousd)}", end=" ")
-                    print(f"(the cloud alone: {usd(bill.cloud_only_nanousd)})")
+                    print(f"{usage.cloud_requests} requests, {answer.bill}")
 
 
 def reason(token: Token) -> str:
     measured = f"KL {token.kl.lower:.5f} to {token.kl.upper:.5f}" if token.kl else "KL not measured"
     return f"{measured}; the cloud took the pen: {token.why}" if token.why else measured
-
-
-def usd(nanousd: int | None) -> str:
-    return "unknown" if nanousd is None else f"{nanousd / 1e9:.7f} USD"
 
 
 if __name__ == "__main__":

@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from hybrid import errors
 from hybrid.types import Message, Sampling
 
 if TYPE_CHECKING:
     from hybrid.assemble import Opening, open  # noqa: A004  (the front door's name)
+    from hybrid.run import Answer, AsyncClient, Client, Token
 
-__all__ = ["Message", "Opening", "Sampling", "open"]
+__all__ = ["Answer", "AsyncClient", "Client", "Message", "Opening", "Sampling", "Token", "errors", "open"]
+
+_ROOMS = {"Opening": "assemble", "open": "assemble"} | dict.fromkeys(
+    ("Answer", "AsyncClient", "Client", "Token"), "run"
+)
 
 
 def __getattr__(name: str) -> object:
-    """Load the composition root when it is first needed."""
-    if name in {"Opening", "open"}:
-        from hybrid import assemble  # noqa: PLC0415  (lazy on purpose)
-
-        return getattr(assemble, name)
+    """Load a room when something of it is first needed."""
+    if name in _ROOMS:
+        return getattr(import_module(f"hybrid.{_ROOMS[name]}"), name)
     msg = f"module 'hybrid' has no attribute {name!r}"
     raise AttributeError(msg)

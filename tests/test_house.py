@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +33,16 @@ def test_a_module_imports_from_its_own_room_or_from_lower_floors(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_every_example_in_a_docstring_is_true():
+    shown = [path for path in SOURCES if ">>> " in path.read_text()]
+    assert shown
+    for path in shown:
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        done = doctest.testmod(module, extraglobs={"np": np})
+        assert done.attempted
+        assert not done.failed, path
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,7 @@ def summary(answer: Answer) -> str:
         f"{usage.cloud_requests} request{'' if usage.cloud_requests == 1 else 's'}",
     ]
     if answer.bill.nanousd is not None:
-        alone = (answer.bill.cloud_only_nanousd or 0) / 1e9
-        parts.append(f"{answer.bill.nanousd / 1e9:.6f} USD (cloud alone {alone:.6f})")
+        parts.append(str(answer.bill))
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")
     return f"[{', '.join(parts)}, {answer.timing.total_ms:.0f} ms]"

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, Ids
 
+Kind: TypeAlias = Literal["check", "write"]
+
 
 @dataclass(frozen=True)
 class Started:
@@ -31,7 +33,7 @@ class Asked:
     """A request leaves for the cloud, its worst case reserved."""
 
     request_id: str
-    kind: Literal["check", "write"]
+    kind: Kind
     position: int
     num_tokens: int
     reserved_nanousd: int | None
@@ -42,6 +44,7 @@ class Settled:
     """What a request was charged. ``usage`` None: never known, its reservation stands."""
 
     request_id: str
+    kind: Kind
     usage: CloudUsage | None
     nanousd: int | None
     ms: float

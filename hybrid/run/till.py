@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import Literal
 
 from hybrid.errors import CloudError
 from hybrid.run import events
@@ -31,7 +30,7 @@ class Till:
 
     def leave(
         self,
-        kind: Literal["check", "write"],
+        kind: events.Kind,
         position: int,
         prompt_tokens: int,
         limit: int,
@@ -42,7 +41,7 @@ class Till:
         if isinstance(grant, Denial):
             return grant
         self._record.requests += 1
-        leave = Leave(uuid.uuid4().hex, grant, self._settle)
+        leave = Leave(uuid.uuid4().hex, kind, grant, self._settle)
         num_tokens = grant.limit if num_tokens is None else num_tokens
         reserved = None if self._account.price is None else grant.reservation.nanousd
         self._tell(events.Asked(leave.request_id, kind, position, num_tokens, reserved))
@@ -52,15 +51,18 @@ class Till:
         self._account.settle(leave.grant, usage)
         self._record.charge(usage or leave.worst)
         cost = None if usage is None else self._account.cost(usage)
-        self._tell(events.Settled(leave.request_id, usage, cost, leave.age_ms))
+        self._tell(events.Settled(leave.request_id, leave.kind, usage, cost, leave.age_ms))
 
 
 class Leave:
     """Leave for one request, under one id, for at most ``worst``."""
 
-    def __init__(self, request_id: str, grant: Grant, settle: Callable[[Leave, CloudUsage | None], None]) -> None:
+    def __init__(
+        self, request_id: str, kind: events.Kind, grant: Grant, settle: Callable[[Leave, CloudUsage | None], None]
+    ) -> None:
         """Start its clock."""
         self.request_id = request_id
+        self.kind = kind
         self.grant = grant
         self._settle = settle
         self._began = time.monotonic()

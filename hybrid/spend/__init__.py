@@ -3,7 +3,7 @@
 from hybrid.spend.account import Account, Denial, Grant
 from hybrid.spend.bill import Bill, bill
 from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation
-from hybrid.spend.price import Price, usd_to_nanousd
+from hybrid.spend.price import Price, as_usd, usd_to_nanousd
 
 __all__ = [
     "Account",
@@ -14,6 +14,7 @@ __all__ = [
     "MemoryLedger",
     "Price",
     "Reservation",
+    "as_usd",
     "bill",
     "usd_to_nanousd",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.spend.price import Price
+from hybrid.spend.price import Price, as_usd
 from hybrid.types import CloudUsage
 
 
@@ -14,6 +14,12 @@ class Bill:
 
     nanousd: int | None
     cloud_only_nanousd: int | None
+
+    def __str__(self) -> str:
+        """Say both in USD."""
+        if self.nanousd is None:
+            return "cost unknown: no price was stated"
+        return f"{as_usd(self.nanousd)} (the cloud alone: {as_usd(self.cloud_only_nanousd)})"
 
 
 def bill(price: Price | None, requests: list[CloudUsage], prompt_tokens: int, answer_tokens: int) -> Bill:

@@ -54,6 +54,18 @@ class Price:
         return -(-(prompt_tokens * dearest + limit * self.completion) // MILLION)
 
 
+def as_usd(nanousd: int | None) -> str:
+    """Write an amount exactly, as a user reads it; what is not known is unknown, not zero.
+
+    >>> as_usd(93_000), as_usd(2_000_000_000), as_usd(None)
+    ('0.000093 USD', '2 USD', 'unknown')
+    """
+    if nanousd is None:
+        return "unknown"
+    whole, rest = divmod(nanousd, NANOUSD_PER_USD)
+    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") + " USD"
+
+
 def usd_to_nanousd(text: str) -> int:
     """Read a non-negative amount of USD exactly. Raises UsageError for anything else.
 
