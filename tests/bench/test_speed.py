@@ -79,6 +79,7 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
         weights.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap"])
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""

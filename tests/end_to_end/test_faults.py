@@ -21,6 +21,8 @@ from hybrid.errors import (
 )
 from hybrid.run import Shown
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "Lea buys 7 boxes with 8 pens each and already has 37. How many pens in total?"
 MAX_TOKENS = 48
 READ_TIMEOUT_S = 2.0

@@ -90,6 +90,7 @@ def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(
     assert answer.usage.checks > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("policy", PRESETS)
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, policy, temperature):
