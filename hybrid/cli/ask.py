@@ -30,8 +30,8 @@ Examples:
 
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
-Exit codes: 0 answered (also when only the local model could), 2 usage, 3 local model unusable, 4 endpoint unusable,
-130 interrupted.
+Exit codes: 0 answered (also when only the local model could), 1 output lost, 2 usage, 3 local model unusable, 4
+endpoint unusable, 130 interrupted.
 """
 
 
@@ -52,15 +52,15 @@ def ask(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="KL tolerated before the cloud takes over, in nats (0.5); inf: all.", metavar="T"),
+        typer.Option(help="KL tolerated, in nats (0.5; doubt: 0.02, to hand back); inf: all.", metavar="T"),
     ] = None,
     entropy: Annotated[
-        float | None, typer.Option(help="Local entropy above which doubt asks, in nats (0.5).", metavar="H")
+        float | None, typer.Option(help="Policy doubt: entropy above which it asks, in nats (0.5).", metavar="H")
     ] = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
     ] = None,
-    span: Annotated[int | None, typer.Option(help="Tokens drafted before a question (8; kl: 32).", metavar="K")] = None,
+    span: Annotated[int | None, typer.Option(help="Tokens drafted before a check (8; kl: 32).", metavar="K")] = None,
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,

@@ -36,7 +36,7 @@ Examples:
 
   hybrid demo --calibrate
 
-Exit codes: 0 done, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted.
+Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted.
 """
 
 
@@ -61,11 +61,11 @@ def demo(
     with exit_codes():
         if calibrate and (html or svg):
             raise UsageError("--html and --svg show the demonstration, and --calibrate is none")
-        if html and svg and html.resolve() == svg.resolve():
-            raise UsageError("--html and --svg name the same file")
         for flag, path in (("--html", html), ("--svg", svg)):
             if path:
                 check_writable(flag, path)
+        if html and svg and html.resolve() == svg.resolve():
+            raise UsageError("--html and --svg name the same file")
         if calibrate:
             _calibrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json)
         else:

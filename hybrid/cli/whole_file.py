@@ -30,6 +30,9 @@ def check_writable(flag: str, path: Path) -> None:
     except OSError as error:
         msg = f"{flag} {path}: {error.strerror}"
         raise UsageError(msg) from None
+    except RuntimeError:  # links that lead to each other
+        msg = f"{flag} {path}: a link that leads nowhere"
+        raise UsageError(msg) from None
 
 
 def write_whole(path: Path, text: str) -> None:

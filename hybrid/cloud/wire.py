@@ -209,7 +209,9 @@ async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[by
 
 def _parse(raw: bytes, url: str, shape: type | None = None) -> Mapping[str, Any]:
     if shape is not None:
-        with suppress(msgspec.MsgspecError):  # of another shape, or no JSON: read in full, it will be named
+        with suppress(
+            msgspec.MsgspecError, RecursionError
+        ):  # of another shape, or no JSON: read in full, it will be named
             expected: Mapping[str, Any] = msgspec.json.decode(raw, type=shape)
             return expected
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import llama_cpp as ll
 
 from hybrid.engine.llama import CHUNK, Weights
+from hybrid.errors import EngineError
 from hybrid.types import Ids
 
 
@@ -39,7 +40,7 @@ class BareContext:
             batch.seq_id[i][0] = 0
         if ll.llama_decode(self._ctx, batch) != 0:
             msg = "llama.cpp could not decode"
-            raise RuntimeError(msg)
+            raise EngineError(msg)
         self._length += len(ids)
         return float(ll.llama_get_logits(self._ctx)[0]) if rows else 0.0
 

@@ -217,7 +217,8 @@ class LlamaEngine:
     @property
     def rewinds_freely(self) -> bool:
         """Not where layers are recurrent: their state is read again from the prefix."""
-        return not self._has_snapshots
+        model = self.weights._model
+        return not (ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
 
     def tokenize(self, text: str, *, special: bool = False) -> Ids:
         """Split text into ids."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -24,11 +24,19 @@ class Worker:
     def __init__(self, name: str) -> None:
         """Name the thread, for debuggers."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._begun: Future[None] | None = None
 
     async def do(self, work: Callable[[Cancelled], T]) -> T:
         """Run ``work`` on the thread; it is told through its argument when the caller no longer wants it."""
-        stop = threading.Event()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work, stop.is_set)
+        stop, begun = threading.Event(), self._begun
+        self._begun = None
+
+        def done() -> T:
+            if begun is not None:
+                begun.result()  # it was in line before us, so it has ended
+            return work(stop.is_set)
+
+        future = asyncio.get_running_loop().run_in_executor(self._pool, done)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -42,8 +50,8 @@ class Worker:
             raise
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Put work in line and do not wait for it; what comes after waits."""
-        self._pool.submit(work)
+        """Put work in line and do not wait for it; what comes after waits, and raises what it raised."""
+        self._begun = self._pool.submit(work)
 
     def close(self) -> None:
         """Wait for what runs and end the thread."""

@@ -93,9 +93,13 @@ class Dense:
         outside = 1.0 - float(self.probs_of(ids).sum())
         if outside > SMALL_MASS:
             return outside
-        probs = self.probs
-        probs[ids] = 0.0
-        return float(probs.sum())
+        rest = self.logits.copy()
+        rest[ids] = -np.inf
+        top = rest.max()
+        if top == -np.inf:
+            return 0.0
+        np.exp(np.subtract(rest, top, out=rest), out=rest)  # beside the largest of them, so that nothing is too small
+        return float(rest.sum(dtype=np.float64)) * float(np.exp(float(top) - self.log_total))
 
     @property
     def num_tokens(self) -> int:

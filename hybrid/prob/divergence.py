@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from hybrid.types import Divergence
 
 # Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
 ROUNDING = 1e-6
+# What is left after subtracting more than 99 % is not taken for a sum.
+MOST_OF = 0.01
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class _Split:
     tail: float
     cap: float
 
+    @cached_property
+    def tail_mass(self) -> float:
+        """What the draft gives the tail."""
+        return self.draft.mass_outside(self.shown)
+
     def known_kl(self) -> float:
         """Sum of p ln(p/q) over the shown ids; infinite where the draft has none of a shown token."""
         probs = self.target.probs
@@ -62,11 +70,14 @@ class _Split:
         """
         scores = self.draft.logits.copy()
         scores[self.shown] = -np.inf
-        yield float(np.exp(float(scores.max()) - self.draft.log_total)), self.draft.mass_outside(self.shown)
+        yield float(np.exp(float(scores.max()) - self.draft.log_total)), self.tail_mass
         head = largest(scores, _fill(self)[0] + 1)
         head = head[scores[head] > -np.inf]  # neither what is shown nor what the draft excludes
         ascending = self.draft.probs_of(head)[::-1]
-        sums = self.draft.mass_outside(np.concatenate((self.shown, head))) + np.cumsum(ascending)
+        rest = self.tail_mass - float(ascending.sum())
+        if rest < MOST_OF * self.tail_mass:  # the difference would have lost the digits that matter
+            rest = self.draft.mass_outside(np.concatenate((self.shown, head)))
+        sums = rest + np.cumsum(ascending)
         yield from zip(ascending[::-1].tolist()[1:], sums[::-1].tolist()[1:], strict=True)
         yield 0.0, 0.0
 
@@ -95,14 +106,14 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
     split = _split(target, draft)
-    return split.known_kl() + _bucket(split.tail, draft.mass_outside(split.shown))
+    return split.known_kl() + _bucket(split.tail, split.tail_mass)
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
     split = _split(target, draft)
     known = split.known_kl()
-    estimate = known + _bucket(split.tail, draft.mass_outside(split.shown))
+    estimate = known + _bucket(split.tail, split.tail_mass)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate)
     lower = known + _tail_least(split)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
-from hybrid.errors import EngineError
+from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, Toss
 from hybrid.policy.requests import Draft, Drafted, Held
 from hybrid.prob import Dense, warp
@@ -28,6 +28,7 @@ class Drafter:
         self.num_ready = 0
         """Tokens of the last draft that had been decoded ahead."""
         self._coin = coin
+        self._looked = False
         self._needed: int | None = None  # how long a prefix the last draft decoded; what is beyond was decoded ahead
 
     def draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
@@ -35,27 +36,31 @@ class Drafter:
         at, needed = self.prompt + request.at, self._needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
             self._take_back()
-        held = self.cursor.engine.ids
+        held, start = self.cursor.engine.ids, max(len(at), needed or 0)
         self.cursor.forget_rows(before=len(at))
         drafted = self._draft(request, limit, cancelled)
         at += tuple(token.id for token in drafted.span)
         self._needed = len(at) if drafted.after is not None or not drafted.span else len(at) - 1
-        self.num_ready = 0 if needed is None else max(0, num_shared(held, at) - needed)
+        self.num_ready = max(0, num_shared(held, at) - start) if self._looked else 0
+        self._looked = False
         return drafted
 
     def look_ahead(self, request: Draft, limit: int, cancelled: Cancelled) -> None:
         """Decode what ``request`` would need, for nobody yet. What fails here fails again where it counts."""
-        with suppress(Interrupted, EngineError):
+        self._looked = True
+        with suppress(Interrupted, EngineError, ContextOverflow):
             self._draft(request, limit, cancelled)
 
     def rows(self, at: Ids, written: Ids, cancelled: Cancelled) -> list[Dense]:
         """Read along: the local rows that each written token answers to."""
         self._take_back()
+        self.cursor.forget_rows(before=len(self.prompt) + len(at))
         return self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
 
     def rest(self, shown: Ids) -> None:
         """Leave no token in the cache that was not shown."""
         self._take_back()
+        self._looked = False
         self.cursor.stand(num_shared(self.cursor.engine.ids, self.prompt + shown))
 
     def _take_back(self) -> None:

@@ -15,6 +15,7 @@ import psutil
 from hybrid.engine import Cursor
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
+from hybrid.errors import EngineError
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft, ids
@@ -34,7 +35,11 @@ LOOPS = {
 def peak_mib(loop: str, model: Path) -> float:
     """Run a loop in a process of its own and return the largest resident set seen in it, in MiB."""
     command = [sys.executable, "-P", "-m", "hybrid.bench.speed.memory", loop, str(model)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        msg = f"the {loop} loop did not end well in a process of its own: {last}"
+        raise EngineError(msg)
     return float(done.stdout)
 
 

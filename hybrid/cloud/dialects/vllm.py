@@ -59,7 +59,7 @@ def _guarded(read: Callable[P, R]) -> Callable[P, R]:
         except NotADistribution as error:
             msg = f"the endpoint gave {error}"
             raise BadReply(msg) from error
-        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             msg = "the endpoint's reply is not shaped as the protocol says"
             raise BadReply(msg) from error
 
