@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybrid.bench import speed
-from hybrid.bench.speed import check, overlap
+from hybrid.bench.speed import check, engine, overlap
 from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, Shape, write_random_model
 from hybrid.cli import app
@@ -77,6 +77,16 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
         bare.close()
         engine.close()
         weights.close()
+
+
+def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
+    """The first work takes twice as long as the second: that is what is called two, not a half."""
+    monkeypatch.setattr(engine, "in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))
+    monkeypatch.setattr(engine.memory, "peak_mib", lambda loop, _: {"bare": 100.0}.get(loop, 130.0))
+    figures = {figure.name: figure.value.median for figure in engine.run(tiny, lambda _: None, 2).figures}
+    assert figures["drafting step over bare llama_decode"] == 2.0
+    assert figures["create_completion with log-probabilities over a drafting step"] == 2.0
+    assert figures["peak memory above the bare loop, spans of 8"] == 30.0
 
 
 @pytest.mark.slow

@@ -136,6 +136,14 @@ def test_the_appended_token_of_a_generated_row_does_not_lower_the_cap():
     assert row.cap == pytest.approx(math.exp(-2.5))
 
 
+@pytest.mark.parametrize("field", ["usage", "something_else"])
+def test_a_reply_that_nests_without_end_is_refused_like_any_other(field):
+    """Parsers give up by running out of stack, each with an exception of its own."""
+    deep = b'{"choices": [], "%s": %s1%s}' % (field.encode(), b"[" * 100_000, b"]" * 100_000)
+    with pytest.raises(BadReply):
+        vllm.read_scores(SCORE, _parse(deep, "http://here", vllm.ScoreReply))
+
+
 def test_the_rows_of_the_prefix_are_not_parsed():
     """After 8,000 tokens they are 12 MB, and parsing them costs a third of a second."""
     assert all(isinstance(row, Raw) for row in over_the_wire(REPLY)["choices"][0]["prompt_logprobs"])

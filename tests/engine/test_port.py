@@ -101,6 +101,19 @@ def test_llama_cpp_forgets_in_three_ways(opened):
 
 
 @pytest.mark.parametrize("kind", ENGINES)
+def test_what_rewinds_freely_gives_back_the_very_numbers_that_were_there(opened, kind):
+    """Nobody reads ahead of a model that would read its prefix again: it costs more, and other sums come out."""
+    with opened(kind) as engine:
+        assert engine.rewinds_freely == (kind not in {"recurrent", "hybrid"})
+        if engine.rewinds_freely:
+            engine.extend(text(30), 1)
+            before = engine.extend((3,), 1)
+            engine.extend((4,), 1)
+            engine.rewind(30)
+            assert (engine.extend((3,), 1) == before).all()
+
+
+@pytest.mark.parametrize("kind", ENGINES)
 def test_rows_of_one_decode_equal_one_by_one_decoding(opened, agree, kind):
     ids = text(20)
     with opened(kind) as at_once, opened(kind) as one_by_one:

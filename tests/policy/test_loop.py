@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -298,6 +299,16 @@ def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
     _, log = toys.play(policy, small, large, None, 1 + 2 + 4 + 8, k=5, end=-1)
     limits = [request.limit for request in log if isinstance(request, Write)]
     assert limits == [2, 1, 4, 3, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_reason_stands_at_the_first_token_of_its_handoff_only(toys):
+    """The block after a recovered token has no reason of its own: it would read as if each token had been rejected."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    shown, _ = toys.play(preset("kl", Choices(span=3, threshold=0.1)), small, large, None, 40, k=5, end=-1)
+    assert any(held.how == "recovered" for held in shown)
+    for before, held in itertools.pairwise(shown):
+        assert (held.why is not None) == (held.how == "recovered") or before.how not in {"recovered", "written"}
+        assert not (held.how == "written" and before.how in {"recovered", "written"} and held.why)
 
 
 def test_never_gate_asks_nothing(toys):

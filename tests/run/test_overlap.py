@@ -61,6 +61,7 @@ def answer(picky_house, run):
         answer = next(event.answer for event in events if isinstance(event, Finished))
         asked = [(e.kind, e.position, e.num_tokens, e.reserved_nanousd) for e in events if isinstance(e, Asked)]
         drafts = [event for event in events if isinstance(event, Drafted)]
+        assert all(0 <= draft.num_ready <= len(draft.ids) for draft in drafts)
         told = (answer.text, answer.tokens, answer.usage, answer.bill, answer.handoffs, answer.degraded)
         return (*told, asked, [(d.position, d.ids) for d in drafts]), sum(d.num_ready for d in drafts), h
 
@@ -136,6 +137,23 @@ def test_rows_are_let_go_of_once_they_are_behind(picky_house, run):
     h = picky_house(99)
     run(gather(h.client, policy="kl", span=2, threshold=float("inf"), max_tokens=MAX_TOKENS))
     assert len(h.client._cursor._rows) <= 2 * (2 + 1) + 1
+
+
+def test_rows_are_let_go_of_while_the_cloud_writes(picky_house, run):
+    """Read along, a long hand-off brings a row for every token."""
+    h = picky_house(99)
+    events = run(gather(h.client, policy="doubt", entropy=0, threshold=0, max_tokens=MAX_TOKENS))
+    assert events[-1].answer.usage.cloud_tokens == len(events[-1].answer.tokens) >= 6
+    assert len(h.client._cursor._rows) <= 1
+
+
+def test_nothing_is_ready_where_nothing_was_decoded_ahead(house, run):
+    """Not even where an earlier answer to the same question left its tokens in the cache."""
+    h = house()
+    for choices in ({"policy": "local"}, {"policy": "kl", "overlap": False, "threshold": float("inf")}):
+        for _ in range(2):
+            events = run(gather(h.client, max_tokens=MAX_TOKENS, **choices))
+            assert all(event.num_ready == 0 for event in events if isinstance(event, Drafted))
 
 
 def test_nothing_is_decoded_ahead_of_an_answer_that_has_no_more_room(picky_house, run):
