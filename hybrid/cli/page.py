@@ -14,7 +14,7 @@ from hybrid.bench.arms import SMALL
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
 from hybrid.cli import report
-from hybrid.cli.show import VISIBLE
+from hybrid.cli.show import VISIBLE, provenance
 from hybrid.run.answer import Answer
 
 # Teal and reddish purple stay apart in every common kind of colour blindness (Okabe and Ito 2008); here darkened for
@@ -136,7 +136,7 @@ def _answer(comparison: Comparison, name: str, number: int, heading: str) -> str
 def _tokens(answer: Answer) -> str:
     reasons = report.reasons(answer)
     return "".join(
-        f'<span class="{report.provenance(token)}" title="{_text(report.hover(token, reasons.get(position)))}">'
+        f'<span class="{provenance(token)}" title="{_text(report.hover(token, reasons.get(position)))}">'
         f"{_text(token.text)}</span>"
         for position, token in enumerate(answer.tokens)
     )

@@ -26,11 +26,6 @@ COLUMNS = ("", "correct", "by the\ncloud", "requests", "bill in\nUSD", "of the l
 UNDEFINED = "-"
 
 
-def provenance(token: Token) -> str:
-    """Return the key of ``LEGEND`` that a token belongs to."""
-    return "cloud" if token.source == "cloud" else "checked" if token.how == "accepted" else "local"
-
-
 def row(comparison: Comparison, name: str) -> tuple[str, ...]:
     """Return an arm's figures, one for each of ``COLUMNS``."""
     trial, ratio = comparison.trials[name], comparison.bill_ratio(name)
@@ -91,7 +86,10 @@ def notes(comparison: Comparison) -> list[str]:
 def about_settings() -> str:
     """Say what the demonstration's arms were set to, and why."""
     arms = "; ".join(f"{arm.name}: {settings(arm)}" for arm in HYBRIDS)
-    return f"Settings: {arms}. Chosen on the calibration split, by hybrid demo --calibrate."
+    return (
+        f"Settings: {arms}. Chosen on the calibration split, among those of hybrid demo --calibrate; "
+        "doubt's threshold is the policy's own."
+    )
 
 
 def settings(arm: Arm) -> str:

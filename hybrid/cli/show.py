@@ -10,7 +10,8 @@ from rich.text import Text
 from hybrid.run.answer import Answer, Token
 from hybrid.run.events import Degraded, Event, Finished, Shown
 
-CHECKED_STYLE, CLOUD_STYLE = "green", "bold magenta"
+# By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
+STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
 
 # A model's text may hold control sequences; on a terminal they are shown, not obeyed.
 VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | dict.fromkeys(
@@ -55,8 +56,12 @@ class Screen:
 
 def styled(token: Token) -> Text:
     """Return a token as it looks on a terminal."""
-    style = CLOUD_STYLE if token.source == "cloud" else CHECKED_STYLE if token.how == "accepted" else ""
-    return Text(token.text.translate(VISIBLE), style)
+    return Text(token.text.translate(VISIBLE), STYLES[provenance(token)])
+
+
+def provenance(token: Token) -> str:
+    """Return the key of ``STYLES`` that a token belongs to."""
+    return "cloud" if token.source == "cloud" else "checked" if token.how == "accepted" else "local"
 
 
 def summary(answer: Answer) -> str:

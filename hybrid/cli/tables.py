@@ -18,12 +18,11 @@ from hybrid.bench.calibration import chosen
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
 from hybrid.cli import report
-from hybrid.cli.show import CHECKED_STYLE, CLOUD_STYLE, styled
+from hybrid.cli.show import STYLES, styled
 from hybrid.run.answer import Answer
 
 # Wide enough for the table, narrow enough for a README.
 PICTURE_WIDTH = 100
-LEGEND_STYLES = {"checked": CHECKED_STYLE, "local": "", "cloud": CLOUD_STYLE}
 # Green and magenta are those of the page's dark mode (``page.py``), which colour-blind people tell apart; the rest of a
 # terminal's eight is hardly used.
 BLACK, GREEN, MAGENTA, WHITE = (21, 21, 24), (79, 207, 164), (244, 144, 203), (236, 236, 241)
@@ -107,7 +106,7 @@ def _paragraph(said: str) -> Text:
 def _legend(*, colours: bool) -> Text:
     if not colours:
         return Text(f"{OPEN}{report.LEGEND['cloud']}{CLOSE}, all else here\n")
-    parts = [Text(report.LEGEND[key], style) for key, style in LEGEND_STYLES.items()]
+    parts = [Text(report.LEGEND[key], style) for key, style in STYLES.items()]
     return Text(" / ").join(parts).append("\n")
 
 

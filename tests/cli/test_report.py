@@ -9,6 +9,7 @@ import pytest
 from hybrid.bench import calibration
 from hybrid.bench.demo import ARMS, DOUBT, KL
 from hybrid.cli import report
+from hybrid.cli.show import provenance
 from hybrid.run.answer import Token
 from hybrid.types import Divergence
 
@@ -108,7 +109,7 @@ def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
     ],
 )
 def test_who_wrote_a_token_is_one_of_the_legends_three(token, key):
-    assert report.provenance(token) == key
+    assert provenance(token) == key
     assert key in report.LEGEND
 
 

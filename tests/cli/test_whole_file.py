@@ -81,3 +81,10 @@ def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
 def test_text_that_utf_8_cannot_hold_is_written_with_replacements(tmp_path):
     write_whole(tmp_path / "page", "a\udc80b")
     assert (tmp_path / "page").read_text() == "a?b"
+
+
+def test_links_that_lead_to_each_other_are_told_with_their_flag(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(UsageError, match=r"^--html .*: "):
+        check_writable("--html", tmp_path / "a")

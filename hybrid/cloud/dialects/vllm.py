@@ -3,8 +3,8 @@
 Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` and ``vllm/logprobs.py``. What bites:
 
 - ``prompt_logprobs`` gives every position of the prompt its top k *and* the actual token (``rank`` above k when it is
-  not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along: 12 MB
-  after 8,000 tokens. They are left unread (``ScoreReply``).
+  not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along
+  (12 MB after 8,000 tokens from ``server_stub``). They are left unread (``ScoreReply``).
 - The row after the prompt is the generated token's ``logprobs.top_logprobs``; with ``return_tokens_as_token_ids`` its
   keys are ``token_id:N``, otherwise two ids with one text would collapse. It holds up to k + 1 entries.
 - -inf comes as -9999: not a probability but "not listed".
