@@ -99,6 +99,8 @@ ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
 
 def _text(prompt: str) -> str:
     """Return the question. Raises UsageError where there is none, or none that is text."""
+    if prompt == "-" and sys.stdin is None:
+        raise UsageError("standard input is closed")
     try:
         raw = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
         text = raw.decode("utf-8")

@@ -90,7 +90,7 @@ def _demonstrate(
         else:
             console = Console(highlight=False)
             colours = console.color_system is not None and not console.no_color
-            console.print(tables.demonstration(comparison, colours=colours))
+            console.print(tables.demonstration(comparison, colours=colours), crop=False)
     finally:  # also where whoever read standard output has left
         if html:
             write_whole(html, page.page(comparison))

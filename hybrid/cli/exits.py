@@ -23,6 +23,9 @@ EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_INTERRUPTED = 1, 2, 3, 4,
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Run a command's body; turn what it raises on purpose, an interruption and a failing output into an exit."""
+    if sys.stdout is None:  # closed by whoever started us; an answer is not paid for to be lost
+        typer.echo("hybrid: standard output is closed", err=True)
+        raise typer.Exit(EXIT_OUTPUT)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another one
     try:

@@ -23,6 +23,8 @@ from hybrid.run.answer import Answer
 
 # Wide enough for the table, narrow enough for a README.
 PICTURE_WIDTH = 100
+# Figures are never shortened: a narrower terminal breaks the lines of the table instead.
+TABLE_WIDTH = 66
 # Green and magenta are those of the page's dark mode (``page.py``), which colour-blind people tell apart; the rest of a
 # terminal's eight is hardly used.
 BLACK, GREEN, MAGENTA, WHITE = (21, 21, 24), (79, 207, 164), (244, 144, 203), (236, 236, 241)
@@ -38,6 +40,7 @@ _FETCHED = re.compile(r"@font-face\s*\{.*?\}|<!--.*?-->", re.DOTALL)
 def demonstration(comparison: Comparison, *, colours: bool) -> Group:
     """Lay out the demonstration. Without colours the cloud's words stand in brackets."""
     table = _table(report.COLUMNS)
+    table.width = TABLE_WIDTH
     for name in comparison.trials:
         table.add_row(*report.row(comparison, name))
     scores = Table.grid(padding=(0, 2))

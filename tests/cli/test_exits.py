@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -65,3 +68,25 @@ def test_a_terminal_that_cannot_show_a_character_shows_another_one(monkeypatch, 
 def test_a_mistake_of_ours_is_not_hidden():
     with pytest.raises(ZeroDivisionError), exit_codes():
         1 / 0  # noqa: B018  (it raises)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("hybrid ask hello >&-", 1, "standard output is closed"),
+        ("hybrid demo >&-", 1, "standard output is closed"),
+        ("hybrid ask - <&-", 2, "standard input is closed"),
+    ],
+)
+def test_a_closed_stream_is_told_before_anything_is_asked(command, code, said):
+    """An answer that nobody can read is not paid for."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PATH": path},
+    )
+    assert (done.returncode, done.stderr) == (code, f"hybrid: {said}\n")

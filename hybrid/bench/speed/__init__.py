@@ -18,7 +18,7 @@ def run(benchmark: str, folder: Path, tell: Callable[[str], None], repetitions: 
     num = repetitions or REPETITIONS[benchmark]
     if benchmark == "kl":
         return kl.run(tell, num)
-    tell("the random model is written")
+    tell("the random model is written, or used again where it is kept")
     model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
     return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)
 
