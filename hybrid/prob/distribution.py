@@ -47,15 +47,18 @@ class Dense:
 
     @classmethod
     def from_logits(cls, logits: NDArray[np.floating]) -> Dense:
-        """Take raw scores of shape (V,) and find what they sum to, and the entropy on the way."""
-        top, total, moment = float(logits.max()), 0.0, 0.0
+        """Take raw scores of shape (V,) and find what they sum to, and the entropy on the way.
+
+        Each ``exp`` is taken in the scores' own precision (float32: good to 1e-7, as they are) and summed in float64.
+        """
+        top, total, moment = logits.max(), 0.0, 0.0
         for start in range(0, logits.size, CHUNK):
-            shifted = np.subtract(logits[start : start + CHUNK], top, dtype=np.float64)
+            shifted = logits[start : start + CHUNK] - top
             np.maximum(shifted, CENSORED, out=shifted)  # exp(-1000) is 0, and 0 * inf no number
             weights = np.exp(shifted)
-            total += float(weights.sum())
+            total += float(weights.sum(dtype=np.float64))
             moment += float(weights @ shifted)
-        dense = cls(logits, top + float(np.log(total)))
+        dense = cls(logits, float(top) + float(np.log(total)))
         vars(dense)["_entropy"] = float(np.log(total)) - moment / total  # where cached_property would keep it
         return dense
 

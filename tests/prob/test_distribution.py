@@ -33,15 +33,15 @@ def test_logits_become_probabilities_and_a_common_shift_changes_nothing(logits, 
     assert shifted.probs == pytest.approx(law.probs, abs=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_logits_are_neither_changed_in_place_nor_summed_in_single_precision(dtype):
+@pytest.mark.parametrize(("dtype", "slack"), [(np.float32, 1e-8), (np.float64, 1e-12)])
+def test_logits_are_neither_changed_in_place_nor_summed_in_single_precision(dtype, slack):
     """An engine hands out a view of its own buffer; and a float32 sum over 100000 tokens is off by more than 1e-7."""
     logits = np.linspace(-3, 3, 100_000, dtype=dtype)
     before = logits.copy()
     law = Dense.from_logits(logits)
     assert (logits == before).all()
     assert law.logprobs.dtype == np.float64
-    assert abs(math.fsum(law.probs) - 1) < 1e-12
+    assert abs(math.fsum(law.probs) - 1) < slack
 
 
 @given(laws())
