@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,16 @@ def test_a_module_imports_from_its_own_room_or_from_lower_floors(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_everything_the_front_door_names_is_there_and_loading_it_loads_no_model_library():
+    import hybrid
+
+    assert all(getattr(hybrid, name) is not None for name in hybrid.__all__)
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = hybrid.nothing
+    command = "import sys, hybrid; sys.exit(any(name in sys.modules for name in ('llama_cpp', 'httpx')))"
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
 
 
 def test_every_example_in_a_docstring_is_true():

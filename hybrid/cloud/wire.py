@@ -209,9 +209,8 @@ async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[by
 
 def _parse(raw: bytes, url: str, shape: type | None = None) -> Mapping[str, Any]:
     if shape is not None:
-        with suppress(
-            msgspec.MsgspecError, RecursionError
-        ):  # of another shape, or no JSON: read in full, it will be named
+        # What is of another shape, or no JSON, is read in full, and then named.
+        with suppress(msgspec.MsgspecError, RecursionError):
             expected: Mapping[str, Any] = msgspec.json.decode(raw, type=shape)
             return expected
     try:

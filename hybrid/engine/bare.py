@@ -27,6 +27,9 @@ class BareContext:
         params.n_threads = params.n_threads_batch = threads
         params.no_perf = True
         self._ctx = ll.llama_init_from_model(weights._model, params)
+        if not self._ctx:
+            msg = f"llama.cpp cannot open a bare context of {num_context} tokens over {weights.path}"
+            raise EngineError(msg)
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(num_context, 0, 1)
         self._length = 0

@@ -47,8 +47,9 @@ class Cursor:
 
     def rows(self, at: Ids, num_rows: int, cancelled: Cancelled = never) -> list[Dense]:
         """Return the distributions after each of the last ``num_rows`` prefixes of ``at``, ``at`` itself included."""
-        self.stand(min(num_shared(self.engine.ids, at), len(at) - num_rows))
-        logits = self.engine.extend(at[len(self.engine.ids) :], num_rows, cancelled)
+        start = min(num_shared(self.engine.ids, at), len(at) - num_rows)
+        self.stand(start)
+        logits = self.engine.extend(at[start:], num_rows, cancelled)
         rows = [Dense.from_logits(scores) for scores in logits]
         self._rows[len(at)] = (at, rows[-1])
         return rows

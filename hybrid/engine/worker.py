@@ -31,12 +31,12 @@ class Worker:
         stop, begun = threading.Event(), self._begun
         self._begun = None
 
-        def done() -> T:
+        def in_turn() -> T:
             if begun is not None:
                 begun.result()  # it was in line before us, so it has ended
             return work(stop.is_set)
 
-        future = asyncio.get_running_loop().run_in_executor(self._pool, done)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, in_turn)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

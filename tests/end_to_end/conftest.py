@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +50,27 @@ def own_stub(bundled, start_server):
     yield start
     for server in started:
         server.process.kill()
+
+
+@pytest.fixture
+def on_a_terminal(bundled):
+    """Run a command on a terminal of its own, in colour, and return what it showed there."""
+
+    def run(command: list[str], columns: str) -> bytes:
+        leader, follower = pty.openpty()
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": columns}
+        environment.pop("NO_COLOR", None)
+        process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
+        os.close(follower)
+        seen = b""
+        with contextlib.suppress(OSError):  # what Linux says once the other end is closed
+            while part := os.read(leader, 4096):
+                seen += part
+        os.close(leader)
+        assert process.wait(30) == 0
+        return seen
+
+    return run
 
 
 @dataclass

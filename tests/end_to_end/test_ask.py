@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -287,25 +286,8 @@ def test_however_the_client_ends_its_server_ends_too(bundled, cleanup, how):
         time.sleep(0.05)
 
 
-def test_a_terminal_shows_who_wrote_each_token(bundled):
-    leader, follower = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
-    environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(
-        [*COMMAND, QUESTION, "--threshold", "0.001"], stdout=follower, stderr=follower, env=environment
-    )
-    os.close(follower)
-    seen = b""
-    while True:
-        try:
-            part = os.read(leader, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        seen += part
-    os.close(leader)
-    assert process.wait(30) == 0
+def test_a_terminal_shows_who_wrote_each_token(on_a_terminal):
+    seen = on_a_terminal([*COMMAND, QUESTION, "--threshold", "0.001"], "200")
     assert b"\x1b[" in seen
     assert b"by the cloud" in seen
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import os
-import pty
 import re
 import shlex
 import signal
@@ -142,23 +141,8 @@ def test_where_no_colour_can_be_the_text_says_who_wrote_what(invoke):
     assert "has answered" not in done.stdout
 
 
-def test_a_terminal_sees_progress_and_colours(bundled):
-    leader, follower = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    environment.pop("NO_COLOR", None)
-    process = subprocess.Popen([*COMMAND, "--tasks", "5"], stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    seen = b""
-    while True:
-        try:
-            part = os.read(leader, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        seen += part
-    os.close(leader)
-    assert process.wait(30) == 0
+def test_a_terminal_sees_progress_and_colours(on_a_terminal):
+    seen = on_a_terminal([*COMMAND, "--tasks", "5"], "100")
     assert b"(2 of 4)" in seen
     assert b"\x1b[1;35m" in seen
     assert b"has answered" not in seen

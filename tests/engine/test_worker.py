@@ -164,6 +164,28 @@ def test_the_loop_turns_while_work_is_done(in_loop):
     in_loop(dialogue)
 
 
+def test_what_failed_in_line_is_raised_by_what_comes_next_and_only_there(in_loop):
+    """Nobody waits for work that was merely begun; a programming error in it must not vanish."""
+
+    async def dialogue(worker: Worker) -> None:
+        worker.begin(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await worker.do(lambda _: "never")
+        assert await worker.do(lambda _: "next") == "next"
+
+    in_loop(dialogue)
+
+
+def test_work_that_was_begun_is_done_before_what_comes_next(in_loop):
+    async def dialogue(worker: Worker) -> None:
+        order = []
+        worker.begin(lambda: (time.sleep(0.02), order.append("begun"))[1])
+        await worker.do(lambda _: order.append("next"))
+        assert order == ["begun", "next"]
+
+    in_loop(dialogue)
+
+
 def test_closing_waits_for_what_runs():
     ended = threading.Event()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asking import TEXT
 
 import hybrid
 from hybrid.engine import Cursor, ScriptedEngine
@@ -87,3 +88,8 @@ def strict(start_server):
 def no_end(oracle) -> dict[str, float]:
     """A bias that keeps an answer going."""
     return {str(token): -100 for token in oracle.end_ids}
+
+
+@pytest.fixture(scope="session")
+def prompt(oracle) -> list[int]:
+    return oracle.ids(TEXT)

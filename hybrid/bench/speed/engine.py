@@ -70,7 +70,7 @@ def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repe
 
 
 def _weigh(model: Path, tell: Callable[[str], None]) -> Iterator[Figure]:
-    """Compare the peaks of two fresh processes."""
+    """Compare the peaks of fresh processes, one a loop."""
     peaks = {}
     for loop in memory.LOOPS:
         tell(f"peak memory of the {loop} loop")
