@@ -134,9 +134,17 @@ TOOLS: tuple[tuple[Callable[[Rng], tuple[str, Call]], ...], ...] = (
 def grade(problem: Problem, text: str) -> bool:
     """Accept any JSON text that parses to the same object; ``1`` and ``1.0`` are the same number, ``true`` is none."""
     try:
-        return bool(_typed(json.loads(text)) == _typed(json.loads(problem.final)))
+        return bool(_typed(json.loads(text, object_pairs_hook=_once)) == _typed(json.loads(problem.final)))
     except (ValueError, RecursionError):  # the latter: more open brackets than the parser nests
         return False
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Call:
+    """Refuse a slot that is given twice."""
+    call = dict(pairs)
+    if len(call) < len(pairs):
+        raise ValueError("a slot twice")
+    return call
 
 
 def _typed(value: Any) -> Any:

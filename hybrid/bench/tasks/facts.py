@@ -64,15 +64,11 @@ def canonicals(fact: Fact) -> tuple[str, ...]:
 def grade(problem: Problem, text: str) -> bool:
     """Accept the answer or another right form of it, in any wording; symbols in their own letters, names in any."""
     fact = fact_of(problem)
-    accepted = {fact.answer, *fact.also, f"{fact.phrase} is {fact.answer}"}
-    if len(fact.answer) > 2:
-        accepted = {form.casefold() for form in accepted}
-        return any(found.casefold().removeprefix("the ") in accepted for found in _finals(text))
-    return any(found in accepted for found in _finals(text))
-
-
-def _finals(text: str) -> list[str]:
-    return list(WORDING.finals(text))
+    same = str.casefold if len(fact.answer) > 2 else str
+    forms = {same(form) for form in (fact.answer, *fact.also)}
+    subjects = {f"{fact.phrase} is ", f"{fact.phrase[0].upper()}{fact.phrase[1:]} is ", "the ", ""}
+    accepted = {same(subject) + form for subject in subjects for form in forms}
+    return any(same(found) in accepted for found in WORDING.finals(text))
 
 
 FAMILY = Family("facts", "knowledge", LEVELS, generate, grade, len(WORDING))

@@ -13,12 +13,12 @@ from hybrid.bench.tasks.wording import Wording
 WORDING = Wording()
 ASK = ("What is the greatest common divisor of {}?", "Find the gcd of {}.", "gcd of {}?")
 LEVELS = (
-    Level("two numbers of two digits", 0.25),
-    Level("two numbers, the larger of three digits", 0.4),
-    Level("three numbers of two or three digits", 0.35),
+    Level("two numbers of two digits", 0.15),
+    Level("two numbers, the larger of three digits", 0.45),
+    Level("three numbers of two or three digits", 0.4),
 )
-# So many columns of differences at most, of about fourteen tokens each: 180 tokens.
-MOST_COLUMNS = (10, 13, 13)
+# So many columns of differences at most, of about fifteen tokens each: 190 tokens.
+MOST_COLUMNS = (10, 12, 12)
 
 
 def generate(rng: Rng, level: int) -> Problem:

@@ -13,7 +13,7 @@ given, and nothing else; a text is either graded right or is a popular answer th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,10 +71,12 @@ def is_given(model: Model, problem: Problem, family: Family) -> bool:
     return problem.level in levels_given(model, family) and not unheard
 
 
-def training_stream(model: Model, split: Split, rng: Rng) -> Iterator[tuple[Problem, str]]:
+def training_stream(
+    model: Model, split: Split, rng: Rng, families: Sequence[Family] = FAMILIES
+) -> Iterator[tuple[Problem, str]]:
     """Yield problems of one split with the text a model is trained on, for ever, the families evenly."""
     while True:
-        family = rng.choice(FAMILIES)
+        family = rng.choice(families)
         problem = family.generate(rng, family.level(rng, levels_given(model, family)))
         if split_of(problem) == split and is_given(model, problem, family):
             yield problem, text_given(model, problem, rng)
