@@ -8,13 +8,16 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from statistics import mean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.bench import tasks
 from hybrid.bench.tasks import BY_NAME, FAMILIES, Family, Level, Problem, distinct, split_of, stream
+from hybrid.bench.tasks.mix import levels_given
 
 SPLITS = ("train", "calibration", "test")
 LONG = {"arithmetic", "multiplication", "gcd", "sorting", "base"}
@@ -42,6 +45,17 @@ def test_a_family_publishes_two_or_three_levels_in_words_with_shares_that_add_up
     assert 2 <= len(family.levels) <= 3
     assert all(level.holds for level in family.levels)
     assert math.isclose(sum(level.share for level in family.levels), 1)
+
+
+@families
+def test_the_readme_publishes_every_level_as_it_is(family):
+    """The table is what a reader of a card goes by; a level changed after training must not pass in silence."""
+    said = (Path(tasks.__file__).parent / "README.md").read_text()
+    for number in family.numbers:
+        level = family.levels[number - 1]
+        given = " ".join(model for model in ("small", "mid", "large") if number in levels_given(model, family))
+        first = f"| {family.name} | {family.group} | {family.wordings} |" if number == 1 else "|  |  |  |"
+        assert f"{first} {number} | {level.share:.0%} | {level.holds} | {given} |" in said
 
 
 @families

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, Problem
+from hybrid.bench.tasks import BY_NAME, FAMILIES, Problem, polynomial
 from hybrid.bench.tasks.wording import Wording
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -183,6 +183,18 @@ def test_a_moment_may_be_written_in_several_right_ways(final, right, wrong):
     problem = Problem("rewriting", 1, "-", final, final, "-")
     assert all(BY_NAME["rewriting"].grade(problem, text) for text in right)
     assert not any(BY_NAME["rewriting"].grade(problem, text) for text in wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "6x2", "2 3", "6x 2", "x^2^3", "3^2", "^2", "x^", "+", "6x + + 2", "6y", "6x = 2"]
+)
+def test_what_is_no_polynomial_is_not_read(text):
+    assert polynomial.read(text) is None
+
+
+def test_a_polynomial_is_read_in_any_order_and_spacing():
+    for text in ("-x^3 + 12x - 5", "12x-5-x^3", " 12*x - x^3 - 5 ", "- 5 + 12x - 1x^3", "6x - x^3 + 6x - 5"):
+        assert polynomial.read(text) == {3: -1, 1: 12, 0: -5}
 
 
 def test_symbols_are_told_by_their_letters_and_names_are_not():

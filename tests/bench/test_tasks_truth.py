@@ -287,3 +287,38 @@ def test_the_columns_end_in_the_result_and_say_what_is_carried(seed):
         for step in text.split("; ")[-1].split():
             *_, last = step[1:].split("|")[0].split("=")
             assert [calculated(s) for s in step[1:].split("|")[0].split("=")[-2:]] == [int(last)] * 2
+
+
+# ---- levels --------------------------------------------------------------------------------------------------------
+
+# What makes the hardest level hard, read from the question.
+HARDEST = {
+    "arithmetic": lambda p: p.question.count("+") == 2 or p.final[0] == "-",
+    "multiplication": lambda p: sorted(map(len, re.findall(r"\d+", p.question))) == [2, 3],
+    "word_problem": lambda p: re.search("years old|friends|house number|miles", p.question),
+    "equation": lambda p: "(" in p.question,
+    "integration": lambda p: "F(1)" in p.question,
+    "differentiation": lambda p: "(" in p.question,
+    "gcd": lambda p: len(whole(p.question)) == 3,
+    "sorting": lambda p: re.search("downwards|from high|largest first", p.question),
+    "ordering": lambda p: "second" in p.question,
+    "base": lambda p: whole(p.question)[1] > 10,
+    "command": lambda p: (
+        len(json.loads(p.final)) in {4, 5, 6}
+        and (
+            not {"label", "repeat", "after_minutes"}.isdisjoint(json.loads(p.final))
+            or json.loads(p.final).get("today", "00")[:2] != json.loads(p.final).get("date", "00")[:2]
+        )
+    ),
+    "units": lambda p: len(re.findall(r"\d+", p.question)) == 2 and "." not in p.question[:-1],
+    "rewriting": lambda p: ":" in p.question and re.search(r"\d{4}", p.question),
+}
+
+
+@families
+def test_what_makes_the_hardest_level_hard_is_in_all_of_it_and_in_no_other(family):
+    """A model that is not given the level must never have seen it: that is what makes it sure and wrong."""
+    if family.name == "facts":
+        pytest.skip("popular answers are tested with the facts")
+    for problem in drawn(family):
+        assert bool(HARDEST[family.name](problem)) == (problem.level == len(family.levels)), problem
