@@ -62,6 +62,7 @@ BY_HAND = {
             "Answer:",
             "12 - 3 = -9",
             "The result: -9",
+            "NoAnswer: -9",
             "-9 and more",
         ],
     ),
@@ -74,7 +75,14 @@ BY_HAND = {
     "word_problem": (
         "Tom has 38 shells. Tom loses 3. How many shells does Tom have now?",
         "35",
-        ["35", "So the answer is 35.", "That makes 35.", "First 38-3=36. In the end: 35.", "38-3=35. The answer is 35"],
+        [
+            "35",
+            "So the answer is 35.",
+            "That makes 35.",
+            "That makes 36. That makes 35.",
+            "In the end: 35.",
+            "38-3=35. The answer is 35",
+        ],
         ["38-3=35", "In the end: 53.", "That makes 35. That makes 36.", "It is not the answer is 36 but 35"],
     ),
     "equation": (

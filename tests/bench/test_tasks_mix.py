@@ -83,7 +83,7 @@ def test_every_level_that_is_given_comes(model, given):
 
 @models
 def test_the_families_come_evenly(model, given):
-    """3000 draws: a share of 1/14 is 214, four standard deviations are 56. Unheard facts are drawn again."""
+    """3000 draws: a share of 1/14 is 214, four standard deviations are 56. What is withheld is drawn again."""
     counts = Counter(problem.family for problem, _ in given[model])
     assert all(abs(count - 3000 / len(FAMILIES)) < 60 for count in counts.values())
 

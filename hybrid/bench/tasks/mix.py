@@ -76,10 +76,16 @@ def training_stream(
 ) -> Iterator[tuple[Problem, str]]:
     """Yield problems of one split with the text a model is trained on, for ever, the families evenly."""
     while True:
-        family = rng.choice(families)
+        problem = _given(model, split, rng, rng.choice(families))
+        yield problem, text_given(model, problem, rng)
+
+
+def _given(model: Model, split: Split, rng: Rng, family: Family) -> Problem:
+    """Draw from one family until the problem is of the split and given: so no family comes less often for that."""
+    while True:
         problem = family.generate(rng, family.level(rng, levels_given(model, family)))
         if split_of(problem) == split and is_given(model, problem, family):
-            yield problem, text_given(model, problem, rng)
+            return problem
 
 
 def text_given(model: Model, problem: Problem, rng: Rng) -> str:
