@@ -152,7 +152,7 @@ def check_command(p):
     call, said = json.loads(p.final), p.question
     told = dict(call)
     if told["tool"] == "calendar":
-        today = datetime.strptime(re.search(r"oday is (\w+ \d+)\.", said)[1] + " 2023", "%B %d %Y")  # noqa: DTZ007
+        today = datetime.strptime(re.search(r"^Today is (\w+ \d+)\.", said)[1] + " 2023", "%B %d %Y")  # noqa: DTZ007
         days = int(re.search(r"in (\d+) days", said)[1])
         assert (told.pop("today"), told.pop("days")) == (f"{today:%m-%d}", days)
         assert told.pop("date") == f"{today + timedelta(days=days):%m-%d}"

@@ -36,7 +36,7 @@ Call: TypeAlias = dict[str, Any]
 def generate(rng: Rng, level: int) -> Problem:
     """Draw one command with its slots and one of several phrasings; phrasings make twins."""
     question, call = rng.choice(TOOLS[level - 1])(rng)
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and not question.startswith("Today"):
         question = f"Please {question[0].lower()}{question[1:]}"
     answer = json.dumps(call)
     return Problem("command", level, question, answer, answer, f"command: {answer}")
