@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES, Family, Problem, distinct
-from hybrid.bench.tasks.mix import levels_given
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.bench.tasks import Family, Problem
 
 tasks = typer.Typer(
     name="tasks",
@@ -63,11 +64,13 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """List the families and their levels."""
+    from hybrid.bench.tasks import FAMILIES  # noqa: PLC0415  (help and usage errors need no experiments)
+
     with exit_codes():
         if as_json:
             typer.echo(json.dumps({"families": [_family(family) for family in FAMILIES]}))
         else:
-            Console(highlight=False).print(_table())
+            Console(highlight=False).print(_table(FAMILIES))
 
 
 list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
@@ -95,6 +98,8 @@ show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 
 
 def _drawn(name: str, level: int | None, split: SplitName, num: int, seed: int) -> list[Problem]:
+    from hybrid.bench.tasks import BY_NAME, distinct  # noqa: PLC0415
+
     if name not in BY_NAME:
         msg = f"no family {name}: {', '.join(BY_NAME)}"
         raise UsageError(msg)
@@ -109,6 +114,8 @@ def _drawn(name: str, level: int | None, split: SplitName, num: int, seed: int) 
 
 
 def _family(family: Family) -> dict[str, Any]:
+    from hybrid.bench.tasks.mix import MIXES, levels_given  # noqa: PLC0415
+
     return {
         "name": family.name,
         "group": family.group,
@@ -118,11 +125,11 @@ def _family(family: Family) -> dict[str, Any]:
     }
 
 
-def _table() -> Table:
+def _table(families: tuple[Family, ...]) -> Table:
     table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for column in ("family", "group", "level", "share", "what it holds"):
         table.add_column(column, justify="right" if column in {"level", "share"} else "left")
-    for family in FAMILIES:
+    for family in families:
         for number in family.numbers:
             first = (family.name, family.group) if number == 1 else ("", "")
             level = family.levels[number - 1]
