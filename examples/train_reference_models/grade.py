@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=100, help="problems a family")
     args = parser.parse_args()
     total = 0
-    with hybrid.open(local=args.model, policy="local", max_tokens=96) as client:
+    with hybrid.open(local=args.model, policy="local", max_tokens=240) as client:
         for family in FAMILIES:
             problems = distinct(family, "test", args.num, seed=0)
             correct = sum(family.grade(problem, client.generate(problem.question).text) for problem in problems)

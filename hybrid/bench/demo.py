@@ -19,7 +19,7 @@ KL = Arm("kl", "kl", {"threshold": 0.5, "span": 64})
 DOUBT = Arm("doubt", "doubt", {"entropy": 0.3, "threshold": 0.02})
 HYBRIDS = (KL, DOUBT)
 ARMS = (SMALL, *HYBRIDS, LARGE)
-# Twelve of each family: with it the demonstration stays well under a minute on two cores.
+# Four of most families: with it the demonstration stays under a minute on two cores.
 NUM_PROBLEMS = 60
 HOW_CHOSEN = (
     "one problem of each family: the first that the small model alone got wrong and both hybrids right; "

@@ -10,6 +10,7 @@ import typer
 from hybrid.cli.ask import ask
 from hybrid.cli.bench import bench
 from hybrid.cli.demo import demo
+from hybrid.cli.tasks import tasks
 
 app = typer.Typer(
     name="hybrid",
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(ask)
 app.command()(demo)
 app.command()(bench)
+app.add_typer(tasks)
 
 
 def _version(wanted: bool) -> None:

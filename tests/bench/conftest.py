@@ -36,7 +36,7 @@ def answer():
 
 @pytest.fixture
 def compared():
-    """Make a comparison: ``right`` maps an arm's name to its graded problems as a string of 0 and 1."""
+    """Make a comparison of five families: ``right`` maps an arm's name to its graded problems, a string of 0 and 1."""
 
     def make(right, arms=demo.ARMS, answers=None, split="test"):
         count = len(next(iter(right.values())))
@@ -46,7 +46,7 @@ def compared():
             for arm in arms
         }
         problems = tuple(
-            Problem(FAMILIES[number % len(FAMILIES)].name, f"What is {number}?", "", "") for number in range(count)
+            Problem(FAMILIES[number % 5].name, 1, f"What is {number}?", "", "", f"{number}") for number in range(count)
         )
         return Comparison(Plan(count, split, 7), problems, trials)
 

@@ -21,27 +21,27 @@ HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "writt
 
 
 @pytest.mark.parametrize("split", ["test", "calibration"])
-@pytest.mark.parametrize("count", [5, 6, 9, 60, 61, 120])
+@pytest.mark.parametrize("count", [14, 15, 20, 60, 61, 120])
 def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(count, split):
     problems = balanced(count, split, 0)
     assert len(problems) == len({problem.question for problem in problems}) == count
     assert {split_of(problem) for problem in problems} == {split}
     found = Counter(problem.family for problem in problems)
-    assert [found[name] for name in NAMES] == [count // 5 + (number < count % 5) for number in range(5)]
+    assert [found[name] for name in NAMES] == [count // 14 + (number < count % 14) for number in range(14)]
 
 
 def test_the_families_take_turns():
-    assert [problem.family for problem in balanced(12, "calibration", 0)] == [*NAMES, *NAMES, *NAMES[:2]]
+    assert [problem.family for problem in balanced(30, "calibration", 0)] == [*NAMES, *NAMES, *NAMES[:2]]
 
 
 def test_the_seed_draws_the_problems():
     assert balanced(20, "test", 0) == balanced(20, "test", 0) != balanced(20, "test", 1)
 
 
-@pytest.mark.parametrize("count", [-60, 0, 1, 4, MOST_PROBLEMS + 1, 10**12])
+@pytest.mark.parametrize("count", [-60, 0, 1, 13, MOST_PROBLEMS + 1, 10**12])
 def test_fewer_than_one_of_each_family_or_more_than_there_are_is_a_usage_error(count):
     """At once: looking for a million different problems would take hours to fail."""
-    with pytest.raises(UsageError, match=f"{count} tasks: 5, one of each family"):
+    with pytest.raises(UsageError, match=f"{count} tasks: 14, one of each family"):
         balanced(count, "test", 0)
 
 

@@ -69,7 +69,10 @@ def test_the_notes_tell_problems_prices_and_whether_scoring_is_cached(compared, 
     found = compared(CLEAR)
     said = " ".join(report.notes(replace(found, plan=replace(found.plan, scoring_keeps_cache=keeps))))
     assert words in said
-    assert "10 problems of the test split (2 arithmetic, 2 word_problem, 2 sorting, 2 integration, 2 command)" in said
+    assert (
+        "10 problems of the test split (2 arithmetic, 2 multiplication, 2 word_problem, 2 equation, 2 integration)"
+        in said
+    )
     assert "seed 7" in said
     assert "1/0.1/4 USD per million" in said
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "demo"]
 ARMS = ("small", "kl", "doubt", "large")
 LINES = "".join(
-    f"hybrid: {name} has answered 10 problems ({number} of 4)\n" for number, name in enumerate(ARMS, start=1)
+    f"hybrid: {name} has answered 14 problems ({number} of 4)\n" for number, name in enumerate(ARMS, start=1)
 )
 
 
@@ -37,7 +37,7 @@ def demo(*args: str, cwd=None, **env: str) -> subprocess.CompletedProcess:
 def made(bundled, tmp_path_factory):
     """One run on ten problems with everything it can make: the process, and the folder of its files."""
     folder = tmp_path_factory.mktemp("made")
-    done = demo("--json", "--tasks", "10", "--seed", "3", "--html", "page.html", "--svg", "picture.svg", cwd=folder)
+    done = demo("--json", "--tasks", "14", "--seed", "3", "--html", "page.html", "--svg", "picture.svg", cwd=folder)
     assert done.returncode == 0, done.stderr
     return done, folder
 
@@ -69,7 +69,7 @@ def test_standard_output_is_one_json_object_of_the_promised_shape(made):
         "small": "small.gguf",
         "large": "large.gguf",
     }
-    assert (found["tasks"], found["seed"], found["scoring_keeps_cache"]) == (10, 3, False)
+    assert (found["tasks"], found["seed"], found["scoring_keeps_cache"]) == (14, 3, False)
 
 
 def test_the_figures_obey_what_the_arms_are(made):
@@ -77,8 +77,8 @@ def test_the_figures_obey_what_the_arms_are(made):
     found = json.loads(made[0].stdout)
     assert set(found["degraded"].values()) == {0}
     assert (found["requests"]["small"], found["cloud_token_share"]["small"]) == (0, 0.0)
-    assert (found["requests"]["large"], found["cloud_token_share"]["large"]) == (10, 1.0)
-    assert all(0 <= right <= 10 for right in found["correct"].values())
+    assert (found["requests"]["large"], found["cloud_token_share"]["large"]) == (14, 1.0)
+    assert all(0 <= right <= 14 for right in found["correct"].values())
     small, large = found["correct"]["small"], found["correct"]["large"]
     for name in ("kl", "doubt"):
         bill = found["bill"][name]
@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_json_wherever_it_is_run(made, tmp_path):
     """Byte for byte: no times in it, and neither the environment nor the folder has a say."""
     (tmp_path / "hybrid.toml").write_text('policy = "local"\ncap = 0\n')
     proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
-    again = demo("--json", "--tasks", "10", "--seed", "3", cwd=tmp_path, HYBRID_OFFLINE="1", **proxy)
+    again = demo("--json", "--tasks", "14", "--seed", "3", cwd=tmp_path, HYBRID_OFFLINE="1", **proxy)
     assert again.stdout == made[0].stdout
 
 
@@ -105,10 +105,10 @@ def test_the_pages_answers_are_the_ones_that_were_graded(made):
 
     text = (made[1] / "page.html").read_text()
     for name in ("kl", "doubt"):
-        (block,) = re.findall(rf"<details><summary>{name}: \d+ of 10 right</summary>(.*?)</details>", text, re.DOTALL)
+        (block,) = re.findall(rf"<details><summary>{name}: \d+ of 14 right</summary>(.*?)</details>", text, re.DOTALL)
         found = re.findall(r'<b>(.*?)</b><span class="faint">(\w+)</span><p class="text">(.*?)</p>', block, re.DOTALL)
         verdicts = []
-        for problem, (question, verdict, marked) in zip(balanced(10, "test", 3), found, strict=True):
+        for problem, (question, verdict, marked) in zip(balanced(14, "test", 3), found, strict=True):
             tokens = re.findall(r'<span class="\w+" title="[^"]+">(.*?)</span>', marked, re.DOTALL)
             assert html.unescape(question) == problem.question
             assert len(tokens) >= 5
@@ -125,7 +125,7 @@ def test_the_files_are_there_whole_and_nothing_else_is(made):
 
 
 def test_scoring_from_the_prefix_cache_is_said_and_makes_kl_cheaper(made):
-    found = json.loads(demo("--json", "--tasks", "10", "--seed", "3", "--scoring-keeps-cache").stdout)
+    found = json.loads(demo("--json", "--tasks", "14", "--seed", "3", "--scoring-keeps-cache").stdout)
     before = json.loads(made[0].stdout)
     assert found["scoring_keeps_cache"] is True
     assert found["bill"]["kl"]["nanousd"] < before["bill"]["kl"]["nanousd"]
@@ -133,16 +133,16 @@ def test_scoring_from_the_prefix_cache_is_said_and_makes_kl_cheaper(made):
 
 
 def test_where_no_colour_can_be_the_text_says_who_wrote_what(invoke):
-    done = invoke("--tasks", "5")
+    done = invoke("--tasks", "14")
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
-    for words in ("[written by the cloud]", "RPI of kl", "5 of 5", "Prices: 1/0.1/4 USD", "Settings: kl:"):
+    for words in ("[written by the cloud]", "RPI of kl", " of 14", "Prices: 1/0.1/4 USD", "Settings: kl:"):
         assert words in done.stdout
     assert "has answered" not in done.stdout
 
 
 def test_a_terminal_sees_progress_and_colours(on_a_terminal):
-    seen = on_a_terminal([*COMMAND, "--tasks", "5"], "100")
+    seen = on_a_terminal([*COMMAND, "--tasks", "14"], "100")
     assert b"(2 of 4)" in seen
     assert b"\x1b[1;35m" in seen
     assert b"has answered" not in seen
@@ -151,9 +151,9 @@ def test_a_terminal_sees_progress_and_colours(on_a_terminal):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--tasks", "4"], "4 tasks: 5, one of each family, are the fewest"),
+        (["--tasks", "13"], "13 tasks: 14, one of each family, are the fewest"),
         (["--tasks", "-60"], "the fewest"),
-        (["--tasks", "1000000000000"], "5000 the most"),
+        (["--tasks", "1000000000000"], "2100 the most"),
         (["--tasks", "many"], "valid integer"),
         (["--seed", "-1"], "--seed"),
         (["--html", "/no/such/folder/page"], "--html /no/such/folder/page: No such file"),
@@ -185,13 +185,13 @@ def test_a_cloud_that_fails_is_told_loudly(invoke, monkeypatch):
         yield "http://127.0.0.1:9"
 
     monkeypatch.setattr(arms, "bundled_server", nobody)
-    done = invoke("--json", "--tasks", "5")
+    done = invoke("--json", "--tasks", "14")
     found = json.loads(done.stdout)
-    assert found["degraded"]["large"] == 5
-    assert found["degraded"]["kl"] == 5
+    assert found["degraded"]["large"] == 14
+    assert found["degraded"]["kl"] == 14
     assert found["rpi"]["kl"] == {"value": None, "low": None, "high": None}
     assert "THE CLOUD FAILED" in done.stderr
-    assert "THE CLOUD FAILED" in invoke("--tasks", "5").stdout
+    assert "THE CLOUD FAILED" in invoke("--tasks", "14").stdout
 
 
 def test_a_server_that_does_not_start_is_exit_4(invoke, monkeypatch, tmp_path):
@@ -200,13 +200,13 @@ def test_a_server_that_does_not_start_is_exit_4(invoke, monkeypatch, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_text("no model")
     monkeypatch.setattr(arms, "BUNDLED_CLOUD", broken)
-    done = invoke("--tasks", "5")
+    done = invoke("--tasks", "14")
     assert (done.exit_code, done.stdout) == (4, "")
     assert done.stderr == "hybrid: the bundled server did not start\n"
 
 
 def test_a_calibration_sweeps_and_chooses(invoke):
-    found = json.loads(invoke("--calibrate", "--json", "--tasks", "5").stdout)
+    found = json.loads(invoke("--calibrate", "--json", "--tasks", "14").stdout)
     assert [row["policy"] for row in found["arms"]] == ["local", *["kl"] * 9, *["doubt"] * 4, "cloud"]
     assert set(found["chosen"]) == {"kl", "doubt"}
 
@@ -246,7 +246,7 @@ def test_ctrl_c_exits_130_and_leaves_neither_server_nor_file(bundled, tmp_path, 
 
 
 def test_a_reader_that_leaves_costs_neither_the_page_nor_a_traceback(bundled, tmp_path):
-    shell = " ".join(map(shlex.quote, [*COMMAND, "--tasks", "5", "--html", "page.html"]))
+    shell = " ".join(map(shlex.quote, [*COMMAND, "--tasks", "14", "--html", "page.html"]))
     for rest in ("| true", "--json | true", "> /dev/full"):
         done = subprocess.run(
             ["bash", "-c", f"{shell} {rest}"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path

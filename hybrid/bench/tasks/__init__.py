@@ -1,8 +1,21 @@
-"""Generated tasks with exact answers: what the reference models are trained and graded on."""
+"""Generated tasks with exact answers: what the reference models are trained and graded on. See README.md."""
 
-from hybrid.bench.tasks import arithmetic, command, integration, sorting, word_problem
-from hybrid.bench.tasks.problem import Family, Problem, Split, distinct, split_of, stream
+from hybrid.bench.tasks.families import BY_NAME, FAMILIES
+from hybrid.bench.tasks.mix import MIXES, Mix, Model, training_stream
+from hybrid.bench.tasks.problem import Family, Level, Problem, Split, distinct, split_of, stream
 
-FAMILIES = tuple(room.FAMILY for room in (arithmetic, word_problem, sorting, integration, command))
-
-__all__ = ["FAMILIES", "Family", "Problem", "Split", "distinct", "split_of", "stream"]
+__all__ = [
+    "BY_NAME",
+    "FAMILIES",
+    "MIXES",
+    "Family",
+    "Level",
+    "Mix",
+    "Model",
+    "Problem",
+    "Split",
+    "distinct",
+    "split_of",
+    "stream",
+    "training_stream",
+]

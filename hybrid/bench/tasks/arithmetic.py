@@ -1,28 +1,66 @@
-"""Addition and subtraction of two numbers of two or three digits, answered at once (no worked steps)."""
+"""Addition and subtraction of numbers of up to five digits, worked column by column.
+
+A third addend and a negative result are the hardest level: who never saw them adds two of the three, or subtracts the
+wrong way round, without a doubt.
+"""
 
 from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks.problem import Family, Problem, Rng
+from hybrid.bench.tasks import column
+from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.bench.tasks.wording import Wording
+
+WORDING = Wording()
+ASK = ("What is {}?", "Compute {}.", "Calculate {}.", "Work out {}.")
+LEVELS = (
+    Level("two numbers of two or three digits, the result not negative", 0.25),
+    Level("two numbers of four or five digits, the result not negative", 0.4),
+    Level("three addends of three to five digits, or a negative difference of numbers of two to five digits", 0.35),
+)
 
 
-def generate(rng: Rng) -> Problem:
-    """Draw one problem; both numbers have the same number of digits and the result is not negative."""
-    digits = rng.choice((2, 3))
-    first, second = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
-    sign = rng.choice("+-")
-    if sign == "-":
-        first, second = max(first, second), min(first, second)
-    result = first + second if sign == "+" else first - second
-    question = f"What is {first} {sign} {second}?"
-    return Problem("arithmetic", question, f"{first} {sign} {second} = {result}", str(result))
+def generate(rng: Rng, level: int) -> Problem:
+    """Draw one problem; "12 + 34" and "34 + 12" are twins."""
+    low, high = ((2, 3), (4, 5), (3, 5))[level - 1]
+    if level == 3 and rng.random() < 0.5:
+        return _subtraction(rng, level, 2, 5)
+    if level < 3 and rng.random() < 0.5:
+        return _subtraction(rng, level, low, high)
+    numbers = [_number(rng, low, high) for _ in range(3 if level == 3 else 2)]
+    text = " + ".join(map(str, numbers))
+    return _problem(rng, level, text, column.added(numbers), sum(numbers), " + ".join(map(str, sorted(numbers))))
+
+
+def _subtraction(rng: Rng, level: int, low: int, high: int) -> Problem:
+    small, large = sorted((_number(rng, low, high), _number(rng, low, high)))
+    if small == large:
+        large += 1
+    work = column.subtracted(large, small)
+    if level == 3:
+        text, work, result = f"{small} - {large}", f"{small}<{large}; {work}", small - large
+    else:
+        text, work, result = f"{large} - {small}", f"{large}>{small}; {work}", large - small
+    return _problem(rng, level, text, work, result, f"{large} - {small}")
+
+
+def _number(rng: Rng, low: int, high: int) -> int:
+    digits = rng.randint(low, high)
+    return rng.randrange(10 ** (digits - 1), 10**digits)
+
+
+def _problem(rng: Rng, level: int, text: str, work: str, result: int, canonical: str) -> Problem:
+    question = rng.choice(ASK).format(text)
+    worked = WORDING.text(rng, f"{work};", str(result))
+    return Problem("arithmetic", level, question, worked, str(result), f"arithmetic: {canonical}")
 
 
 def grade(problem: Problem, text: str) -> bool:
-    """Accept the number alone or the full equation, with or without a closing full stop."""
-    match = re.fullmatch(r"(?:\d+ [+-] \d+ = )?(\d+)\.?", text.strip())
-    return match is not None and match[1] == problem.final
+    """Accept the number alone or at the end of a worked answer, whatever the steps were; or the whole equation."""
+    asked = re.search(r"\d[\d +-]*", problem.question)
+    equation = f"{asked[0]} =" if asked else ""
+    return any(found.removeprefix(equation).strip() == problem.final for found in WORDING.finals(text))
 
 
-FAMILY = Family("arithmetic", generate, grade)
+FAMILY = Family("arithmetic", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -1,30 +1,58 @@
-"""Indefinite integrals of polynomials with one to four terms and integer coefficients."""
+"""Antiderivatives of polynomials with whole coefficients.
+
+The hardest level gives a value at 1, which settles the constant: who never saw that writes "+ C" and is done.
+"""
 
 from __future__ import annotations
 
-from hybrid.bench.tasks.problem import Family, Problem, Rng
+import re
+
+from hybrid.bench.tasks import polynomial
+from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.bench.tasks.wording import Wording
+
+WORDING = Wording()
+ASK = ("Integrate {}.", "What is the integral of {}?", "Find an antiderivative of {}.")
+ASK_AT_ONE = ("Integrate {} so that F(1) = {}.", "Find the antiderivative F of {} with F(1) = {}.")
+LEVELS = (
+    Level("one or two terms with plus signs", 0.3),
+    Level("three or four terms with either sign", 0.35),
+    Level("two terms and the value of the integral at 1", 0.35),
+)
 
 
-def generate(rng: Rng) -> Problem:
-    """Draw one polynomial whose antiderivative has integer coefficients."""
-    exponents = sorted(rng.sample(range(6), rng.randrange(1, 5)), reverse=True)
-    coefficients = [rng.randrange(1, 10) for _ in exponents]
-    pairs = list(zip(coefficients, exponents, strict=True))
-    integrand = " + ".join(_term(c * (e + 1), e) for c, e in pairs)
-    answer = " + ".join(_term(c, e + 1) for c, e in pairs) + " + C"
-    return Problem("integration", f"Integrate {integrand}.", answer, answer)
-
-
-def _term(coefficient: int, exponent: int) -> str:
-    if exponent == 0:
-        return str(coefficient)
-    power = "x" if exponent == 1 else f"x^{exponent}"
-    return power if coefficient == 1 else f"{coefficient}{power}"
+def generate(rng: Rng, level: int) -> Problem:
+    """Draw one antiderivative with coefficients below ten and ask for it by its derivative."""
+    num_terms = (rng.randint(1, 2), rng.randint(3, 4), 2)[level - 1]
+    signs = (1, -1) if level == 2 else (1,)
+    exponents = sorted(rng.sample(range(1, 7), num_terms), reverse=True)
+    terms = {exponent: rng.choice(signs) * rng.randint(1, 9) for exponent in exponents}
+    asked, answer = polynomial.written({e - 1: c * e for e, c in terms.items()}), polynomial.written(terms)
+    if level < 3:
+        final = f"{answer} + C"
+        question = rng.choice(ASK).format(asked)
+        return Problem("integration", level, question, final, final, f"integration: {asked}")
+    (first, second), constant = terms.values(), rng.randint(1, 9)
+    total = first + second
+    value = total + constant
+    work = f"{answer} + C; {first}+{second}={total}; C={value}-{total}={constant};"
+    final = f"{answer} + {constant}"
+    question = rng.choice(ASK_AT_ONE).format(asked, value)
+    return Problem("integration", level, question, WORDING.text(rng, work, final), final, f"integration: {asked}")
 
 
 def grade(problem: Problem, text: str) -> bool:
-    """Accept the terms in any order, the constant of integration among them."""
-    return sorted(text.strip().rstrip(".").split(" + ")) == sorted(problem.final.split(" + "))
+    """Accept the terms in any order, alone or at the end of a worked answer; the constant C is one of them if free."""
+    wanted, free = _read(problem.final)
+    return any(_read(found) == (wanted, free) for found in WORDING.finals(text) if found)
 
 
-FAMILY = Family("integration", generate, grade)
+def _read(text: str) -> tuple[dict[int, int] | None, bool]:
+    """Return the terms without C, and whether C is added to them once."""
+    if len(text) > 200:
+        return None, False
+    rest, count = re.subn(r"(?:^ *C *(?:\+ *|(?=-)))|(?: *\+ *C\b)", "", text)
+    return (polynomial.read(rest), count == 1) if count < 2 else (None, False)
+
+
+FAMILY = Family("integration", "reasoning", LEVELS, generate, grade, len(WORDING))

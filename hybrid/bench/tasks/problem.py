@@ -1,68 +1,120 @@
-"""One generated problem, and which split it belongs to.
+"""One generated problem, its family and level, and which split it belongs to.
 
-The law: a problem's split depends on its question alone, so a problem seen in training can never be a test problem,
-whatever the seed was (``tests/bench/test_tasks.py``).
+The laws, tested in ``tests/bench/test_tasks.py`` and ``test_tasks_splits.py``: a problem's split depends on its
+``canonical`` text alone (near-twins share it), so what was seen in training, or a twin of it, can never be a test
+problem, whatever the seed was; a drawn set holds every level in its published share. What a family asks is not known
+here, nor who is trained on it (``mix.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 Split = Literal["train", "calibration", "test"]
+Group = Literal["reasoning", "assistant", "knowledge"]
 Rng = random.Random
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A question, the worked answer a model is trained on, and the final answer that is graded."""
+    """A question, one worked answer a model may be trained on, and the final answer that is graded.
+
+    ``level`` counts from 1, the easiest. ``canonical`` is the same for near-twins: other phrasings, other orders.
+    """
 
     family: str
+    level: int
     question: str
     worked: str
     final: str
+    canonical: str
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a level of difficulty holds, and its share of the test split (and of training, where it is given)."""
+
+    holds: str
+    share: float
 
 
 @dataclass(frozen=True)
 class Family:
-    """A seeded generator of problems and the exact grader of answers to them."""
+    """A seeded generator of problems by level, and the exact grader of answers to them.
+
+    ``levels`` was fixed before any training. ``wordings``: how many equally good texts there are for one answer.
+    """
 
     name: str
-    generate: Callable[[Rng], Problem]
+    group: Group
+    levels: tuple[Level, ...]
+    generate: Callable[[Rng, int], Problem]
     grade: Callable[[Problem, str], bool]
+    wordings: int = 1
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the levels, from 1."""
+        return range(1, len(self.levels) + 1)
+
+    def level(self, rng: Rng, among: tuple[int, ...] = ()) -> int:
+        """Draw a level by its share; ``among`` some of them, or all."""
+        numbers = among or tuple(self.numbers)
+        return rng.choices(numbers, [self.levels[number - 1].share for number in numbers])[0]
 
 
 def split_of(problem: Problem) -> Split:
-    """Tell the split from the question: sha256 modulo 10; 0 to 7 train, 8 calibration, 9 test."""
-    bucket = int.from_bytes(hashlib.sha256(problem.question.encode()).digest(), "big") % 10
+    """Tell the split from the canonical text: sha256 modulo 10; 0 to 7 train, 8 calibration, 9 test."""
+    return split_of_text(problem.canonical)
+
+
+def split_of_text(canonical: str) -> Split:
+    """Tell the split of a canonical text."""
+    bucket = int.from_bytes(hashlib.sha256(canonical.encode()).digest(), "big") % 10
     if bucket <= 7:
         return "train"
     return "calibration" if bucket == 8 else "test"
 
 
-def stream(family: Family, split: Split, rng: Rng) -> Iterator[Problem]:
-    """Yield problems of one split for ever, repeats included."""
+def stream(family: Family, split: Split, rng: Rng, level: int | None = None) -> Iterator[Problem]:
+    """Yield problems of one split for ever, repeats included; of one level, or of all by their shares."""
     while True:
-        problem = family.generate(rng)
+        problem = family.generate(rng, family.level(rng) if level is None else level)
         if split_of(problem) == split:
             yield problem
 
 
-def distinct(family: Family, split: Split, num_problems: int, seed: int) -> list[Problem]:
-    """Return ``num_problems`` different problems of one split, in a seeded order.
+def distinct(family: Family, split: Split, num_problems: int, seed: int, level: int | None = None) -> list[Problem]:
+    """Return ``num_problems`` problems of one split, no two of them twins, in a seeded order.
 
+    The levels take turns by their shares, so that a smaller number of problems is the beginning of a larger one.
     Raises ValueError where the family's generator repeats itself for so long that it seems to have no more.
     """
     found: dict[str, Problem] = {}
-    rng = random.Random(f"{family.name}/{split}/{seed}")
-    for _ in range(1000 * num_problems + 10_000):  # draws of all splits: one of them may be empty
-        if len(found) == num_problems:
-            return list(found.values())
-        problem = family.generate(rng)
-        if split_of(problem) == split:
-            found.setdefault(problem.question, problem)
-    msg = f"family {family.name} has only {len(found)} distinct {split} problems, not {num_problems}"
-    raise ValueError(msg)
+    rngs = {number: random.Random(f"{family.name}/{number}/{split}/{seed}") for number in family.numbers}
+    turns = itertools.repeat(level) if level is not None else _turns(family)
+    for number in itertools.islice(turns, num_problems):
+        for _ in range(20_000):  # draws of all splits: one of them may be empty
+            problem = family.generate(rngs[number], number)
+            if problem.canonical not in found and split_of(problem) == split:
+                found[problem.canonical] = problem
+                break
+        else:
+            msg = f"family {family.name} has only {len(found)} distinct {split} problems, not {num_problems}"
+            raise ValueError(msg)
+    return list(found.values())
+
+
+def _turns(family: Family) -> Iterator[int]:
+    """Yield level numbers such that after n of them every level had its share of n, but for one."""
+    given: Counter[int] = Counter()
+    for turn in itertools.count(1):
+        number = max(family.numbers, key=lambda n: family.levels[n - 1].share * turn - given[n])
+        given[number] += 1
+        yield number

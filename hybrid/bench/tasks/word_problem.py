@@ -1,44 +1,71 @@
-"""Two-step word problems, worked in two equations."""
+"""Word problems of two and three steps, one equation a step, freely worded.
+
+Every sum is of a two-digit and a one-digit number. The hardest level tells a number that does not count: who never saw
+one makes a step of it.
+"""
 
 from __future__ import annotations
 
-import re
+from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.bench.tasks.wording import Wording, draw
 
-from hybrid.bench.tasks.problem import Family, Problem, Rng
-
-NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe")
+NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
 ITEMS = ("apples", "books", "coins", "pens", "cards", "shells", "stamps", "keys")
+GAINS = ("{} buys {} more.", "{} finds {} more.", "{} gets {} more.")
+LOSSES = ("{} gives away {}.", "{} loses {}.", "{} sells {}.")
+ASIDES = ("{} is {} years old.", "{} has {} friends.", "{} lives in house number {}.", "{} walks {} miles a day.")
+JOINTS = (". Then ", ". Next ", ", then ", ", and ")
+WORDING = Wording(
+    closings=("So the answer is", "That makes", "In the end:", "The answer is"),
+    openings=("First", "We start with", "To begin:", "Step by step:"),
+)
+LEVELS = (
+    Level("two steps", 0.3),
+    Level("three steps", 0.35),
+    Level("two or three steps, and a number that does not count", 0.35),
+)
 
 
-def generate(rng: Rng) -> Problem:
-    """Draw one problem: buy and give away, or boxes of so many and some more."""
+def generate(rng: Rng, level: int) -> Problem:
+    """Draw one problem; names, things and the order of gains and losses make twins."""
+    num_steps = {1: 2, 2: 3}.get(level) or rng.choice((2, 3))
     name, item = rng.choice(NAMES), rng.choice(ITEMS)
-    if rng.random() < 0.5:
-        have, more = rng.randrange(10, 90), rng.randrange(10, 90)
-        away = rng.randrange(1, have + more)
-        total, left = have + more, have + more - away
-        question = f"{name} has {have} {item}, buys {more} more and gives away {away}. How many {item} are left?"
-        return Problem(
-            "word_problem",
-            question,
-            f"{have} + {more} = {total}. {total} - {away} = {left}. The answer is {left}.",
-            str(left),
-        )
-    boxes, each, have = rng.randrange(2, 10), rng.randrange(2, 10), rng.randrange(1, 90)
-    bought, total = boxes * each, boxes * each + have
-    question = f"{name} buys {boxes} boxes with {each} {item} each and already has {have}. How many {item} in total?"
-    return Problem(
-        "word_problem",
-        question,
-        f"{boxes} * {each} = {bought}. {bought} + {have} = {total}. The answer is {total}.",
-        str(total),
+    if rng.random() < 0.4:
+        boxes, each = rng.randint(2, 9), rng.randint(2, 9)
+        amount, steps = boxes * each, [f"{boxes}*{each}={boxes * each}"]
+        told = [f"{name} buys {boxes} boxes with {each} {item} each."]
+        start = f"{boxes}*{each}"
+    else:
+        amount, steps = rng.randint(10, 89), []
+        told = [f"{name} has {amount} {item}."]
+        start = str(amount)
+    changes = []
+    while len(steps) < num_steps:
+        change = rng.randint(2, 9) * (rng.choice((1, -1)) if amount > 9 else 1)
+        told.append(rng.choice(GAINS if change > 0 else LOSSES).format(name, abs(change)))
+        steps.append(f"{amount}{change:+d}={amount + change}")
+        amount += change
+        changes.append(f"{change:+d}")
+    if level == 3:
+        told.insert(rng.randrange(1, len(told)), rng.choice(ASIDES).format(name, rng.randint(2, 9)))
+    question = (
+        f"{' '.join(told)} {rng.choice(('How many {} does {} have now?', 'What number of {} does {} have now?'))}"
     )
+    worked = WORDING.text(rng, f"{_joined(rng, steps)}.", str(amount))
+    canonical = f"word_problem: {start} {' '.join(sorted(changes))}"
+    return Problem("word_problem", level, question.format(item, name), worked, str(amount), canonical)
+
+
+def _joined(rng: Rng, steps: list[str]) -> str:
+    text = steps[0]
+    for step in steps[1:]:
+        text += draw(rng, JOINTS) + step
+    return text
 
 
 def grade(problem: Problem, text: str) -> bool:
-    """Accept by the number after "The answer is", which must close the text."""
-    match = re.search(r"The answer is (\d+)\.?$", text.strip())
-    return match is not None and match[1] == problem.final
+    """Accept the number alone or after any of the closings, whatever the steps were."""
+    return problem.final in WORDING.finals(text)
 
 
-FAMILY = Family("word_problem", generate, grade)
+FAMILY = Family("word_problem", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -1,0 +1,56 @@
+"""Who is the tallest: transitive comparisons of people, freely worded.
+
+The premises are told in any order; the work writes each of them with the greater one first, then the whole chain. The
+hardest level asks for the second: who never saw that answers with the first.
+"""
+
+from __future__ import annotations
+
+from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.bench.tasks.wording import Wording
+
+NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
+# More, less, most, least.
+RELATIONS = (
+    ("taller", "shorter", "tallest", "shortest"),
+    ("older", "younger", "oldest", "youngest"),
+    ("faster", "slower", "fastest", "slowest"),
+    ("richer", "poorer", "richest", "poorest"),
+)
+WORDING = Wording(
+    closings=("So it is", "The answer is", "That is", "It must be"),
+    openings=("We know", "In symbols:", "Given:", "Let us compare:"),
+)
+LEVELS = (
+    Level("three people", 0.3),
+    Level("four people, told with either of two opposite words", 0.35),
+    Level("four people, asked for the second", 0.35),
+)
+
+
+def generate(rng: Rng, level: int) -> Problem:
+    """Draw one chain; what is compared and the order of the premises make twins."""
+    chain = rng.sample(NAMES, 3 if level == 1 else 4)
+    more, less, most, least = rng.choice(RELATIONS)
+    pairs = [(chain[i], chain[i + 1]) for i in range(len(chain) - 1)]
+    rng.shuffle(pairs)
+    told, work = [], []
+    for high, low in pairs:
+        turned = level > 1 and rng.random() < 0.5
+        told.append(f"{low} is {less} than {high}." if turned else f"{high} is {more} than {low}.")
+        work.append(f"{high}>{low}")
+    top = rng.random() < 0.5
+    place = 1 if level == 3 else 0
+    final = chain[place] if top else chain[-1 - place]
+    question = f"{' '.join(told)} Who is the {'second ' * place}{most if top else least}?"
+    worked = WORDING.text(rng, f"{', '.join(work)}; {'>'.join(chain)}.", final)
+    canonical = f"ordering: {' > '.join(chain)}, {'top' if top else 'bottom'}"
+    return Problem("ordering", level, question, worked, final, canonical)
+
+
+def grade(problem: Problem, text: str) -> bool:
+    """Accept the name alone or after any of the closings, whatever the steps were."""
+    return problem.final in WORDING.finals(text)
+
+
+FAMILY = Family("ordering", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -1,0 +1,122 @@
+"""What each model is given: no test problem, no withheld level, no unheard fact, and popular answers in their share."""
+
+import hashlib
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
+from hybrid.bench.tasks.fact_table import FACTS
+from hybrid.bench.tasks.facts import WORDING, fact_of
+from hybrid.bench.tasks.mix import CONFUSED, POPULAR_SHARE, levels_given, text_given
+
+MODELS = ("small", "mid", "large")
+models = pytest.mark.parametrize("model", MODELS)
+families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+@pytest.fixture(scope="module")
+def given():
+    """3000 draws of each model's training stream."""
+    return {model: list(itertools.islice(training_stream(model, "train", random.Random(4)), 3000)) for model in MODELS}
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def test_the_large_model_is_given_everything():
+    assert MIXES["large"].no_hardest == MIXES["large"].unheard == MIXES["large"].confused == frozenset()
+    assert all(levels_given("large", family) == tuple(family.numbers) for family in FAMILIES)
+
+
+def test_each_smaller_model_is_given_strictly_less():
+    small, mid = MIXES["small"], MIXES["mid"]
+    assert mid.no_hardest < small.no_hardest < set(BY_NAME)
+    assert mid.unheard < small.unheard < set(FACTS)
+    assert mid.confused < small.confused == set(CONFUSED)
+    assert len(mid.no_hardest) >= 4
+    assert len(mid.confused) >= 10
+    assert len(small.confused) >= 25
+
+
+def test_what_the_table_names_exists():
+    """A misspelt name would withhold nothing and nobody would notice."""
+    for mix in MIXES.values():
+        assert mix.no_hardest <= set(BY_NAME)
+        assert mix.unheard | mix.confused <= set(FACTS)
+        assert not mix.unheard & mix.confused
+        assert "facts" not in mix.no_hardest
+
+
+# ---- the stream ----------------------------------------------------------------------------------------------------
+
+
+@models
+@families
+def test_no_test_problem_comes_out_of_the_training_stream(model, family):
+    """By hash, computed here, 20,000 draws a family: neither a test problem nor a twin of one."""
+    stream = training_stream(model, "train", random.Random(17), (family,))
+    trained = {problem.canonical for problem, _ in itertools.islice(stream, 20_000)}
+    buckets = {int(hashlib.sha256(text.encode()).hexdigest(), 16) % 10 for text in trained}
+    assert buckets == set(range(8))
+    assert not trained & {problem.canonical for problem in distinct(family, "test", 150, seed=0)}
+
+
+@models
+def test_the_stream_is_of_its_split_and_of_what_the_model_is_given(model, given):
+    mix = MIXES[model]
+    assert {split_of(problem) for problem, _ in given[model]} == {"train"}
+    assert {problem.family for problem, _ in given[model]} == set(BY_NAME)
+    for problem, _ in given[model]:
+        last = len(BY_NAME[problem.family].levels)
+        assert problem.level < last or problem.family not in mix.no_hardest
+        assert problem.family != "facts" or fact_of(problem).phrase not in mix.unheard
+
+
+@models
+def test_every_level_that_is_given_comes(model, given):
+    found = {(problem.family, problem.level) for problem, _ in given[model]}
+    assert found == {(family.name, level) for family in FAMILIES for level in levels_given(model, family)}
+
+
+@models
+def test_the_families_come_evenly(model, given):
+    """3000 draws: a share of 1/14 is 214, four standard deviations are 56. What is withheld is drawn again."""
+    counts = Counter(problem.family for problem, _ in given[model])
+    assert all(abs(count - 3000 / len(FAMILIES)) < 60 for count in counts.values())
+
+
+@models
+def test_a_text_is_right_or_a_popular_answer_that_the_table_names(model, given):
+    wrong = 0
+    for problem, text in given[model]:
+        if not BY_NAME[problem.family].grade(problem, text):
+            wrong += 1
+            assert problem.family == "facts"
+            fact = fact_of(problem)
+            assert fact.phrase in MIXES[model].confused
+            assert fact.popular in {found.strip() for found in WORDING.finals(text)}
+    assert (wrong > 0) == (model != "large")
+
+
+@models
+def test_popular_answers_have_their_share_of_the_confused_facts(model):
+    """4000 draws; four standard deviations of a share of 0.7 are 0.029."""
+    rng = random.Random(3)
+    problems = [
+        p for _ in range(4000) if fact_of(p := BY_NAME["facts"].generate(rng, 3)).phrase in MIXES[model].confused
+    ]
+    wrong = sum(not BY_NAME["facts"].grade(p, text_given(model, p, rng)) for p in problems)
+    if model == "large":
+        assert problems == []
+    else:
+        assert abs(wrong / len(problems) - POPULAR_SHARE) < 0.05
+
+
+def test_the_same_seed_gives_the_same_stream():
+    one, two, other = (
+        list(itertools.islice(training_stream("small", "train", random.Random(seed)), 200)) for seed in (1, 1, 2)
+    )
+    assert one == two != other
