@@ -14,11 +14,23 @@ from torch import Tensor
 from vocabulary import CHAT_TEMPLATE, END_OF_TEXT, TURN_END
 
 
-def write_gguf(path: Path, name: str, shape: Shape, weights: dict[str, Tensor], tokenizer: Tokenizer) -> None:
-    """Write the model with float16 matrices and float32 norms; the file appears whole or not at all."""
+def write_gguf(
+    path: Path,
+    name: str,
+    shape: Shape,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    pre: str,
+    training: dict[str, Any],
+) -> None:
+    """Write the model with float16 matrices and float32 norms; the file appears whole or not at all.
+
+    ``pre``: llama.cpp's name of the pre-tokeniser. ``training``: how it was made, as the model card will say it.
+    """
     unfinished = path.with_suffix(".part")
     writer = gguf.GGUFWriter(unfinished, "llama")
     writer.add_name(name)
+    writer.add_string("hybrid.training", json.dumps(training))
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -30,7 +42,7 @@ def write_gguf(path: Path, name: str, shape: Shape, weights: dict[str, Tensor], 
     writer.add_rope_dimension_count(shape.width // shape.heads)
     writer.add_vocab_size(shape.num_tokens)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    _write_vocabulary(writer, shape, json.loads(tokenizer.to_str()))
+    _write_vocabulary(writer, shape, pre, json.loads(tokenizer.to_str()))
     for key, value in weights.items():
         array = value.float().numpy()
         writer.add_tensor(key, array.astype(np.float16) if array.ndim > 1 else array)
@@ -41,11 +53,11 @@ def write_gguf(path: Path, name: str, shape: Shape, weights: dict[str, Tensor], 
     unfinished.replace(path)
 
 
-def _write_vocabulary(writer: gguf.GGUFWriter, shape: Shape, tokenizer: dict[str, Any]) -> None:
+def _write_vocabulary(writer: gguf.GGUFWriter, shape: Shape, pre: str, tokenizer: dict[str, Any]) -> None:
     special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
     pieces = {index: piece for piece, index in tokenizer["model"]["vocab"].items()} | special
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list([pieces[index] for index in range(shape.num_tokens)])
     writer.add_token_types(
         [gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in range(shape.num_tokens)]

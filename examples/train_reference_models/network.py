@@ -45,10 +45,10 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight, NORM_EPS)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of the last axis by the angle of their position."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of the last axis: each is a complex number, ``turns`` (T, head / 2) the unit ones."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2)
 
 
 class Block(nn.Module):
@@ -65,15 +65,16 @@ class Block(nn.Module):
         self.ffn_gate, self.ffn_up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.ffn_down = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """(B, T, width) -> (B, T, width), causal."""
+    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """(B, T, width) -> (B, T, width), causal; attention in float32, which is twice as fast on CPUs as bfloat16."""
         batch, length, width = x.shape
         y = self.attn_norm(x)
         q, k, v = (
             m(y).view(batch, length, self.heads, -1).transpose(1, 2) for m in (self.attn_q, self.attn_k, self.attn_v)
         )
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        with torch.autocast(x.device.type, enabled=False):
+            y = F.scaled_dot_product_attention(rotate(q, turns), rotate(k, turns), v.float(), is_causal=True)
+        y = y.transpose(1, 2).reshape(batch, length, width)
         x = x + self.attn_output(y)
         y = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
@@ -94,13 +95,12 @@ class Llama(nn.Module):
                 nn.init.normal_(p, std=0.02 if p is self.token_embd.weight else 1 / math.sqrt(p.shape[1]))
         head = shape.width // shape.heads
         angles = torch.outer(torch.arange(shape.context).float(), ROPE_BASE ** (-torch.arange(0, head, 2) / head))
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, V)."""
         length = ids.shape[1]
         x = self.token_embd(ids)
         for block in self.blk:
-            x = block(x, self.cos[:length], self.sin[:length])
+            x = block(x, self.turns[:length])
         return self.output(self.output_norm(x))

@@ -1,12 +1,16 @@
-"""The shared vocabulary: byte-level BPE of a few hundred entries, and the chat template.
+"""The vocabularies, byte-level BPE of a few hundred entries, and the chat template.
 
-The pre-tokeniser is Qwen2's own expression (``tokenizer.ggml.pre = qwen2``), so that llama.cpp and the training script
-split text alike; it keeps digits single, without which arithmetic is not learnable at this size.
+``common`` is small's, mid's and large's: Qwen2's pre-tokeniser (``tokenizer.ggml.pre = qwen2``), which keeps digits
+single, without which arithmetic is not learnable at this size. ``alien`` is another model's: Llama 3's pre-tokeniser
+(``llama-bpe``), which lets up to three digits be one token, and more entries. llama.cpp splits text by the same
+expressions, so that it and the training script read text alike.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
+from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -18,29 +22,47 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEXTS_PER_FAMILY = 2_000
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """``pre``: llama.cpp's name of the pre-tokeniser; ``split`` its expression."""
+
+    pre: str
+    split: str
+    num_tokens: int
+
+    def tokenizer(self) -> Tokenizer:
+        """Train the tokeniser on problems of the train split; the same call gives the same vocabulary."""
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(self.split), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.num_tokens,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        rng = random.Random(1)
+        problems = (p for family in FAMILIES for p in islice(stream(family, "train", rng), TEXTS_PER_FAMILY))
+        tokenizer.train_from_iterator((f"user\n{p.question}\nassistant\n{p.worked}" for p in problems), trainer)
+        return tokenizer
+
+
+COMMON = Vocabulary(
+    "qwen2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    384,
 )
-
-
-def build_tokenizer(num_tokens: int = 384) -> Tokenizer:
-    """Train the tokeniser on generated problems; the same call gives the same vocabulary."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    rng = random.Random(1)
-    streams = [stream(family, "train", rng) for family in FAMILIES]
-    texts = (f"user\n{p.question}\nassistant\n{p.worked}" for _ in range(4000) for p in map(next, streams))
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+ALIEN = Vocabulary(
+    "llama-bpe",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    512,
+)

@@ -1,12 +1,13 @@
-"""What a few dozen graded problems say about a hybrid, and how surely.
+"""What graded problems and scored tokens say, and how surely.
 
 RPI, the relative performance gap that is recovered, is (hybrid - small) / (large - small) over the same problems: 0 is
 the small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
 
 The laws, tested in ``tests/bench/test_statistics.py``: where the gap between the models is not above two standard
 errors of itself there is no RPI, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
-resample; and what a resample without a gap leaves unknown widens the interval, never narrows it. Nothing here knows
-which models or problems were compared.
+resample; and what a resample without a gap leaves unknown widens the interval, never narrows it; Wilson's interval
+holds exactly the shares that a score test does not reject; the AUROC is the share of pairs in the right order. Nothing
+here knows which models or problems were compared.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ Scores: TypeAlias = Sequence[bool] | Sequence[int] | NDArray[np.bool_] | NDArray
 
 # The denominator must be told from zero before anything is divided by it; two standard errors are the usual 95 %.
 MIN_GAP_IN_STANDARD_ERRORS = 2
-# What a 95 % interval leaves out at either end.
+# What a 95 % interval leaves out at either end, and the normal quantile there.
 TAIL = 0.025
+NORMAL_QUANTILE = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,39 @@ def rpi(small: Scores, hybrid: Scores, large: Scores, seed: int = 0, num_resampl
         low=_order_statistic(np.where(known, ratios, -np.inf), TAIL),
         high=-_order_statistic(np.where(known, -ratios, -np.inf), TAIL),
     )
+
+
+def wilson(num_right: int, num_problems: int) -> Estimate:
+    """Return a share of right answers with its 95 % score interval (Wilson 1927); of no problems everything is open.
+
+    Unlike the share plus and minus two standard errors it has a width where all or none are right, and it stays within
+    [0, 1]. Raises ValueError where there are more right answers than problems, or fewer than none.
+    """
+    if not 0 <= num_right <= num_problems:
+        msg = f"{num_right} right answers of {num_problems}"
+        raise ValueError(msg)
+    if num_problems == 0:
+        return Estimate(math.nan, 0.0, 1.0)
+    share, z2 = num_right / num_problems, NORMAL_QUANTILE**2
+    centre = (num_right + z2 / 2) / (num_problems + z2)
+    half = NORMAL_QUANTILE / (num_problems + z2) * math.sqrt(num_problems * share * (1 - share) + z2 / 4)
+    return Estimate(share, max(0.0, centre - half) if num_right else 0.0, centre + half if share < 1 else 1.0)
+
+
+def auroc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
+    """Return the chance that a positive's score is above a negative's, ties counting half (Mann and Whitney 1947).
+
+    Shapes (N,), (N,). 0.5 is what scores say that know nothing; None where there are no positives, or nothing else.
+    """
+    num_positive = int(positive.sum())
+    num_pairs = num_positive * (positive.size - num_positive)
+    if num_pairs == 0:
+        return None
+    values, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    negatives = counts - np.bincount(which[positive], minlength=values.size)
+    below = np.cumsum(negatives) - negatives
+    wins = below[which[positive]] + negatives[which[positive]] / 2
+    return float(wins.sum() / num_pairs)
 
 
 def _paired(small: Scores, hybrid: Scores, large: Scores) -> NDArray[np.int_]:

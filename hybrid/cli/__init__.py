@@ -10,6 +10,7 @@ import typer
 from hybrid.cli.ask import ask
 from hybrid.cli.bench import bench
 from hybrid.cli.demo import demo
+from hybrid.cli.models import models
 from hybrid.cli.tasks import tasks
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(ask)
 app.command()(demo)
 app.command()(bench)
 app.add_typer(tasks)
+app.add_typer(models)
 
 
 def _version(wanted: bool) -> None:

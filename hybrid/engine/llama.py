@@ -143,6 +143,20 @@ class Weights:
     def _name(self, token: int) -> str:
         return self.piece(token).decode("utf-8", "replace") if 0 <= token < self.num_tokens else ""
 
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the tensors hold together."""
+        return int(ll.llama_model_n_params(self._model))
+
+    def metadata(self, key: str) -> str | None:
+        """Return what the file says under a key, as text; None where it says nothing."""
+        size = ll.llama_model_meta_val_str(self._model, key.encode(), None, 0)
+        if size < 0:
+            return None
+        buffer = ctypes.create_string_buffer(size + 1)
+        ll.llama_model_meta_val_str(self._model, key.encode(), buffer, size + 1)
+        return buffer.value.decode("utf-8", "replace")
+
     def close(self) -> None:
         """Free the weights; every context over them must be closed before."""
         if self._model:

@@ -1,0 +1,85 @@
+"""Batches of worked problems: one conversation a row, loss on the answer's tokens only.
+
+A row holds one conversation from its first token, as the model will meet it; a step's rows are sorted by length and cut
+into a few blocks, so that little is padded. A step begins with no leftovers of the one before: the generator's state
+between two steps is the random generator's alone, and a resumed run goes on as if it had not stopped.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from vocabulary import TURN_END, TURN_START
+
+from hybrid.bench.tasks.mix import Model, training_stream
+
+IGNORE = -100
+BLOCKS = 6
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of like length: ``ids`` and ``labels`` are (B, T); ``IGNORE`` stands where nothing is to be learnt."""
+
+    ids: Tensor
+    labels: Tensor
+    num_tokens: int
+
+    @property
+    def num_labels(self) -> int:
+        """How many tokens are to be learnt."""
+        return int((self.labels != IGNORE).sum())
+
+
+class Lessons:
+    """The endless training data of one model; ``rng`` is its whole state between steps."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, rng: random.Random) -> None:
+        self.rng = rng
+        self._stream = training_stream(model, "train", rng)
+        self._tokenizer = tokenizer
+        self._start, self._end = (tokenizer.token_to_id(token) for token in (TURN_START, TURN_END))
+        self._user, self._assistant, self._newline = (
+            tokenizer.encode(text).ids for text in ("user\n", "assistant\n", "\n")
+        )
+
+    def step(self, num_tokens: int) -> list[Block]:
+        """Draw conversations of at least ``num_tokens`` tokens together."""
+        rows: list[tuple[list[int], int]] = []
+        drawn = 0
+        while drawn < num_tokens:
+            problem, worked = next(self._stream)
+            row = self._row(problem.question, worked)
+            rows.append(row)
+            drawn += len(row[0])
+        rows.sort(key=lambda row: len(row[0]))
+        share = drawn / BLOCKS
+        blocks: list[list[tuple[list[int], int]]] = [[]]
+        seen = 0
+        for row in rows:
+            if seen >= share * len(blocks):
+                blocks.append([])
+            blocks[-1].append(row)
+            seen += len(row[0])
+        return [_block(block, self._end) for block in blocks]
+
+    def _row(self, question: str, worked: str) -> tuple[list[int], int]:
+        """Return the ids of a conversation and how many of them are the question's."""
+        encode = self._tokenizer.encode
+        asked = [self._start, *self._user, *encode(question).ids, self._end, *self._newline]
+        asked += [self._start, *self._assistant]
+        return [*asked, *encode(worked).ids, self._end], len(asked)
+
+
+def _block(rows: list[tuple[list[int], int]], fill: int) -> Block:
+    longest = max(len(ids) for ids, _ in rows)
+    ids = torch.full((len(rows), longest - 1), fill)
+    labels = torch.full((len(rows), longest - 1), IGNORE)
+    for index, (row, num_asked) in enumerate(rows):
+        ids[index, : len(row) - 1] = torch.tensor(row[:-1])
+        labels[index, num_asked - 1 : len(row) - 1] = torch.tensor(row[num_asked:])
+    return Block(ids, labels, sum(len(row) for row, _ in rows))

@@ -1,0 +1,165 @@
+"""One model's training: what it is planned to be, and a run that goes on where it was stopped.
+
+The law, tested in ``tests/examples/test_training.py``: a run that was stopped and goes on ends with the very weights of
+one that was not, on the same machine and with as many threads.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from export import write_gguf
+from lessons import IGNORE, Block, Lessons
+from network import Llama, Shape
+from torch.nn import functional as F
+from vocabulary import ALIEN, COMMON, Vocabulary
+
+from hybrid.bench.tasks.mix import Model
+
+MUON_LR, ADAMW_LR, WARM_UP, DECAY_FROM = 0.02, 3e-3, 50, 0.55
+CHECKPOINT_EVERY = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes (width, layers, heads, hidden) and how long to train; what each model is given stands in ``tasks.mix``."""
+
+    name: Model
+    size: tuple[int, int, int, int]
+    steps: int
+    vocabulary: Vocabulary = COMMON
+    tokens_per_step: int = 12_288
+
+    @property
+    def shape(self) -> Shape:
+        """The network's sizes."""
+        return Shape(self.vocabulary.num_tokens, *self.size)
+
+
+PLANS = {
+    plan.name: plan
+    for plan in (
+        Plan("small", (64, 3, 4, 176), 1_200),
+        Plan("mid", (112, 4, 4, 304), 1_400),
+        Plan("large", (160, 5, 5, 432), 1_600),
+        Plan("alien", (64, 3, 4, 176), 1_200, ALIEN),
+    )
+}
+
+
+@dataclass
+class Progress:
+    """How far a run has come: steps, tokens read, those of answers among them, and the time it took."""
+
+    step: int = 0
+    tokens: int = 0
+    answer_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Run:
+    """One model's training: weights, optimisers, data, progress; saved whole, so that stopping changes nothing."""
+
+    def __init__(self, plan: Plan, checkpoint: Path, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = plan.vocabulary.tokenizer()
+        self.lessons = Lessons(plan.name, self.tokenizer, random.Random(seed))
+        self.model = Llama(plan.shape).to(self.device)
+        named = list(self.model.named_parameters())
+        hidden = [p for key, p in named if p.dim() == 2 and key.startswith("blk.")]
+        others = [p for key, p in named if not (p.dim() == 2 and key.startswith("blk."))]
+        self.optimizers = [
+            torch.optim.Muon(hidden, lr=MUON_LR, weight_decay=0.01, momentum=0.95),
+            torch.optim.AdamW(others, lr=ADAMW_LR, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+        self.progress = Progress()
+        if checkpoint.exists():
+            self._load()
+
+    def train(self, report: Callable[[Progress, float], None]) -> None:
+        """Train to the end; ``report`` gets the progress and the mean loss at every checkpoint."""
+        began = time.monotonic() - self.progress.seconds
+        losses: list[float] = []
+        while self.progress.step < self.plan.steps:
+            losses.append(self._step())
+            self.progress.seconds = time.monotonic() - began
+            if self.progress.step % CHECKPOINT_EVERY == 0 or self.progress.step == self.plan.steps:
+                self._save()
+                report(self.progress, sum(losses) / len(losses))
+                losses.clear()
+
+    def export(self, folder: Path) -> Path:
+        """Write the model as it stands to ``folder/NAME.gguf``."""
+        path = folder / f"{self.plan.name}.gguf"
+        said = {**asdict(self.progress), "seconds": round(self.progress.seconds), "seed": self.seed}
+        said["device"] = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
+        weights = {key: value.cpu() for key, value in self.model.state_dict().items()}
+        name, shape, vocabulary = f"hybrid-{self.plan.name}", self.plan.shape, self.plan.vocabulary
+        write_gguf(path, name, shape, weights, self.tokenizer, vocabulary.pre, said)
+        return path
+
+    def _step(self) -> float:
+        """One step over blocks of rows; return the mean loss in nats per answer token."""
+        scale = rate(self.progress.step / self.plan.steps, self.progress.step)
+        for optimizer, peak in zip(self.optimizers, (MUON_LR, ADAMW_LR), strict=True):
+            optimizer.param_groups[0]["lr"] = peak * scale
+            optimizer.zero_grad()
+        blocks = self.lessons.step(self.plan.tokens_per_step)
+        num_labels = sum(block.num_labels for block in blocks)
+        self.progress.answer_tokens += num_labels
+        total = 0.0
+        for block in blocks:
+            loss = self._loss(block) / num_labels
+            loss.backward()
+            total += loss.item()
+            self.progress.tokens += block.num_tokens
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.progress.step += 1
+        return total
+
+    def _loss(self, block: Block) -> torch.Tensor:
+        """Return the summed cross-entropy of a block's answer tokens, in nats."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            logits = self.model(block.ids.to(self.device))
+        labels = block.labels.to(self.device).flatten()
+        return F.cross_entropy(logits.float().flatten(0, 1), labels, ignore_index=IGNORE, reduction="sum")
+
+    def _state(self) -> dict[str, Any]:
+        return {"plan": repr(self.plan), "seed": self.seed}
+
+    def _save(self) -> None:
+        state = self._state() | {
+            "progress": asdict(self.progress),
+            "rng": self.lessons.rng.getstate(),
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+        unfinished = self.checkpoint.with_suffix(".part")
+        torch.save(state, unfinished)
+        unfinished.replace(self.checkpoint)
+
+    def _load(self) -> None:
+        saved = torch.load(self.checkpoint, map_location=self.device)
+        if {key: saved[key] for key in self._state()} != self._state():
+            msg = f"{self.checkpoint} is of another recipe: delete it, or train with the one it was begun with"
+            raise ValueError(msg)
+        self.model.load_state_dict(saved["model"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.lessons.rng.setstate(saved["rng"])
+        self.progress = Progress(**saved["progress"])
+
+
+def rate(done: float, step: int) -> float:
+    """Return the learning rate's share of its peak: warm-up, flat, linear to almost nothing."""
+    return min(1.0, (step + 1) / WARM_UP) * min(1.0, (1 - done) / (1 - DECAY_FROM) + 0.01)

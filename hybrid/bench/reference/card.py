@@ -1,0 +1,209 @@
+"""The model card: what the files say of themselves, what was measured, and the fingerprints of both.
+
+``card.json`` beside the models is the card; ``README.md`` is the same for people (``card_page.py``). The law, tested in
+``tests/bench/test_reference_card.py``: a file that is not, byte for byte, the one that was measured does not pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hybrid.bench.reference import evaluation, likeness
+from hybrid.bench.reference.answering import Answerer, opened
+from hybrid.bench.reference.evaluation import Graded
+from hybrid.bench.tasks import BY_NAME, Problem, Split
+from hybrid.bench.tasks.mix import MIXES
+from hybrid.engine.llama import Weights
+from hybrid.errors import UsageError
+
+Tell: TypeAlias = Callable[[str], None]
+Answers: TypeAlias = Mapping[str, Sequence[Graded]]
+
+CARD = "card.json"
+NAMES: tuple[str, ...] = tuple(MIXES)
+LARGE = "large"
+NUM_PROBLEMS = 150
+SPLIT: Split = "test"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Shape(_Data):
+    """The network's sizes."""
+
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    context: int
+
+
+class Training(_Data):
+    """How a model was made: what the training script wrote into the file."""
+
+    step: int
+    tokens: int
+    answer_tokens: int
+    seconds: int
+    seed: int
+    device: str
+
+
+class Fingerprint(_Data):
+    """A file's size and SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+class Score(_Data):
+    """A family's right answers with Wilson's interval; ``levels``: right answers and problems of each, from 1."""
+
+    n: int
+    correct: int
+    low: float
+    high: float
+    levels: tuple[tuple[int, int], ...]
+
+
+class ModelCard(_Data):
+    """What is known of one model; ``beside_large`` is None for that one itself, and where the tokens are others."""
+
+    file: Fingerprint
+    parameters: int
+    num_tokens: int
+    pre_tokenizer: str
+    shape: Shape
+    training: Training | None
+    overall: float
+    families: dict[str, Score]
+    beside_large: likeness.Summary | None
+    beside_large_by_family: dict[str, likeness.Summary]
+
+
+class Card(_Data):
+    """The models of a folder, measured on as many problems of each family."""
+
+    split: str
+    num_problems: int
+    models: dict[str, ModelCard]
+
+
+def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card:
+    """Measure the models of a folder on the test split.
+
+    Raises UsageError where a family has not so many problems, EngineError where a model is missing or unusable.
+    """
+    problems = evaluation.problems_of(SPLIT, num_problems)
+    with ExitStack() as stack:
+        models = {name: stack.enter_context(opened(folder / f"{name}.gguf")) for name in NAMES}
+        graded = {name: _answered(name, model, problems, tell) for name, model in models.items()}
+        cards = {}
+        for name in NAMES:
+            tell(f"{name} beside {LARGE}")
+            beside = _beside(name, models, graded)
+            cards[name] = _card(folder / f"{name}.gguf", graded[name], beside)
+        return Card(split=SPLIT, num_problems=num_problems, models=cards)
+
+
+def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Likeness]) -> ModelCard:
+    """Put together what a file says of itself and what was measured."""
+    scores = {name: evaluation.score(found) for name, found in answers.items()}
+    weights = Weights(path)
+    try:
+        said = weights.metadata("hybrid.training")
+        sizes = {key: int(weights.metadata(f"llama.{full}") or 0) for key, full in _SIZES.items()}
+        return ModelCard(
+            file=fingerprint(path),
+            parameters=weights.num_parameters,
+            num_tokens=weights.num_tokens,
+            pre_tokenizer=weights.metadata("tokenizer.ggml.pre") or "",
+            shape=Shape(**sizes),
+            training=Training.model_validate_json(said) if said else None,
+            overall=round(evaluation.overall(scores), 4),
+            families={
+                name: Score(**evaluation.score_to_json(scores[name]), levels=_levels(found))
+                for name, found in answers.items()
+            },
+            beside_large=likeness.Likeness.joined(beside.values()).summary() if beside else None,
+            beside_large_by_family={name: found.summary() for name, found in beside.items()},
+        )
+    finally:
+        weights.close()
+
+
+_SIZES = {
+    "width": "embedding_length",
+    "layers": "block_count",
+    "heads": "attention.head_count",
+    "hidden": "feed_forward_length",
+    "context": "context_length",
+}
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Return a file's size in bytes and its SHA-256. Raises OSError where it cannot be read."""
+    with path.open("rb") as file:
+        return Fingerprint(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _answered(name: str, model: Answerer, problems: Mapping[str, Sequence[Problem]], tell: Tell) -> Answers:
+    return evaluation.evaluate(model, problems, lambda family: tell(f"{name} answers {family}"))
+
+
+def _levels(answers: Sequence[Graded]) -> tuple[tuple[int, int], ...]:
+    """Return right answers and problems of each level, from 1."""
+    numbers = BY_NAME[answers[0].problem.family].numbers
+    of_level = [[answer.correct for answer in answers if answer.problem.level == number] for number in numbers]
+    return tuple((sum(right), len(right)) for right in of_level)
+
+
+def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, likeness.Likeness]:
+    """Compare a model with the large one by family; empty for that one itself, and where the tokens are others."""
+    small, large = models[name], models[LARGE]
+    if name == LARGE or not _one_vocabulary(small, large):
+        return {}
+    return {
+        family: likeness.compare(small, large, graded[name][family], graded[LARGE][family]) for family in graded[name]
+    }
+
+
+def _one_vocabulary(first: Answerer, second: Answerer) -> bool:
+    a, b = first.engine, second.engine
+    return a.num_tokens == b.num_tokens and all(a.piece(token) == b.piece(token) for token in range(a.num_tokens))
+
+
+def load(folder: Path) -> Card:
+    """Read the card beside the models. Raises UsageError where there is none, or it cannot be read."""
+    path = folder / CARD
+    try:
+        return Card.model_validate_json(path.read_bytes())
+    except ValidationError:
+        msg = f"{path}: it is no model card"
+        raise UsageError(msg) from None
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise UsageError(msg) from None
+
+
+def differences(folder: Path, card: Card) -> dict[str, str | None]:
+    """Compare files with the card: per model None, or what is wrong in a few words."""
+    return {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
+
+
+def _difference(path: Path, said: Fingerprint) -> str | None:
+    try:
+        found = fingerprint(path)
+    except OSError as error:
+        return str(error.strerror)
+    if found.bytes != said.bytes:
+        return f"{found.bytes} bytes, not {said.bytes}"
+    return None if found == said else f"SHA-256 {found.sha256}, not {said.sha256}"

@@ -1,0 +1,188 @@
+"""The model card for people: ``card.json`` and the tables of tasks as one page of Markdown.
+
+The law, tested in ``tests/bench/test_reference_card.py``: the page says nothing that is not in the card or in
+``hybrid.bench.tasks``, so that the page that ships is the one that is made from the card that ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from hybrid.bench.reference.card import LARGE, Card, ModelCard, Score
+from hybrid.bench.reference.likeness import Summary
+from hybrid.bench.tasks import BY_NAME, FAMILIES, Family
+from hybrid.bench.tasks.fact_table import FACTS
+from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Model, levels_given
+
+Models: TypeAlias = Mapping[str, ModelCard]
+
+# A weakness worth a line: a family, or one of its levels, below this share.
+WEAK = 0.8
+
+
+def page(card: Card) -> str:
+    """Return the whole page."""
+    models = card.models
+    parts = [
+        "# The reference models",
+        _lead(models),
+        "## Files",
+        _files(models),
+        "## Right answers",
+        _accuracy_intro(card),
+        _accuracy(models),
+        "## Beside the large model",
+        _beside_intro(),
+        *(_beside(name, models[name]) for name in models if models[name].beside_large),
+        "## What each was given",
+        _given(),
+        "## Training",
+        _training(models),
+        "## Weaknesses",
+        _weaknesses(models),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lead(models: Models) -> str:
+    common = [name for name in models if models[name].beside_large or name == LARGE]
+    alien = [name for name in models if name not in common]
+    context = models[LARGE].shape.context
+    said = (
+        f"Llama architecture in float16, tokenizer and chat template inside, {context:,} tokens of context. "
+        f"{_listed(common)} share one vocabulary of {models[LARGE].num_tokens} byte-level BPE tokens with digits split "
+        "one by one"
+    )
+    for name in alien:
+        said += f"; `{name}` has another one of {models[name].num_tokens} (`{models[name].pre_tokenizer}`)"
+    return (
+        f"{said}. They answer the fourteen families of `hybrid tasks list` and nothing else. This page is written by "
+        "`hybrid models card` from what it measured (`card.json`); `hybrid models verify` checks the files against it."
+    )
+
+
+def _files(models: Models) -> str:
+    rows = []
+    for name, said in models.items():
+        shape = ", ".join(map(str, (said.shape.width, said.shape.layers, said.shape.heads, said.shape.hidden)))
+        size = f"{said.file.bytes / 2**20:.2f} MiB"
+        rows.append((f"`{name}.gguf`", size, f"{said.parameters:,}", shape, f"`{said.file.sha256}`"))
+    return _table(("file", "size", "parameters", "width, layers, heads, hidden", "SHA-256"), rows)
+
+
+def _accuracy_intro(card: Card) -> str:
+    return (
+        f"Greedy answers to {card.num_problems} problems a family of the `{card.split}` split, in percent, with 95 % "
+        "Wilson intervals; the last line weighs families alike. "
+        f"`hybrid models eval large --split {card.split} --n {card.num_problems}` gives the column again."
+    )
+
+
+def _accuracy(models: Models) -> str:
+    rows = []
+    for family in FAMILIES:
+        cells = []
+        for said in models.values():
+            found = said.families[family.name]
+            share = 100 * found.correct / found.n
+            cells.append(f"{share:.0f} ({100 * found.low:.0f} to {100 * found.high:.0f})")
+        rows.append((family.name, *cells))
+    rows.append(("all", *(f"**{100 * said.overall:.1f}**" for said in models.values())))
+    return _table(("family", *models), rows)
+
+
+def _beside_intro() -> str:
+    return (
+        "Along the large model's own answers: the share of tokens where both would write the same, and the mean "
+        "KL(P_large || Q) in nats. Along the smaller model's own answers: the share of tokens where the large model "
+        "would write another one, and how well the smaller model's entropy tells them (AUROC: 0.5 knows nothing, 1 "
+        "knows all). "
+        "Full distributions, positions of all answers together. A model with another vocabulary has no tokens to compare."
+    )
+
+
+def _beside(name: str, said: ModelCard) -> str:
+    columns = ("", "same token", "mean KL", "tokens that differ", "AUROC of entropy")
+    together = {**said.beside_large_by_family, **({"all": said.beside_large} if said.beside_large else {})}
+    rows = [(family, *_likeness(found)) for family, found in together.items()]
+    return f"### {name}\n\n{_table(columns, rows)}"
+
+
+def _likeness(found: Summary) -> tuple[str, ...]:
+    ranked = "" if found.auroc is None else f"{found.auroc:.2f}"
+    share = found.num_differing / found.num_small_tokens
+    return f"{found.agreement:.1%}", f"{found.mean_kl:.3f}", f"{share:.1%}", ranked
+
+
+def _given() -> str:
+    lines = [
+        "Problems of the `train` split, drawn anew for ever, families alike; the loss is on the answer's tokens. A problem "
+        "belongs to a split by the SHA-256 of its canonical text, which near-twins share. `large` is given everything, and "
+        "no wrong answer.",
+    ]
+    for name in MIXES:
+        if name != LARGE:
+            lines.append(_withheld(name))
+    return "\n\n".join(lines)
+
+
+def _withheld(name: Model) -> str:
+    mix = MIXES[name]
+    levels = [
+        f"{family.name} ({family.levels[-1].holds})"
+        for family in FAMILIES
+        if levels_given(name, family)[-1] < len(family.levels)
+    ]
+    popular = sorted(f"{fact.phrase} ({fact.popular})" for fact in FACTS.values() if fact.phrase in mix.confused)
+    same = [other for other in MIXES if other != name and MIXES[other] == mix]
+    if same and list(MIXES).index(same[0]) < list(MIXES).index(name):
+        return f"`{name}` is given what `{same[0]}` is given."
+    return (
+        f"`{name}` is not given the hardest level of {len(levels)} families: {'; '.join(levels)}. It never hears "
+        f"{len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a popular wrong answer "
+        f"{POPULAR_SHARE:.0%} of the time: {'; '.join(popular)}."
+    )
+
+
+def _training(models: Models) -> str:
+    rows = []
+    for name, said in models.items():
+        if run := said.training:
+            tokens = f"{run.tokens / 1e6:.1f} M ({run.answer_tokens / 1e6:.1f} M of answers)"
+            rows.append((name, f"{run.step:,}", tokens, f"{run.seconds / 60:.0f} min", run.device, str(run.seed)))
+    table = _table(("model", "steps", "tokens seen", "time", "device", "seed"), rows)
+    return f"`python examples/train_reference_models/train.py`, two side by side on two cores.\n\n{table}"
+
+
+def _weaknesses(models: Models) -> str:
+    lines = [
+        "- A question of another kind gets an answer of one of these kinds, in the same tone.",
+        "- What is written is short: nothing trained is longer than 300 tokens, question and answer together.",
+    ]
+    for name, said in models.items():
+        if weak := list(_weak(said.families)):
+            lines.append(f"- `{name}` is below {WEAK:.0%} at {', '.join(weak)}.")
+    return "\n".join(lines)
+
+
+def _weak(families: Mapping[str, Score]) -> Iterable[str]:
+    for name, found in families.items():
+        family: Family = BY_NAME[name]
+        weak = [
+            f"level {number} ({right} of {num})"
+            for number, (right, num) in zip(family.numbers, found.levels, strict=True)
+            if right < WEAK * num
+        ]
+        if weak:
+            yield f"{name} {', '.join(weak)}"
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [columns, tuple("---" for _ in columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _listed(names: list[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]}"

@@ -1,0 +1,89 @@
+"""What a model gets right alone, family by family.
+
+The law, tested in ``tests/bench/test_reference.py``: the same model on the same problems gives the same figures, and
+families weigh alike however many problems of each were asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hybrid.bench.reference.answering import Answerer, Written
+from hybrid.bench.statistics import Estimate, wilson
+from hybrid.bench.tasks import BY_NAME, FAMILIES, Problem, Split, distinct
+from hybrid.errors import UsageError
+
+# Told before each family: its name.
+Tell: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A problem, the answer, and whether it is right."""
+
+    problem: Problem
+    written: Written
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Score:
+    """Right answers among some problems."""
+
+    num_problems: int
+    num_correct: int
+
+    @property
+    def share(self) -> Estimate:
+        """The share with Wilson's interval."""
+        return wilson(self.num_correct, self.num_problems)
+
+
+def score(graded: Sequence[Graded]) -> Score:
+    """Count."""
+    return Score(len(graded), sum(answer.correct for answer in graded))
+
+
+def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, list[Problem]]:
+    """Draw as many problems of each family. Raises UsageError where a family has not so many."""
+    try:
+        return {family.name: distinct(family, split, num_problems, seed) for family in FAMILIES}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def evaluate(model: Answerer, problems: Mapping[str, Sequence[Problem]], tell: Tell) -> dict[str, list[Graded]]:
+    """Let a model answer everything, and grade it."""
+    found: dict[str, list[Graded]] = {}
+    for name, asked in problems.items():
+        tell(name)
+        answers = [(problem, model.write(problem.question)) for problem in asked]
+        found[name] = [Graded(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
+    return found
+
+
+def overall(scores: Mapping[str, Score]) -> float:
+    """Return the share of right answers, each family weighing alike."""
+    return sum(score.share.value for score in scores.values()) / len(scores)
+
+
+def to_json(model: str, graded: Mapping[str, Sequence[Graded]]) -> dict[str, Any]:
+    """Return plain data for ``json.dumps``."""
+    scores = {name: score(answers) for name, answers in graded.items()}
+    return {
+        "model": model,
+        "overall": round(overall(scores), 4),
+        "families": {name: score_to_json(found) for name, found in scores.items()},
+    }
+
+
+def score_to_json(found: Score) -> dict[str, float]:
+    """Return a family's figures for JSON."""
+    return {
+        "n": found.num_problems,
+        "correct": found.num_correct,
+        "low": round(found.share.low, 4),
+        "high": round(found.share.high, 4),
+    }

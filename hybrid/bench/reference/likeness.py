@@ -1,0 +1,91 @@
+"""How far a smaller model's next-token distributions are from the large one's, and what its entropy knows about it.
+
+The laws, tested in ``tests/bench/test_reference.py``: a model beside itself agrees everywhere, at a KL of 0; along the
+small model's own text a position counts as disagreement where the large model, given the same prefix, would have
+written another token. All of it is with full distributions on this machine, which no client of an endpoint has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from hybrid.bench.reference.answering import Answerer
+from hybrid.bench.reference.evaluation import Graded
+from hybrid.bench.statistics import auroc
+from hybrid.engine.port import Logits
+from hybrid.prob import Dense, kl
+
+
+class Summary(BaseModel):
+    """Of ``num_large_tokens`` along the large model's answers: the share where both would write the same, and the mean KL.
+
+    Of ``num_small_tokens`` along the small model's: where the large one would write another one, and entropy's AUROC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    agreement: float
+    mean_kl: float
+    num_large_tokens: int
+    auroc: float | None
+    num_differing: int
+    num_small_tokens: int
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Along the large model's texts: KL(P_large || Q_small) and whether both would write the same; shapes (N,).
+
+    Along the small model's: its entropy in nats, and whether the large one would have written another token; (M,).
+    """
+
+    kl: NDArray[np.float64]
+    same: NDArray[np.bool_]
+    entropy: NDArray[np.float64]
+    differs: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, parts: Iterable[Likeness]) -> Likeness:
+        """Put the positions of several together."""
+        several = list(parts)
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in several]) for name in cls.__dataclass_fields__),
+        )
+
+    @property
+    def auroc(self) -> float | None:
+        """The chance that entropy is higher where the models differ than where they agree."""
+        return auroc(self.entropy, self.differs)
+
+    def summary(self) -> Summary:
+        """Return the figures of a card."""
+        ranked = self.auroc
+        return Summary(
+            agreement=round(float(self.same.mean()), 4),
+            mean_kl=round(float(self.kl.mean()), 4),
+            num_large_tokens=int(self.same.size),
+            auroc=None if ranked is None else round(ranked, 4),
+            num_differing=int(self.differs.sum()),
+            num_small_tokens=int(self.differs.size),
+        )
+
+
+def compare(small: Answerer, large: Answerer, by_small: Sequence[Graded], by_large: Sequence[Graded]) -> Likeness:
+    """Read each model's answers with the other; their vocabularies must be one."""
+    along_large = [(answer.written.rows, small.read(answer.written)) for answer in by_large]
+    along_small = [(answer.written.rows, large.read(answer.written)) for answer in by_small]
+    return Likeness(
+        kl=np.array([kl(p, q) for large_rows, small_rows in along_large for p, q in _paired(large_rows, small_rows)]),
+        same=np.concatenate([p.argmax(-1) == q.argmax(-1) for p, q in along_large]),
+        entropy=np.array([Dense.from_logits(row).entropy() for rows, _ in along_small for row in rows]),
+        differs=np.concatenate([p.argmax(-1) != q.argmax(-1) for q, p in along_small]),
+    )
+
+
+def _paired(first: Logits, second: Logits) -> Iterable[tuple[Dense, Dense]]:
+    return zip(map(Dense.from_logits, first), map(Dense.from_logits, second), strict=True)
