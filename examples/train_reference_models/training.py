@@ -23,7 +23,10 @@ from vocabulary import ALIEN, COMMON, Vocabulary
 from hybrid.bench.tasks.mix import Model
 
 MUON_LR, ADAMW_LR, WARM_UP, DECAY_FROM = 0.02, 3e-3, 50, 0.55
-CHECKPOINT_EVERY = 50
+
+
+class OtherRecipe(ValueError):
+    """A checkpoint was begun with another plan or seed."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Plan:
     steps: int
     vocabulary: Vocabulary = COMMON
     tokens_per_step: int = 12_288
+    checkpoint_every: int = 50
 
     @property
     def shape(self) -> Shape:
@@ -45,9 +49,10 @@ class Plan:
 PLANS = {
     plan.name: plan
     for plan in (
-        Plan("small", (64, 3, 4, 176), 1_200),
-        Plan("mid", (112, 4, 4, 304), 1_400),
+        # The longest first, so that the others fit beside it.
         Plan("large", (160, 5, 5, 432), 1_600),
+        Plan("mid", (112, 4, 4, 304), 1_400),
+        Plan("small", (64, 3, 4, 176), 1_200),
         Plan("alien", (64, 3, 4, 176), 1_200, ALIEN),
     )
 }
@@ -91,7 +96,7 @@ class Run:
         while self.progress.step < self.plan.steps:
             losses.append(self._step())
             self.progress.seconds = time.monotonic() - began
-            if self.progress.step % CHECKPOINT_EVERY == 0 or self.progress.step == self.plan.steps:
+            if self.progress.step % self.plan.checkpoint_every == 0 or self.progress.step == self.plan.steps:
                 self._save()
                 report(self.progress, sum(losses) / len(losses))
                 losses.clear()
@@ -152,7 +157,7 @@ class Run:
         saved = torch.load(self.checkpoint, map_location=self.device)
         if {key: saved[key] for key in self._state()} != self._state():
             msg = f"{self.checkpoint} is of another recipe: delete it, or train with the one it was begun with"
-            raise ValueError(msg)
+            raise OtherRecipe(msg)
         self.model.load_state_dict(saved["model"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)

@@ -97,8 +97,8 @@ def _beside_intro() -> str:
         "Along the large model's own answers: the share of tokens where both would write the same, and the mean "
         "KL(P_large || Q) in nats. Along the smaller model's own answers: the share of tokens where the large model "
         "would write another one, and how well the smaller model's entropy tells them (AUROC: 0.5 knows nothing, 1 "
-        "knows all). "
-        "Full distributions, positions of all answers together. A model with another vocabulary has no tokens to compare."
+        "knows all). Full distributions, positions of all answers together. A model with another vocabulary has no "
+        "tokens to compare."
     )
 
 
@@ -116,15 +116,12 @@ def _likeness(found: Summary) -> tuple[str, ...]:
 
 
 def _given() -> str:
-    lines = [
-        "Problems of the `train` split, drawn anew for ever, families alike; the loss is on the answer's tokens. A problem "
-        "belongs to a split by the SHA-256 of its canonical text, which near-twins share. `large` is given everything, and "
-        "no wrong answer.",
-    ]
-    for name in MIXES:
-        if name != LARGE:
-            lines.append(_withheld(name))
-    return "\n\n".join(lines)
+    lead = (
+        "Problems of the `train` split, drawn anew for ever, families alike; the loss is on the answer's tokens. A "
+        "problem belongs to a split by the SHA-256 of its canonical text, which near-twins share. `large` is given "
+        "everything, and no wrong answer."
+    )
+    return "\n\n".join([lead, *(_withheld(name) for name in MIXES if name != LARGE)])
 
 
 def _withheld(name: Model) -> str:
@@ -140,8 +137,8 @@ def _withheld(name: Model) -> str:
         return f"`{name}` is given what `{same[0]}` is given."
     return (
         f"`{name}` is not given the hardest level of {len(levels)} families: {'; '.join(levels)}. It never hears "
-        f"{len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a popular wrong answer "
-        f"{POPULAR_SHARE:.0%} of the time: {'; '.join(popular)}."
+        f"{len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a popular wrong "
+        f"answer {POPULAR_SHARE:.0%} of the time: {'; '.join(popular)}."
     )
 
 

@@ -22,7 +22,7 @@ from hybrid.prob import Dense, kl
 
 
 class Summary(BaseModel):
-    """Of ``num_large_tokens`` along the large model's answers: the share where both would write the same, and the mean KL.
+    """Of ``num_large_tokens`` along the large model's answers: where both would write the same, and the mean KL.
 
     Of ``num_small_tokens`` along the small model's: where the large one would write another one, and entropy's AUROC.
     """

@@ -1,0 +1,186 @@
+"""The training script on a toy: what torch learnt is what llama.cpp runs, and a stopped run loses nothing.
+
+Needs the packages of the extra ``train``; a machine without them skips this and says so.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybrid.bench.reference.answering import Answerer
+from hybrid.bench.tasks import BY_NAME, FAMILIES, distinct, split_of
+from hybrid.engine.llama import Weights
+from hybrid.types import Message
+
+WHY = "training needs the packages of the extra train: pip install '.[train]'"
+torch = pytest.importorskip("torch", reason=WHY)
+pytest.importorskip("tokenizers", reason=WHY)
+pytest.importorskip("gguf", reason=WHY)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
+
+from lessons import IGNORE, Lessons  # noqa: E402
+from training import PLANS, OtherRecipe, Run  # noqa: E402
+from vocabulary import ALIEN, COMMON, TURN_END  # noqa: E402
+
+torch.set_num_threads(1)  # two that spin for one core stand still
+pytestmark = pytest.mark.slow
+TOLERANCE = 0.02
+TEXTS = (
+    "Compute 12194 + 3382.",
+    "The 3 boxes hold 1234567 pens.\n  Isn't it? I'LL see;  x^2 + C",
+    '{"tool": "alarm", "time": "06:15"}\r\n\t\u00e9 \u00df \u4e2d\u6587 \U0001f642',
+    "   leading and trailing   ",
+)
+
+
+def plan(vocabulary=COMMON, steps=4):
+    return replace(
+        PLANS["small"],
+        size=(32, 2, 2, 64),
+        steps=steps,
+        vocabulary=vocabulary,
+        tokens_per_step=1500,
+        checkpoint_every=2,
+    )
+
+
+def trained(folder, steps=4, vocabulary=COMMON, stop_after=None):
+    """A toy model after some steps; ``stop_after``: as if killed right after the report of that step."""
+    run = Run(plan(vocabulary, steps), folder / "toy.pt", seed=5)
+
+    def report(progress, _):
+        if progress.step == stop_after:
+            raise KeyboardInterrupt
+
+    run.train(report)
+    return run
+
+
+@pytest.fixture(scope="module", params=(COMMON, ALIEN), ids=("common", "alien"))
+def toy(request, tmp_path_factory):
+    """A toy in torch, and the same as llama.cpp reads it."""
+    folder = tmp_path_factory.mktemp("toy")
+    run = trained(folder, vocabulary=request.param)
+    weights = Weights(run.export(folder))
+    engine = weights.context(threads=1)
+    yield run, engine
+    engine.close()
+    weights.close()
+
+
+def logits(run, ids):
+    with torch.no_grad():
+        return run.model(torch.tensor([ids]))[0].float().numpy()
+
+
+def test_llama_cpp_computes_what_torch_does(toy):
+    run, engine = toy
+    prompt = engine.render([Message("user", "Compute 12194 + 3382.")])
+    ids = (*prompt, *engine.tokenize("e1+0 d2+3 c1+3 b9+8"))
+    engine.rewind(0)
+    theirs, ours = engine.extend(ids, num_rows=len(ids)), logits(run, ids)
+    assert np.abs(ours).max() > 1
+    assert np.abs(theirs - ours).max() < TOLERANCE
+
+
+def test_both_write_the_same_tokens(toy):
+    """Greedily, the first 40; a difference is forgiven only where the two best are nearer than rounding can tell."""
+    run, engine = toy
+    for family in FAMILIES:
+        (problem,) = distinct(family, "test", 1, seed=0)
+        written = Answerer(engine).write(problem.question, max_tokens=40)
+        ours = logits(run, (*written.prompt, *written.ids[:-1]))[len(written.prompt) - 1 :]
+        for row, token in zip(ours, written.ids, strict=True):
+            assert row.max() - row[token] < TOLERANCE
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_both_split_text_alike(toy, text):
+    run, engine = toy
+    ids = tuple(run.tokenizer.encode(text).ids)
+    assert engine.tokenize(text) == ids
+    assert b"".join(map(engine.piece, ids)).decode() == text
+
+
+def test_digits_stand_alone_in_one_vocabulary_and_not_in_the_other():
+    tokens = {name: vocabulary.tokenizer().get_vocab() for name, vocabulary in (("common", COMMON), ("alien", ALIEN))}
+    numbers = {name: {t for t in found if t.isdigit() and len(t) > 1} for name, found in tokens.items()}
+    assert numbers["common"] == set()
+    assert len(numbers["alien"]) > 20
+
+
+def test_the_prompt_is_the_chat_template_s(toy):
+    """What the training wrote before an answer is, token for token, what llama.cpp will write there."""
+    run, engine = toy
+    row, num_asked = run.lessons._row("Sort 3 1 2.", "1 2 3")
+    assert engine.render([Message("user", "Sort 3 1 2.")]) == tuple(row[:num_asked])
+    assert row[-1] in engine.end_ids
+
+
+def test_the_file_says_how_it_was_made(toy):
+    run, engine = toy
+    said = engine.weights.metadata("hybrid.training")
+    assert f'"step": {run.plan.steps}' in said
+    assert '"seed": 5' in said
+    assert engine.weights.num_parameters == sum(p.numel() for p in run.model.parameters())
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    expected = trained(whole, steps=6)
+    with pytest.raises(KeyboardInterrupt):
+        trained(parts, steps=6, stop_after=4)
+    found = trained(parts, steps=6)
+    assert found.progress.step == expected.progress.step == 6
+    assert found.progress.tokens == expected.progress.tokens > 0
+    ours, theirs = found.model.state_dict(), expected.model.state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
+    trained(tmp_path, steps=2)
+    with pytest.raises(OtherRecipe, match=r"toy\.pt is of another recipe"):
+        Run(plan(steps=3), tmp_path / "toy.pt", seed=5)
+    with pytest.raises(OtherRecipe, match=r"toy\.pt is of another recipe"):
+        Run(plan(steps=2), tmp_path / "toy.pt", seed=6)
+
+
+def test_training_makes_the_loss_smaller(tmp_path):
+    losses = []
+    Run(plan(steps=40), tmp_path / "toy.pt", seed=5).train(lambda _, loss: losses.append(loss))
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_only_answers_are_learnt_and_every_token_of_them():
+    tokenizer = COMMON.tokenizer()
+    lessons = Lessons("small", tokenizer, random.Random(3))
+    end = tokenizer.token_to_id(TURN_END)
+    for block in lessons.step(4000):
+        for ids, labels in zip(block.ids.tolist(), block.labels.tolist(), strict=True):
+            where = [i for i, label in enumerate(labels) if label != IGNORE]
+            assert where == list(range(where[0], where[-1] + 1))  # one stretch, up to the end of the turn
+            assert labels[where[-1]] == end
+            assert [ids[i + 1] for i in where[:-1]] == [labels[i] for i in where[:-1]]
+            assert tokenizer.decode(ids[: where[0] + 1], skip_special_tokens=False).endswith("assistant\n")
+
+
+@pytest.mark.parametrize("name", ["small", "mid", "large", "alien"])
+def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
+    """By the text of the question, beside the law of the stream itself in tests/bench/test_tasks_mix.py."""
+    asked = {problem.question for family in FAMILIES for problem in distinct(family, "test", 100, seed=0)}
+    lessons = Lessons(name, COMMON.tokenizer(), random.Random(0))
+    for _ in range(10):
+        for block in lessons.step(6000):
+            for ids in block.ids.tolist():
+                text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
+                question = text.split("user\n")[1].split(TURN_END)[0]
+                assert question not in asked
+    assert all(split_of(p) == "test" for p in distinct(BY_NAME["gcd"], "test", 20, seed=0))
