@@ -21,26 +21,35 @@ HYBRIDS = (KL, DOUBT)
 ARMS = (SMALL, *HYBRIDS, LARGE)
 # Four of most families: with it the demonstration stays under a minute on two cores.
 NUM_PROBLEMS = 60
+# More would not be read: an answer may have two hundred tokens.
+NUM_EXAMPLES = 5
 HOW_CHOSEN = (
-    "one problem of each family: the first that the small model alone got wrong and both hybrids right; "
-    "where there is none, one of them right; else the first"
+    "of five families one problem each: the first that the small model alone got wrong and both hybrids right; where "
+    "there is none, one of them right; else the first; the families are those of most rescuers and shortest answers"
 )
 
 
 def examples(comparison: Comparison) -> list[int]:
-    """Return the numbers of the problems worth showing, one of each family (``HOW_CHOSEN``)."""
+    """Return the numbers of the problems worth showing (``HOW_CHOSEN``), in the order of the families."""
     best: dict[str, int] = {}
     for number, problem in enumerate(comparison.problems):
         found = best.setdefault(problem.family, number)
         if _interest(comparison, number) > _interest(comparison, found):
             best[problem.family] = number
-    return [best[family.name] for family in FAMILIES if family.name in best]
+    ranked = sorted(best.values(), key=lambda number: (-_interest(comparison, number), _length(comparison, number)))
+    shown = set(ranked[:NUM_EXAMPLES])
+    return [best[family.name] for family in FAMILIES if best.get(family.name) in shown]
 
 
 def _interest(comparison: Comparison, number: int) -> int:
     """Count the hybrids that were right where the small model was not."""
     trials = comparison.trials
     return 0 if trials[SMALL.name].correct[number] else sum(trials[arm.name].correct[number] for arm in HYBRIDS)
+
+
+def _length(comparison: Comparison, number: int) -> int:
+    """Count the characters of the worked answer that the problem came with."""
+    return len(comparison.problems[number].worked)
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from hybrid.bench.demo import ARMS, DOUBT, KL, examples, to_json
+from hybrid.bench.tasks import FAMILIES
 from hybrid.run.answer import Token
 
 THERE = Token(2, "b", "cloud", "written", why="doubt")
@@ -30,6 +32,14 @@ def test_one_rescuer_is_better_than_none_and_no_better_than_two(compared):
     assert examples(found) == [10, 11, 12, 13, 14]
     found = compared({"small": "0" * 10, "kl": "0" * 10, "doubt": "0" * 5 + "1" * 5, "large": "1" * 10})
     assert examples(found) == [5, 6, 7, 8, 9]
+
+
+def test_of_many_families_five_are_shown_the_most_rescued_first_then_the_shortest(compared):
+    """Ten families, one problem each, the later ones shorter; small fails at all but the last two, doubt rescues two."""
+    right = {"small": "0" * 8 + "11", "kl": "1" * 10, "doubt": "11" + "0" * 6 + "11", "large": "1" * 10}
+    found = compared(right)
+    lengths = [replace(p, family=FAMILIES[n].name, worked="x" * (20 - n)) for n, p in enumerate(found.problems)]
+    assert examples(replace(found, problems=tuple(lengths))) == [0, 1, 5, 6, 7]
 
 
 def test_the_json_holds_exactly_what_is_promised(compared, answer):

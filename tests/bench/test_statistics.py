@@ -1,4 +1,4 @@
-"""RPI: exact by enumeration, paired, honest about what the data do not tell."""
+"""RPI: exact by enumeration, paired, honest about what the data do not tell; Wilson's interval; the AUROC."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 import math
 from collections import Counter
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.bench.statistics import Estimate, _order_statistic, rpi
+from hybrid.bench.statistics import Estimate, _order_statistic, auroc, rpi, wilson
 
 bits = st.tuples(*[st.booleans()] * 3)
 problems = st.lists(bits, min_size=2, max_size=40)
@@ -146,3 +147,133 @@ def test_an_end_is_the_first_value_with_a_fortieth_at_or_below_it(count, place):
 def test_scores_that_are_not_paired_bits_are_refused(scores):
     with pytest.raises(ValueError, match="score"):
         rpi(*scores)
+
+
+# ---- shares of right answers ---------------------------------------------------------------------------------------
+
+counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+QUANTILE = NormalDist().inv_cdf(0.975)
+
+
+def score_statistic(right, count, share):
+    """How many standard deviations, under ``share``, the count lies above what was to be expected. Exact but the root.
+
+    Where ``share`` leaves no room for chance it is infinite, or 0 where that is what came.
+    """
+    gap, var = right - count * Fraction(share), count * Fraction(share) * (1 - Fraction(share))
+    if var == 0:
+        return math.copysign(math.inf, gap) if gap else 0.0
+    return float(gap) / math.sqrt(var)
+
+
+@given(counts)
+def test_the_score_statistic_is_at_its_quantile_at_both_ends_of_wilsons_interval(case):
+    """Or the end is 0 or 1, which a test does not reject where no answer, or every one, was right."""
+    right, count = case
+    found = wilson(right, count)
+    low, high = (score_statistic(right, count, end) for end in (found.low, found.high))
+    assert low == 0.0 if right == 0 else low == pytest.approx(QUANTILE, rel=1e-6)
+    assert high == 0.0 if right == count else high == pytest.approx(-QUANTILE, rel=1e-6)
+
+
+@given(counts, st.fractions(0, 1))
+def test_wilsons_interval_holds_the_shares_that_a_score_test_does_not_reject(case, share):
+    statistic = score_statistic(*case, share)
+    assume(abs(abs(statistic) - QUANTILE) > 1e-6)
+    found = wilson(*case)
+    assert (found.low <= share <= found.high) == (abs(statistic) < QUANTILE)
+
+
+@given(counts)
+def test_wilsons_interval_lies_within_0_and_1_and_holds_its_share(case):
+    found = wilson(*case)
+    assert found.value == case[0] / case[1]
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low > 0
+
+
+@given(counts)
+def test_wrong_answers_have_the_mirror_image_of_the_right_ones_interval(case):
+    right, count = case
+    found, mirrored = wilson(right, count), wilson(count - right, count)
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low))
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_all_and_none_right_leave_room_for_doubt(count):
+    """Two standard errors around such a share would say "surely"."""
+    none, every = wilson(0, count), wilson(count, count)
+    assert none == Estimate(0.0, 0.0, pytest.approx(QUANTILE**2 / (count + QUANTILE**2)))
+    assert every == Estimate(1.0, pytest.approx(count / (count + QUANTILE**2)), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilsons_interval_is_that_of_the_literature(right, count, low, high):
+    """Newcombe 1998, Statistics in Medicine 17, table I, method 3."""
+    found = wilson(right, count)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_no_problem_tells_nothing():
+    found = wilson(0, 0)
+    assert math.isnan(found.value)
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("right", "count"), [(3, 2), (-1, 2), (1, 0), (0, -1)])
+def test_counts_that_cannot_be_are_refused(right, count):
+    with pytest.raises(ValueError, match=f"{right} right answers of {count}"):
+        wilson(right, count)
+
+
+# ---- the order of scores -------------------------------------------------------------------------------------------
+
+# Few values, so that most lists hold ties.
+scored = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30)
+
+
+def ranked(pairs):
+    return auroc(np.array([score for score, _ in pairs], dtype=float), np.array([bit for _, bit in pairs], dtype=bool))
+
+
+def counted(pairs):
+    """Every positive beside every negative: a half point for a tie."""
+    beside = [(p, n) for p, bit in pairs if bit for n, other in pairs if not other]
+    return sum(1.0 if p > n else 0.5 if p == n else 0.0 for p, n in beside) / len(beside) if beside else None
+
+
+@given(scored)
+def test_the_auroc_is_the_share_of_pairs_in_the_right_order(pairs):
+    assert ranked(pairs) == (pytest.approx(counted(pairs)) if counted(pairs) is not None else None)
+
+
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.booleans()), min_size=2, max_size=12))
+def test_the_auroc_takes_any_numbers(pairs):
+    assert ranked(pairs) == (pytest.approx(counted(pairs)) if counted(pairs) is not None else None)
+
+
+@given(scored, st.sampled_from([np.exp, np.cbrt, np.arctan, lambda x: 5 * x - 7]))
+def test_the_auroc_knows_nothing_but_the_order(pairs, rising):
+    assert ranked([(rising(score), bit) for score, bit in pairs]) == ranked(pairs)
+
+
+@given(scored)
+def test_the_opposite_scores_and_the_opposite_bits_have_the_opposite_auroc(pairs):
+    assume(len({bit for _, bit in pairs}) == 2)
+    opposite = pytest.approx(1 - ranked(pairs))
+    assert ranked([(-score, bit) for score, bit in pairs]) == opposite
+    assert ranked([(score, not bit) for score, bit in pairs]) == opposite
+
+
+def test_positives_above_all_others_have_an_auroc_of_1_and_equal_scores_of_a_half():
+    assert ranked([(2, True), (3, True), (1, False), (0, False), (1, False)]) == 1.0
+    assert ranked([(4, True), (4, False), (4, False)]) == 0.5
+    assert ranked([(1, True), (2, False), (0, False), (2, True)]) == (1 + 1.5) / 4
+
+
+@pytest.mark.parametrize("pairs", [[], [(1, True), (2, True)], [(1, False), (2, False)]])
+def test_without_both_kinds_there_is_no_auroc(pairs):
+    assert ranked(pairs) is None
