@@ -1,7 +1,7 @@
 """Batches of worked problems: one conversation a row, loss on the answer's tokens only.
 
 A row holds one conversation from its first token, as the model will meet it; a step's rows are sorted by length and cut
-into a few blocks, so that little is padded. A step begins with no leftovers of the one before: the generator's state
+into blocks, so that little is padded. A step begins with no leftovers of the one before: the generator's state
 between two steps is the random generator's alone, and a resumed run goes on as if it had not stopped.
 """
 
@@ -18,7 +18,7 @@ from vocabulary import TURN_END, TURN_START
 from hybrid.bench.tasks.mix import Model, training_stream
 
 IGNORE = -100
-BLOCKS = 6
+BLOCKS = 12
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,10 @@ class Llama(nn.Module):
         angles = torch.outer(torch.arange(shape.context).float(), ROPE_BASE ** (-torch.arange(0, head, 2) / head))
         self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
+    def forward(self, ids: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """(B, T) -> (B, T, V); with a mask ``wanted`` (B, T) only the rows it wants, (N, V)."""
         length = ids.shape[1]
         x = self.token_embd(ids)
         for block in self.blk:
             x = block(x, self.turns[:length])
-        return self.output(self.output_norm(x))
+        return self.output(self.output_norm(x if wanted is None else x[wanted]))

@@ -134,10 +134,11 @@ class Run:
 
     def _loss(self, block: Block) -> torch.Tensor:
         """Return the summed cross-entropy of a block's answer tokens, in nats."""
+        labels = block.labels.to(self.device)
+        wanted = labels != IGNORE
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            logits = self.model(block.ids.to(self.device))
-        labels = block.labels.to(self.device).flatten()
-        return F.cross_entropy(logits.float().flatten(0, 1), labels, ignore_index=IGNORE, reduction="sum")
+            logits = self.model(block.ids.to(self.device), wanted)
+        return F.cross_entropy(logits.float(), labels[wanted], reduction="sum")
 
     def _state(self) -> dict[str, Any]:
         return {"plan": repr(self.plan), "seed": self.seed}

@@ -35,7 +35,7 @@ def test_one_rescuer_is_better_than_none_and_no_better_than_two(compared):
 
 
 def test_of_many_families_five_are_shown_the_most_rescued_first_then_the_shortest(compared):
-    """Ten families, one problem each, the later ones shorter; small fails at all but the last two, doubt rescues two."""
+    """Ten families, one problem each, the later ones shorter; small fails at all but two, doubt rescues two."""
     right = {"small": "0" * 8 + "11", "kl": "1" * 10, "doubt": "11" + "0" * 6 + "11", "large": "1" * 10}
     found = compared(right)
     lengths = [replace(p, family=FAMILIES[n].name, worked="x" * (20 - n)) for n, p in enumerate(found.problems)]
