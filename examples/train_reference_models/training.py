@@ -50,7 +50,7 @@ PLANS = {
     plan.name: plan
     for plan in (
         # The longest first, so that the others fit beside it.
-        Plan("large", (160, 5, 5, 432), 1_600),
+        Plan("large", (160, 5, 5, 432), 1_900),
         Plan("mid", (112, 4, 4, 304), 1_400),
         Plan("small", (64, 3, 4, 176), 1_200),
         Plan("alien", (64, 3, 4, 176), 1_200, ALIEN),

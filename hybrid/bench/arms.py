@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
-from hybrid.bench.tasks import FAMILIES, Problem
+from hybrid.bench.tasks import FAMILIES, MAX_TOKENS, Problem
 from hybrid.config import Settings
 from hybrid.run.answer import Answer
 
 # The ratios of what hosted large models cost in 2025: a cached token a tenth of a read one, a written one four.
 PRICE = "1/0.1/4"
-# The longest worked answer of the families has about 215 tokens (a multiplication).
-MAX_TOKENS = 240
 GRADERS = {family.name: family.grade for family in FAMILIES}
 
 

@@ -7,14 +7,13 @@ the large model's own run on the same problems; what is undefined is None. Which
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, tried
+from hybrid.bench.reference.card import fingerprint
 from hybrid.bench.statistics import Estimate, rpi
 from hybrid.bench.tasks import FAMILIES, Problem, Split, distinct
 from hybrid.errors import UsageError
@@ -73,12 +72,8 @@ def balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:
 
 def fingerprints() -> dict[str, dict[str, str]]:
     """Return the bundled models' file names and SHA-256, by the names of the arms that are those models alone."""
-    return {SMALL.name: _fingerprint(BUNDLED_LOCAL), LARGE.name: _fingerprint(BUNDLED_CLOUD)}
-
-
-def _fingerprint(path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    models = {SMALL.name: BUNDLED_LOCAL, LARGE.name: BUNDLED_CLOUD}
+    return {name: {"file": path.name, "sha256": fingerprint(path).sha256} for name, path in models.items()}
 
 
 def plain(estimate: Estimate | None) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes
 from hybrid.cli.tasks import SplitName
@@ -108,15 +109,16 @@ def card(
 
         where = folder or _bundled()
         if not as_json:
-            check_writable("--dir", where / room.CARD)
+            for name in (room.CARD, room.PAGE):
+                check_writable("--dir", where / name)
         with _progress() as tell:
             measured = room.measured(where, tell, num)
         if as_json:
             typer.echo(measured.model_dump_json())
             return
         write_whole(where / room.CARD, f"{measured.model_dump_json(indent=1)}\n")
-        write_whole(where / "README.md", page(measured))
-        typer.echo(f"{where / room.CARD}\n{where / 'README.md'}")
+        write_whole(where / room.PAGE, page(measured))
+        typer.echo(f"{where / room.CARD}\n{where / room.PAGE}")
 
 
 card.__doc__ = f"{card.__doc__}\n{CARD_EPILOG}"
@@ -162,8 +164,9 @@ def _path(model: str) -> Path:
 
 def _scores(found: dict[str, Any]) -> Table:
     table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    for column in (found["model"], "right", "of", "share", "95 %"):
-        table.add_column(column, justify="left" if column == found["model"] else "right")
+    table.add_column(Text(found["model"]))
+    for column in ("right", "of", "share", "95 %"):
+        table.add_column(column, justify="right")
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
         table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)

@@ -7,16 +7,19 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import hybrid
 from hybrid.bench.reference import card as room
+from hybrid.bench.reference.answering import Answerer, Written
 from hybrid.bench.reference.card import Card, Fingerprint, ModelCard, Score, Shape, Training, differences, load
 from hybrid.bench.reference.card_page import page
+from hybrid.bench.reference.evaluation import Graded
 from hybrid.bench.reference.likeness import Summary
 from hybrid.bench.statistics import wilson
-from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES
+from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES, Problem
 from hybrid.bench.tasks.fact_table import FACTS
 from hybrid.cli import app
 from hybrid.engine import ScriptedEngine
@@ -43,14 +46,15 @@ def summary(**other):
     return Summary(**(figures | {"num_differing": 90, "num_small_tokens": 900} | other))
 
 
-def model_card(name, right=None, *, beside=True, content=b""):
-    """A model whose file holds ``content``; ``right``: families that it does not answer all of, with how many."""
-    families = {family: score(family, (right or {}).get(family, NUM)) for family in BY_NAME}
+def model_card(name, right):
+    """A model whose file holds its name; ``right``: families that it does not answer all of, with how many."""
+    beside, common = name in {"mid", "small"}, name != "alien"
+    families = {family: score(family, right.get(family, NUM)) for family in BY_NAME}
     return ModelCard(
-        file=Fingerprint(bytes=len(content), sha256=hashlib.sha256(content or name.encode()).hexdigest()),
+        file=Fingerprint(bytes=len(name), sha256=hashlib.sha256(name.encode()).hexdigest()),
         parameters=92_400 + len(name),
-        num_tokens=384 if beside or name == "large" else 640,
-        pre_tokenizer="qwen2" if beside or name == "large" else "gpt-2",
+        num_tokens=384 if common else 640,
+        pre_tokenizer="qwen2" if common else "gpt-2",
         shape=Shape(width=48, layers=2, heads=3, hidden=128, context=1024),
         training=Training(step=3100, tokens=38_000_000, answer_tokens=9_500_000, seconds=5400, seed=11, device="cpu"),
         overall=round(sum(found.correct for found in families.values()) / NUM / len(families), 4),
@@ -60,14 +64,9 @@ def model_card(name, right=None, *, beside=True, content=b""):
     )
 
 
-def made(right=None, **contents):
-    """A card of all four models."""
-    models = {
-        name: model_card(
-            name, (right or {}).get(name), beside=name in {"mid", "small"}, content=contents.get(name, name.encode())
-        )
-        for name in room.NAMES
-    }
+def made(**right):
+    """A card of all four models; ``right``: a model's families that it does not answer all of, with how many."""
+    models = {name: model_card(name, right.get(name, {})) for name in room.NAMES}
     return Card(split="test", num_problems=NUM, models=models)
 
 
@@ -85,7 +84,7 @@ def folder(tmp_path):
 
 def test_a_card_survives_its_file(tmp_path):
     """What is None, a pair of numbers or a share included."""
-    card = made({"small": {"gcd": 7}})
+    card = made(small={"gcd": 7})
     (tmp_path / "card.json").write_text(card.model_dump_json(indent=1))
     assert load(tmp_path) == card
 
@@ -181,6 +180,16 @@ def test_levels_add_up_to_their_family(measured):
             assert found.n == 2
 
 
+def test_right_answers_are_counted_by_level():
+    """Also of a level of which nothing was asked."""
+    given = [(1, True), (3, False), (1, False), (3, True), (3, True)]
+    answers = [
+        Graded(Problem("gcd", level, "", "", "", ""), Written((), (), np.empty((0, 2)), ""), right)
+        for level, right in given
+    ]
+    assert room._levels(answers) == ((1, 2), (0, 0), (2, 3))
+
+
 def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_one_stands_beside_nobody(measured):
     _, card, told = measured
     large = card.models["large"]
@@ -201,13 +210,32 @@ def test_a_folder_that_lacks_a_model_is_not_measured(tmp_path):
         room.measured(tmp_path, lambda _: None, 1)
 
 
+def compared(large, other):
+    """A family's comparison by name; a model is its vocabulary and the token that it writes first."""
+
+    def model(pieces, first):
+        rows = np.eye(len(pieces))
+        return Answerer(ScriptedEngine(pieces, lambda ids: rows[first if len(ids) == 1 else 0], end_ids=frozenset({0})))
+
+    models = {"large": model(*large), "mid": model(*other)}
+    problem = Problem("gcd", 1, "b", "", "", "")
+    graded = {name: {"gcd": [Graded(problem, model.write("b"), correct=True)]} for name, model in models.items()}
+    return room._beside("mid", models, graded)
+
+
 @pytest.mark.parametrize(
     ("words", "same"),
     [(["a", "b"], True), (["b", "a"], False), (["a", "b", "c"], False), (["a"], False), (["a", "B"], False)],
 )
-def test_vocabularies_are_one_where_every_piece_has_the_same_number(words, same):
-    first, second = (room.Answerer(ScriptedEngine(each, lambda _: ())) for each in (["a", "b"], words))
-    assert room._one_vocabulary(first, second) == same
+def test_models_are_compared_where_every_piece_has_the_same_number(words, same):
+    """Only then may one read what the other wrote."""
+    assert list(compared((["a", "b"], 0), (words, 0))) == (["gcd"] if same else [])
+
+
+def test_each_models_own_answer_is_read_by_the_other():
+    """The large one ends at once, the other says a word before; after it both end."""
+    found = compared((["a", "b"], 0), (["a", "b"], 1))["gcd"]
+    assert (found.same.tolist(), found.differs.tolist()) == ([False], [True, False])
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------
@@ -230,7 +258,7 @@ def test_every_file_stands_on_the_page_with_its_sum_and_size():
 
 def test_every_family_has_a_line_with_each_models_share_in_the_order_of_the_columns():
     wrong = {name: {"gcd": 3 * (i + 1), "base": 27 - 3 * i} for i, name in enumerate(room.NAMES)}
-    lines = section(page(made(wrong)), "Right answers").splitlines()
+    lines = section(page(made(**wrong)), "Right answers").splitlines()
     assert f"| family | {' | '.join(room.NAMES)} |" in lines
     for family in FAMILIES:
         (line,) = [line for line in lines if line.startswith(f"| {family.name} |")]
@@ -296,15 +324,14 @@ def test_how_each_was_trained_is_on_the_page():
 
 def test_a_weak_level_is_named_and_a_strong_one_is_not():
     """Ten of a level: 7 are below 80 %, 8 are not."""
-    right = {"small": {"sorting": 17, "gcd": 18, "units": 3}, "mid": {"facts": 28}, "large": {"facts": 27}}
-    found = section(page(made(right)), "Weaknesses")
-    assert (
-        "- `small` is below 80% at sorting level 2 (7 of 10), level 3 (0 of 10), "
+    card = made(small={"gcd": 17, "sorting": 18, "units": 3}, mid={"facts": 28}, large={"facts": 27})
+    found = section(page(card), "Weaknesses").splitlines()
+    large, small = [line for line in found if "below" in line]
+    assert large == "- `large` is below 80% at facts level 3 (7 of 10)."
+    assert small == (
+        "- `small` is below 80% at gcd level 2 (7 of 10), level 3 (0 of 10), sorting level 3 (0 of 10), "
         "units level 1 (3 of 10), level 2 (0 of 10), level 3 (0 of 10)."
-    ) in found.replace("gcd level 3 (0 of 10), ", "")
-    assert "- `large` is below 80% at facts level 3 (7 of 10).\n" in found
-    assert "`mid` is below" not in found
-    assert "`alien` is below" not in found
+    )
 
 
 def test_the_page_depends_on_the_card_alone():

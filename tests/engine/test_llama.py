@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gguf
 import llama_cpp
 import numpy as np
 import psutil
@@ -218,3 +219,22 @@ def test_a_template_may_write_the_models_marks(tiny_file):
     weights = Weights(tiny_file(template="{{ bos_token }}{{ messages[0].content }}<turn>{{ eos_token }}"))
     assert weights.render([Message("user", "he")]) == (0, 257, 259, 0)
     weights.close()
+
+
+def test_what_a_file_says_under_a_key_is_text_and_what_it_does_not_say_is_none(weights, tiny_file):
+    """Longer than a buffer that is tried first, empty or not ASCII."""
+    tiny, template = weights["attention"], "{{ messages[0].content }}" + "é" * 5000
+    assert tiny.metadata("general.architecture") == "llama"
+    assert tiny.metadata("llama.context_length") == "1024"
+    assert tiny.metadata("tokenizer.ggml.add_bos_token") == "false"
+    assert [tiny.metadata(key) for key in ("llama.nothing", "", "tokenizer.chat_template")] == [None] * 3
+    long = Weights(tiny_file(template=template))
+    assert long.metadata("tokenizer.chat_template") == template
+    long.close()
+
+
+@pytest.mark.parametrize("kind", ["attention", "sliding", "recurrent", "hybrid", "bundled"])
+def test_the_parameters_are_the_numbers_that_the_tensors_hold(weights, kind):
+    """Counted by the library that writes such files."""
+    held = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(weights[kind].path).tensors)
+    assert weights[kind].num_parameters == held > 0

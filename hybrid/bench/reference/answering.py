@@ -5,6 +5,7 @@ The law, tested in ``tests/bench/test_reference.py``: what is written is what ``
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hybrid.bench.tasks import MAX_TOKENS
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.port import Logits
+from hybrid.errors import EngineError
 from hybrid.types import Ids, Message
-
-# The longest worked answer of the families has about 215 tokens (a multiplication).
-MAX_TOKENS = 240
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,21 @@ class Answerer:
         self.engine = engine
 
     def write(self, question: str, max_tokens: int = MAX_TOKENS) -> Written:
-        """Answer a question greedily; the lowest id wins a tie, as in llama.cpp's sampler."""
+        """Answer a question greedily until the end, ``max_tokens`` or a full context; the lowest id wins a tie."""
         engine = self.engine
         prompt = engine.render([Message("user", question)])
+        limit = min(max_tokens, engine.num_context - len(prompt))
         engine.rewind(0)
         ids: list[int] = []
         rows = [engine.extend(prompt)[-1]]
         while True:
             ids.append(int(rows[-1].argmax()))
-            if ids[-1] in engine.end_ids or len(ids) == max_tokens:
+            if ids[-1] in engine.end_ids or len(ids) == limit:
                 break
             rows.append(engine.extend((ids[-1],))[-1])
         shown = ids[:-1] if ids[-1] in engine.end_ids else ids
-        text = b"".join(map(engine.piece, shown)).decode("utf-8", "replace")
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # half a character at the end is not shown
+        text = "".join(decoder.decode(engine.piece(token)) for token in shown)
         return Written(prompt, tuple(ids), np.stack(rows), text)
 
     def read(self, written: Written) -> Logits:
@@ -65,9 +67,12 @@ class Answerer:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Answerer]:
-    """Load a GGUF file on one thread. Raises EngineError where that cannot be."""
+    """Load a GGUF file on one thread. Raises EngineError where that cannot be, or the file has no chat template."""
     weights = Weights(path)
     try:
+        if weights.metadata("tokenizer.chat_template") is None:
+            msg = f"{path} has no chat template, so that no question can be put to it"
+            raise EngineError(msg)
         engine = weights.context(threads=1)
         try:
             yield Answerer(engine)

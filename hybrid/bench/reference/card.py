@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hybrid.bench.reference import evaluation, likeness
 from hybrid.bench.reference.answering import Answerer, opened
@@ -25,7 +25,7 @@ from hybrid.errors import UsageError
 Tell: TypeAlias = Callable[[str], None]
 Answers: TypeAlias = Mapping[str, Sequence[Graded]]
 
-CARD = "card.json"
+CARD, PAGE = "card.json", "README.md"
 NAMES: tuple[str, ...] = tuple(MIXES)
 LARGE = "large"
 NUM_PROBLEMS = 150
@@ -94,7 +94,7 @@ class Card(_Data):
 
     split: str
     num_problems: int
-    models: dict[str, ModelCard]
+    models: Annotated[dict[str, ModelCard], Field(min_length=1)]
 
 
 def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card:
@@ -108,7 +108,8 @@ def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card
         graded = {name: _answered(name, model, problems, tell) for name, model in models.items()}
         cards = {}
         for name in NAMES:
-            tell(f"{name} beside {LARGE}")
+            if name != LARGE:
+                tell(f"{name} beside {LARGE}")
             beside = _beside(name, models, graded)
             cards[name] = _card(folder / f"{name}.gguf", graded[name], beside)
         return Card(split=SPLIT, num_problems=num_problems, models=cards)
@@ -127,7 +128,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Likeness])
             num_tokens=weights.num_tokens,
             pre_tokenizer=weights.metadata("tokenizer.ggml.pre") or "",
             shape=Shape(**sizes),
-            training=Training.model_validate_json(said) if said else None,
+            training=_training(said),
             overall=round(evaluation.overall(scores), 4),
             families={
                 name: Score(**evaluation.score_to_json(scores[name]), levels=_levels(found))
@@ -138,6 +139,14 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Likeness])
         )
     finally:
         weights.close()
+
+
+def _training(said: str | None) -> Training | None:
+    """Read the training script's note; of a file that another one made nothing is known."""
+    try:
+        return Training.model_validate_json(said or "")
+    except ValidationError:
+        return None
 
 
 _SIZES = {
@@ -195,8 +204,10 @@ def load(folder: Path) -> Card:
 
 
 def differences(folder: Path, card: Card) -> dict[str, str | None]:
-    """Compare files with the card: per model None, or what is wrong in a few words."""
-    return {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
+    """Compare files with the card: per model None, or what is wrong in a few words. Other GGUF files are wrong, too."""
+    found = {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
+    others = sorted(path.stem for path in folder.glob("*.gguf") if path.stem not in found)
+    return found | dict.fromkeys(others, "the card does not know it")
 
 
 def _difference(path: Path, said: Fingerprint) -> str | None:

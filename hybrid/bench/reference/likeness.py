@@ -67,7 +67,7 @@ class Likeness:
         ranked = self.auroc
         return Summary(
             agreement=round(float(self.same.mean()), 4),
-            mean_kl=round(float(self.kl.mean()), 4),
+            mean_kl=max(0.0, round(float(self.kl.mean()), 4)),
             num_large_tokens=int(self.same.size),
             auroc=None if ranked is None else round(ranked, 4),
             num_differing=int(self.differs.sum()),
