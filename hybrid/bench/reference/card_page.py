@@ -59,7 +59,8 @@ def _lead(models: Models) -> str:
         said += f"; `{name}` has another one of {models[name].num_tokens} (`{models[name].pre_tokenizer}`)"
     return (
         f"{said}. They answer the {len(FAMILIES)} families of `hybrid tasks list` and nothing else. This page is "
-        "written by `hybrid models card` from what it measured (`card.json`); `hybrid models verify` checks the files against it."
+        "written by `hybrid models card` from what it measured (`card.json`); `hybrid models verify` checks the files "
+        "against it."
     )
 
 
