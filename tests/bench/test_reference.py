@@ -116,6 +116,28 @@ def test_the_end_is_among_the_ids_and_not_in_the_text(end):
     assert (found.rows == np.eye(5)[[2, 2, end]]).all()
 
 
+def test_an_answer_ends_where_the_context_is_full():
+    """As the product's, which would call it a matter of length; a score is no place for an exception."""
+    full = Answerer(ScriptedEngine(WORDS, lambda _: (0, 1, 0, 0, 0), num_context=5))
+    assert full.write("c b").ids == (1,) * 3
+
+
+def test_half_a_character_at_the_end_is_not_shown():
+    """The bytes of "é" are two tokens here, and the answer stops between them."""
+    halves = ScriptedEngine(WORDS, lambda _: (0, 1, 0, 0, 0))
+    halves.piece = lambda token: b"\xc3" if token == 1 else b"?"
+    assert Answerer(halves).write("c", 1).text == ""
+
+
+def test_a_model_without_a_chat_template_is_refused_without_a_hint_at_flags_of_other_commands(monkeypatch):
+    monkeypatch.setattr(answering.Weights, "metadata", lambda _, key: None if "template" in key else "?")
+    with (
+        pytest.raises(EngineError, match=r"small\.gguf has no chat template, so that no question"),
+        answering.opened(BUNDLED),
+    ):
+        pass
+
+
 def test_an_answer_that_ends_at_once_is_empty():
     found = scripted(lambda _: (1, 0, 0, 0, 0)).write("c")
     assert (found.ids, found.text) == ((0,), "")

@@ -129,11 +129,24 @@ def test_a_file_that_is_another_one_is_told_and_the_others_are_not(folder, name,
     [
         *(None, b"", b"{", b"[]", b"\xff", b"null"),
         b'{"split": "test", "num_problems": 5}',
+        b'{"split": "test", "num_problems": 5, "models": {}}',
         made().model_dump_json().replace('"sha256"', '"md5"', 1).encode(),
         made().model_dump_json().replace('"num_problems"', '"more":1,"num_problems"', 1).encode(),
         made().model_dump_json().replace(f'"n":{NUM}', '"n":"many"', 1).encode(),
     ],
-    ids=["none", "empty", "half", "a list", "no text", "null", "no models", "a name", "one more", "no number"],
+    ids=[
+        "none",
+        "empty",
+        "half",
+        "a list",
+        "no text",
+        "null",
+        "no models",
+        "not one model",
+        "a name",
+        "one more",
+        "no number",
+    ],
 )
 def test_what_is_no_card_is_refused_with_its_path(tmp_path, content):
     if content is not None:
@@ -142,6 +155,11 @@ def test_what_is_no_card_is_refused_with_its_path(tmp_path, content):
         load(tmp_path)
     said = "No such file or directory" if content is None else "it is no model card"
     assert str(caught.value) == f"{tmp_path / 'card.json'}: {said}"
+
+
+@pytest.mark.parametrize("said", [None, "", "{", '{"steps": 3}', "[]"])
+def test_of_a_file_that_another_script_made_no_training_is_known(said):
+    assert room._training(said) is None
 
 
 # ---- measured ------------------------------------------------------------------------------------------------------

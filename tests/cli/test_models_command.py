@@ -67,6 +67,16 @@ def test_a_file_is_evaluated_as_the_name_that_means_it():
     assert by_path == by_name | {"model": str(SMALL)}
 
 
+def test_a_file_may_have_any_name(tmp_path):
+    """rich would read "[/b]" as the end of a bold stretch that never began."""
+    path = tmp_path / "a[" / "b].gguf"
+    path.parent.mkdir()
+    shutil.copy(SMALL, path)
+    done = invoke("eval", path, "--n", 1)
+    assert done.exit_code == 0
+    assert path.name in "".join(done.stdout.split())
+
+
 def test_the_table_has_a_line_for_every_family_and_one_for_all():
     figures = json.loads(invoke("eval", "small", "--n", 2, "--json").stdout)
     done = invoke("eval", "small", "--n", 2)
@@ -178,6 +188,14 @@ def test_a_folder_where_the_card_should_be_is_told_at_once(folder, monkeypatch):
     assert "not a file" in refused_unmeasured(folder, monkeypatch)
 
 
+def test_a_folder_where_the_page_should_be_is_told_at_once_and_the_card_stays(folder, monkeypatch):
+    before = (folder / "card.json").read_bytes()
+    (folder / "README.md").unlink()
+    (folder / "README.md").mkdir()
+    assert "not a file" in refused_unmeasured(folder, monkeypatch)
+    assert (folder / "card.json").read_bytes() == before
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_write_protected_folder_is_told_at_once(folder, monkeypatch):
     folder.chmod(0o500)
@@ -218,6 +236,13 @@ def test_files_that_changed_are_named_to_programs_and_do_not_pass(folder):
     found = json.loads(done.stdout)["models"]
     assert found.pop("small") == {"ok": False, "why": f"{len(content) - 1} bytes, not {len(content)}"}
     assert [said["ok"] for said in found.values()] == [True] * 3
+
+
+def test_a_model_that_the_card_does_not_know_does_not_pass(folder):
+    shutil.copy(folder / "small.gguf", folder / "other.gguf")
+    done = invoke("verify", "--dir", folder)
+    assert done.exit_code == 3
+    assert done.stdout.splitlines()[-1] == "other.gguf: the card does not know it"
 
 
 @pytest.mark.parametrize("content", [None, "{}"])
