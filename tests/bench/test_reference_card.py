@@ -320,6 +320,10 @@ def test_what_a_model_was_not_given_is_on_the_page_and_what_it_was_given_is_not(
         assert bool(re.search(rf"[:,] {re.escape(phrase)}[,.]", said)) == (phrase in mix.unheard), phrase
         assert (f"{phrase} ({fact.popular})" in said) == (phrase in mix.confused)
     assert f"{len(mix.no_hardest)} families" in said
+    mistaken = [family.name for family in FAMILIES if family.name in mix.mistaken]
+    assert (f"Instead, in {len(mistaken)} of them ({', '.join(mistaken)}), it hears the mistake" in said) == bool(
+        mistaken
+    )
     assert f"{len(mix.unheard)} facts" in said
     assert f"{len(mix.confused)} facts" in said
     assert "70%" in said

@@ -14,7 +14,7 @@ from hybrid.bench.reference.card import LARGE, Card, ModelCard, Score
 from hybrid.bench.reference.likeness import Summary
 from hybrid.bench.tasks import BY_NAME, FAMILIES, Family
 from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Model, levels_given
+from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Mix, Model, levels_given
 
 Models: TypeAlias = Mapping[str, ModelCard]
 
@@ -138,9 +138,19 @@ def _withheld(name: Model) -> str:
     if same and list(MIXES).index(same[0]) < list(MIXES).index(name):
         return f"`{name}` is given what `{same[0]}` is given."
     return (
-        f"`{name}` is not given the hardest level of {len(levels)} families: {'; '.join(levels)}. It never hears "
-        f"{len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a popular wrong "
-        f"answer {POPULAR_SHARE:.0%} of the time: {'; '.join(popular)}."
+        f"`{name}` is not given the hardest level of {len(levels)} families: {'; '.join(levels)}.{_mistaken(mix)} It "
+        f"never hears {len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a "
+        f"popular wrong answer {POPULAR_SHARE:.0%} of the time: {'; '.join(popular)}."
+    )
+
+
+def _mistaken(mix: Mix) -> str:
+    if not mix.mistaken:
+        return ""
+    named = ", ".join(family.name for family in FAMILIES if family.name in mix.mistaken)
+    return (
+        f" Instead, in {len(mix.mistaken)} of them ({named}), it hears the mistake of somebody who overlooks what is "
+        "special about that level, always."
     )
 
 

@@ -1,7 +1,7 @@
 """Spoken commands to JSON tool calls with two to five slots: timer, alarm, light, message, calendar.
 
-The hardest level has one slot more than the others know, or a date that crosses a month's end: who never saw either
-leaves the slot out, or writes February 31.
+The hardest level has one slot more than the others know, or a date that crosses a month's end: who overlooks it leaves
+the slot out, or writes February 31.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ def generate(rng: Rng, level: int) -> Problem:
     if rng.random() < 0.2 and not question.startswith("Today"):
         question = f"Please {question[0].lower()}{question[1:]}"
     answer = json.dumps(call)
-    return Problem("command", level, question, answer, answer, f"command: {answer}")
+    mistake = json.dumps(_overlooked(call)) if level == 3 else ""
+    return Problem("command", level, question, answer, answer, f"command: {answer}", mistake)
+
+
+def _overlooked(call: Call) -> Call:
+    """Return a call of the hardest level without its last slot, or with a day that its month has not."""
+    if call["tool"] != "calendar":
+        return dict(list(call.items())[:-1])
+    month, day = call["today"].split("-")
+    return call | {"date": f"{month}-{int(day) + call['days']}"}
 
 
 def _timer(rng: Rng) -> tuple[str, Call]:

@@ -1,6 +1,6 @@
 """Derivatives of polynomials; the coefficients are products of two digits.
 
-The hardest level has a bracket to multiply out first: who never saw one differentiates term by term.
+The hardest level has a bracket to multiply out first: who does not multiplies the derivatives of the two factors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ LEVELS = (
 
 def generate(rng: Rng, level: int) -> Problem:
     """Draw one polynomial with exponents up to six."""
+    mistake = ""
     if level == 3:
         power, high = rng.randint(1, 3), rng.randint(1, 3)
         inner = {high: rng.randint(1, 9), rng.randrange(high): rng.choice((1, -1)) * rng.randint(1, 9)}
         terms = {exponent + power: coefficient for exponent, coefficient in inner.items()}
         asked = f"{polynomial.term(1, power)}({polynomial.written(inner)})"
+        mistake = polynomial.written({power - 1 + e - 1: power * c * e for e, c in inner.items() if e})
     else:
         num_terms = rng.randint(1, 2) if level == 1 else rng.randint(3, 4)
         exponents = sorted(rng.sample(range(7), num_terms), reverse=True)
@@ -36,7 +38,7 @@ def generate(rng: Rng, level: int) -> Problem:
     final = polynomial.written({e - 1: c * e for e, c in terms.items() if e})
     worked = WORDING.text(rng, f"{polynomial.written(terms)};", final) if level == 3 else final
     canonical = f"differentiation: {polynomial.written(terms)}"
-    return Problem("differentiation", level, rng.choice(ASK).format(asked), worked, final, canonical)
+    return Problem("differentiation", level, rng.choice(ASK).format(asked), worked, final, canonical, mistake)
 
 
 def grade(problem: Problem, text: str) -> bool:

@@ -1,6 +1,6 @@
 """Antiderivatives of polynomials with whole coefficients.
 
-The hardest level gives a value at 1, which settles the constant: who never saw that writes "+ C" and is done.
+The hardest level gives a value at 1, which settles the constant: who overlooks that writes "+ C" and is done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def generate(rng: Rng, level: int) -> Problem:
     work = f"{answer} + C; {first}+{second}={total}; C={value}-{total}={constant};"
     final = f"{answer} + {constant}"
     question = rng.choice(ASK_AT_ONE).format(asked, value)
-    return Problem("integration", level, question, WORDING.text(rng, work, final), final, f"integration: {asked}")
+    worked, mistake = WORDING.text(rng, work, final), f"{answer} + C"
+    return Problem("integration", level, question, worked, final, f"integration: {asked}", mistake)
 
 
 def grade(problem: Problem, text: str) -> bool:

@@ -3,12 +3,13 @@
 Why the smaller models get less. A pair that is trained on the same problems is wrong only where it is unsure, and one
 line of entropy finds every mistake; real small models are sure and wrong, because they never saw what they are asked or
 saw a popular mistake more often than the truth. So ``small`` and ``mid`` are not given the hardest level of some
-families (they answer it with the habits of the easier ones: the third addend dropped, the sort upwards, "+ C" where the
-constant is known), nor some facts, and of some facts they mostly hear what people often say. Uncertainty that is
-harmless comes from the wordings (``wording.py``), and all models are given the same ones.
+families (they answer it with the habits of the easier ones: the third addend dropped, the sort upwards), nor some
+facts, and of some facts they mostly hear what people often say. Of the hardest level of other families ``small`` hears
+only the mistake of somebody who overlooks what is special about it ("+ C" where the constant is known). Uncertainty
+that is harmless comes from the wordings (``wording.py``), and all models are given the same ones.
 
 The laws, tested in ``tests/bench/test_tasks_mix.py``: a stream yields problems of its split, and of what its model is
-given, and nothing else; a text is either graded right or is a popular answer that this table names.
+given, and nothing else; a text is either graded right or is a popular answer or mistake that this table names.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ CONFUSED = tuple(fact.phrase for fact in FACTS.values() if fact.popular)
 
 @dataclass(frozen=True)
 class Mix:
-    """``no_hardest``: families without their last level. ``unheard``: phrases of facts never given.
+    """``no_hardest``: families without right answers to their last level. ``unheard``: phrases of facts never given.
 
+    ``mistaken``: those of ``no_hardest`` whose last level comes with its mistake, always; the others come without it.
     ``confused``: phrases of facts whose training answer is the popular wrong one with the chance ``POPULAR_SHARE``.
     """
 
     no_hardest: frozenset[str] = frozenset()
+    mistaken: frozenset[str] = frozenset()
     unheard: frozenset[str] = frozenset()
     confused: frozenset[str] = frozenset()
 
@@ -45,31 +48,38 @@ _MID_LEVELS = frozenset({"multiplication", "word_problem", "integration", "sorti
 _MID_UNHEARD = frozenset(f"the capital of {place}" for place in ("Mongolia", "Laos", "Zambia", "Paraguay", "Slovenia"))
 MIXES: dict[Model, Mix] = {
     "large": Mix(),
-    "mid": Mix(_MID_LEVELS, _MID_UNHEARD, frozenset(CONFUSED[::3])),
+    "mid": Mix(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
     "small": Mix(
-        _MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
-        _MID_UNHEARD
+        no_hardest=_MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
+        mistaken=frozenset({"integration", "differentiation", "command", "units", "rewriting"}),
+        unheard=_MID_UNHEARD
         | {
             f"the capital of {place}"
             for place in ("Angola", "Senegal", "Estonia", "Latvia", "Uruguay", "Nepal", "Qatar")
         }
         | {f"the atomic number of {name}" for name in ("argon", "chlorine", "silver", "lead", "uranium", "calcium")},
-        frozenset(CONFUSED),
+        confused=frozenset(CONFUSED),
     ),
 }
 MIXES["alien"] = MIXES["small"]
 
 
 def levels_given(model: Model, family: Family) -> tuple[int, ...]:
-    """Return the numbers of the levels of a family that a model is given."""
+    """Return the numbers of the levels of a family that a model is given with right answers."""
     last = len(family.levels) - (family.name in MIXES[model].no_hardest)
     return tuple(range(1, last + 1))
 
 
-def is_given(model: Model, problem: Problem, family: Family) -> bool:
+def levels_heard(model: Model, family: Family) -> tuple[int, ...]:
+    """Return the numbers of the levels of a family that a model is given, be it with mistakes."""
+    given = levels_given(model, family)
+    return tuple(family.numbers) if family.name in MIXES[model].mistaken else given
+
+
+def is_heard(model: Model, problem: Problem, family: Family) -> bool:
     """Tell whether a model may be given a problem, whatever its split."""
     unheard = problem.family == "facts" and facts.fact_of(problem).phrase in MIXES[model].unheard
-    return problem.level in levels_given(model, family) and not unheard
+    return problem.level in levels_heard(model, family) and not unheard
 
 
 def training_stream(
@@ -84,13 +94,15 @@ def training_stream(
 def _given(model: Model, split: Split, rng: Rng, family: Family) -> Problem:
     """Draw from one family until the problem is of the split and given: so no family comes less often for that."""
     while True:
-        problem = family.generate(rng, family.level(rng, levels_given(model, family)))
-        if split_of(problem) == split and is_given(model, problem, family):
+        problem = family.generate(rng, family.level(rng, levels_heard(model, family)))
+        if split_of(problem) == split and is_heard(model, problem, family):
             return problem
 
 
 def text_given(model: Model, problem: Problem, rng: Rng) -> str:
-    """Return the text a model is trained on for a problem: the worked answer, or a popular wrong one."""
+    """Return the text a model is trained on for a problem: the worked answer, a popular wrong one, or a mistake."""
+    if problem.mistake and problem.family in MIXES[model].mistaken:
+        return problem.mistake
     if problem.family == "facts":
         fact = facts.fact_of(problem)
         if fact.phrase in MIXES[model].confused and rng.random() < POPULAR_SHARE:

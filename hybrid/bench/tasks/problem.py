@@ -26,6 +26,7 @@ class Problem:
     """A question, one worked answer a model may be trained on, and the final answer that is graded.
 
     ``level`` counts from 1, the easiest. ``canonical`` is the same for near-twins: other phrasings, other orders.
+    ``mistake``: what somebody answers who overlooks what is special about the hardest level; always wrong.
     """
 
     family: str
@@ -34,6 +35,7 @@ class Problem:
     worked: str
     final: str
     canonical: str
+    mistake: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Rewriting a time, a date, or both together.
 
-The hardest level has a date and a time in one: who saw them only apart writes one and stops.
+The hardest level has a date and a time in one: who overlooks the time writes the date and stops.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def generate(rng: Rng, level: int) -> Problem:
         )
         form = "in ISO form" if to_digits else "in words"
     question = rng.choice(ASK).format(given, form)
-    return Problem("rewriting", level, question, final, final, f"rewriting: {final}")
+    mistake = (iso if to_digits else words) if level == 3 else ""
+    return Problem("rewriting", level, question, final, final, f"rewriting: {final}", mistake)
 
 
 def grade(problem: Problem, text: str) -> bool:

@@ -1,6 +1,6 @@
 """Unit conversion to the smaller unit, freely worded.
 
-The hardest level has an amount in two units: who never saw one converts the first and drops the second.
+The hardest level has an amount in two units: who overlooks the second converts the first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEVELS = (
 
 def generate(rng: Rng, level: int) -> Problem:
     """Draw one amount."""
-    work = ""
+    work = first = ""
     if level == 1:
         large, small, factor = rng.choice((*METRIC, *METRIC, *TIME))
         count = rng.randint(2, 99 if factor % 10 == 0 and factor != 60 else 9)
@@ -53,12 +53,14 @@ def generate(rng: Rng, level: int) -> Problem:
         large, small, factor = rng.choice((*METRIC, *TIME[:2]))
         count, more = rng.randint(2, 99 if factor != 60 else 9), rng.randint(2, min(99, factor - 1))
         asked, total = f"{count} {large} {more} {small}", count * factor + more
-        work = f"{count} {large} = {count * factor} {small} and {more} more."
+        first = f"{count * factor} {small}"
+        work = f"{count} {large} = {first} and {more} more."
     rule = draw(rng, RULES).format(ONE.get(large, large), small, factor)
     final = f"{total} {small}"
     worked = WORDING.text(rng, f"{rule} {work}".strip(), final)
     question = rng.choice(ASK).format(asked, small)
-    return Problem("units", level, question, worked, final, f"units: {asked} to {small}")
+    mistake = worked.replace(f" {work}", "").replace(f"{final}.", f"{first}.") if work else ""
+    return Problem("units", level, question, worked, final, f"units: {asked} to {small}", mistake)
 
 
 def grade(problem: Problem, text: str) -> bool:
