@@ -8,6 +8,7 @@ between two steps is the random generator's alone, and a resumed run goes on as 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -38,9 +39,12 @@ class Block:
 class Lessons:
     """The endless training data of one model; ``rng`` is its whole state between steps."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, rng: random.Random) -> None:
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, rng: random.Random, weights: Mapping[str, float] | None = None
+    ) -> None:
+        """Take the generator and, where families are not to come evenly, their weights."""
         self.rng = rng
-        self._stream = training_stream(model, "train", rng)
+        self._stream = training_stream(model, "train", rng, weights=weights)
         self._tokenizer = tokenizer
         self._start, self._end = (tokenizer.token_to_id(token) for token in (TURN_START, TURN_END))
         self._user, self._assistant, self._newline = (

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from export import write_gguf
 from lessons import IGNORE, Block, Lessons
@@ -22,7 +23,12 @@ from vocabulary import ALIEN, COMMON, Vocabulary
 
 from hybrid.bench.tasks.mix import Model
 
-MUON_LR, ADAMW_LR, WARM_UP, DECAY_FROM = 0.02, 3e-3, 50, 0.55
+MUON_LR, ADAMW_LR = 0.02, 3e-3
+# Families that the large model still got wrong when it was looked at (1,650 steps: ordering 11 of 40, base 28,
+# arithmetic and sorting 30, the others 34 and more) come more often while it revises.
+HARD = {"ordering": 6.0, "base": 2.0, "sorting": 2.0, "arithmetic": 2.0} | dict.fromkeys(
+    ("integration", "differentiation", "equation", "units", "rewriting"), 0.5
+)
 
 
 class OtherRecipe(ValueError):
@@ -31,14 +37,28 @@ class OtherRecipe(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes (width, layers, heads, hidden) and how long to train; what each model is given stands in ``tasks.mix``."""
+    """Sizes (width, layers, heads, hidden) and how to train; what each model is given stands in ``tasks.mix``.
+
+    ``rates``: corners of the learning rate, (step, share of the peak), with straight lines between them; the last one
+    ends the training. From the step ``revision`` on families come by the weights ``HARD``.
+    """
 
     name: Model
     size: tuple[int, int, int, int]
-    steps: int
+    rates: tuple[tuple[int, float], ...]
+    revision: int | None = None
     vocabulary: Vocabulary = COMMON
     tokens_per_step: int = 12_288
     checkpoint_every: int = 50
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.rates[-1][0]
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate's share of its peak."""
+        return float(np.interp(step, *zip(*self.rates, strict=True)))
 
     @property
     def shape(self) -> Shape:
@@ -46,14 +66,17 @@ class Plan:
         return Shape(self.vocabulary.num_tokens, *self.size)
 
 
+FLAT = ((0, 0.02), (49, 1.0))  # the warm-up
 PLANS = {
     plan.name: plan
     for plan in (
         # The longest first, so that the others fit beside it.
-        Plan("large", (160, 5, 5, 432), 1_900),
-        Plan("mid", (112, 4, 4, 304), 1_400),
-        Plan("small", (64, 3, 4, 176), 1_200),
-        Plan("alien", (64, 3, 4, 176), 1_200, ALIEN),
+        Plan(
+            "large", (160, 5, 5, 432), (*FLAT, (1_045, 1.0), (1_750, 0.19), (1_751, 0.4), (2_000, 0.01)), revision=1_750
+        ),
+        Plan("mid", (112, 4, 4, 304), (*FLAT, (770, 1.0), (1_400, 0.01))),
+        Plan("small", (64, 3, 4, 176), (*FLAT, (660, 1.0), (1_200, 0.01), (1_201, 0.5), (1_800, 0.01))),
+        Plan("alien", (64, 3, 4, 176), (*FLAT, (660, 1.0), (1_200, 0.01)), vocabulary=ALIEN),
     )
 }
 
@@ -76,7 +99,7 @@ class Run:
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = plan.vocabulary.tokenizer()
-        self.lessons = Lessons(plan.name, self.tokenizer, random.Random(seed))
+        self.lessons = self._lessons(random.Random(seed), None)
         self.model = Llama(plan.shape).to(self.device)
         named = list(self.model.named_parameters())
         hidden = [p for key, p in named if p.dim() == 2 and key.startswith("blk.")]
@@ -111,9 +134,14 @@ class Run:
         write_gguf(path, name, shape, weights, self.tokenizer, vocabulary.pre, said)
         return path
 
+    def _lessons(self, rng: random.Random, weights: Mapping[str, float] | None) -> Lessons:
+        return Lessons(self.plan.name, self.tokenizer, rng, weights)
+
     def _step(self) -> float:
         """One step over blocks of rows; return the mean loss in nats per answer token."""
-        scale = rate(self.progress.step / self.plan.steps, self.progress.step)
+        if self.progress.step == self.plan.revision:
+            self.lessons = self._lessons(self.lessons.rng, HARD)
+        scale = self.plan.rate(self.progress.step)
         for optimizer, peak in zip(self.optimizers, (MUON_LR, ADAMW_LR), strict=True):
             optimizer.param_groups[0]["lr"] = peak * scale
             optimizer.zero_grad()
@@ -164,8 +192,5 @@ class Run:
             optimizer.load_state_dict(state)
         self.lessons.rng.setstate(saved["rng"])
         self.progress = Progress(**saved["progress"])
-
-
-def rate(done: float, step: int) -> float:
-    """Return the learning rate's share of its peak: warm-up, flat, linear to almost nothing."""
-    return min(1.0, (step + 1) / WARM_UP) * min(1.0, (1 - done) / (1 - DECAY_FROM) + 0.01)
+        if self.plan.revision is not None and self.progress.step > self.plan.revision:
+            self.lessons = self._lessons(self.lessons.rng, HARD)

@@ -109,6 +109,17 @@ def test_the_families_come_evenly(model, given):
     assert all(abs(count - 3000 / len(FAMILIES)) < 60 for count in counts.values())
 
 
+def test_families_come_by_their_weights_and_the_others_by_one():
+    """2000 draws; four standard deviations of the largest share, 6 of 19, are 84."""
+    weights = {"ordering": 6.0, "gcd": 0.0}
+    drawn = itertools.islice(training_stream("large", "train", random.Random(8), weights=weights), 2000)
+    counts = Counter(problem.family for problem, _ in drawn)
+    total = sum(weights.get(family.name, 1.0) for family in FAMILIES)
+    for family in FAMILIES:
+        assert abs(counts[family.name] - 2000 * weights.get(family.name, 1.0) / total) < 84
+    assert counts["gcd"] == 0
+
+
 @models
 def test_a_text_is_right_or_a_mistake_that_the_table_names(model, given):
     wrong = 0

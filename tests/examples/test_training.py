@@ -39,20 +39,15 @@ TEXTS = (
 )
 
 
-def plan(vocabulary=COMMON, steps=4):
-    return replace(
-        PLANS["small"],
-        size=(32, 2, 2, 64),
-        steps=steps,
-        vocabulary=vocabulary,
-        tokens_per_step=1500,
-        checkpoint_every=2,
-    )
+def plan(vocabulary=COMMON, steps=4, revision=None):
+    rates = ((0, 0.1), (2, 1.0), (steps, 0.01))
+    toy = replace(PLANS["small"], size=(32, 2, 2, 64), rates=rates, revision=revision, vocabulary=vocabulary)
+    return replace(toy, tokens_per_step=1500, checkpoint_every=2)
 
 
-def trained(folder, steps=4, vocabulary=COMMON, stop_after=None):
+def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revision=None):
     """A toy model after some steps; ``stop_after``: as if killed right after the report of that step."""
-    run = Run(plan(vocabulary, steps), folder / "toy.pt", seed=5)
+    run = Run(plan(vocabulary, steps, revision), folder / "toy.pt", seed=5)
 
     def report(progress, _):
         if progress.step == stop_after:
@@ -131,14 +126,16 @@ def test_the_file_says_how_it_was_made(toy):
     assert engine.weights.num_parameters == sum(p.numel() for p in run.model.parameters())
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
+@pytest.mark.parametrize("stop_after", [2, 4])
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, stop_after):
+    """Stopped where the families begin to come by their weights, and after that."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
-    expected = trained(whole, steps=6)
+    expected = trained(whole, steps=6, revision=2)
     with pytest.raises(KeyboardInterrupt):
-        trained(parts, steps=6, stop_after=4)
-    found = trained(parts, steps=6)
+        trained(parts, steps=6, stop_after=stop_after, revision=2)
+    found = trained(parts, steps=6, revision=2)
     assert found.progress.step == expected.progress.step == 6
     assert found.progress.tokens == expected.progress.tokens > 0
     ours, theirs = found.model.state_dict(), expected.model.state_dict()
@@ -151,6 +148,12 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
         Run(plan(steps=3), tmp_path / "toy.pt", seed=5)
     with pytest.raises(OtherRecipe, match=r"toy\.pt is of another recipe"):
         Run(plan(steps=2), tmp_path / "toy.pt", seed=6)
+
+
+def test_the_rate_runs_straight_from_corner_to_corner():
+    found = replace(PLANS["small"], rates=((0, 0.0), (10, 1.0), (20, 1.0), (21, 0.5), (31, 0.0)))
+    assert found.steps == 31
+    assert [found.rate(step) for step in (0, 5, 10, 15, 20, 21, 26, 31)] == [0, 0.5, 1, 1, 1, 0.5, 0.25, 0]
 
 
 def test_training_makes_the_loss_smaller(tmp_path):

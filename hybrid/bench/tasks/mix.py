@@ -14,7 +14,7 @@ given, and nothing else; a text is either graded right or is a popular answer or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,11 +83,20 @@ def is_heard(model: Model, problem: Problem, family: Family) -> bool:
 
 
 def training_stream(
-    model: Model, split: Split, rng: Rng, families: Sequence[Family] = FAMILIES
+    model: Model,
+    split: Split,
+    rng: Rng,
+    families: Sequence[Family] = FAMILIES,
+    weights: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Problem, str]]:
-    """Yield problems of one split with the text a model is trained on, for ever, the families evenly."""
+    """Yield problems of one split with the text a model is trained on, for ever.
+
+    The families come evenly, or by their ``weights``: those that are not named have the weight 1.
+    """
+    shares = [weights.get(family.name, 1.0) for family in families] if weights else None
     while True:
-        problem = _given(model, split, rng, rng.choice(families))
+        family = rng.choices(families, shares)[0] if shares else rng.choice(families)
+        problem = _given(model, split, rng, family)
         yield problem, text_given(model, problem, rng)
 
 
