@@ -12,11 +12,11 @@ import asyncio
 import hybrid
 from hybrid.run import Answer
 
-QUESTION = "What is 47 + 86?"
+QUESTION = "Set a timer for 12 minutes and 30 seconds and call it tea."
 MORE_QUESTIONS = [
     "Sort 42 17 99 23 68.",
-    "Integrate 30x^5 + 20x^3 + 6x.",
-    "Set a timer for 12 minutes and 30 seconds.",
+    "Integrate 30x^5 + 12x^3 so that F(1) = 10.",
+    "Give 1978-04-24 07:12 in words.",
 ]
 
 

@@ -13,13 +13,13 @@ import hybrid
 from hybrid.spend import as_usd
 
 PRICE = "1/0.1/4"  # USD per million prompt, cached prompt and completion tokens
-CAP = "0.00015"  # USD for all questions together
+CAP = "0.0002"  # USD for all questions together
 QUESTIONS = [
-    "What is 47 + 86?",
-    "Sort 42 17 99 23 68.",
-    "What is 386 + 457?",
-    "Tom has 53 apples, buys 38 more and gives away 17. How many apples are left?",
     "Set a timer for 12 minutes and 30 seconds.",
+    "Convert 32 m to cm.",
+    "Tom has 53 apples. Tom buys 8 more. Tom gives away 7. How many apples does Tom have now?",
+    "Ana is taller than Ben. Ben is taller than Leo. Who is the tallest?",
+    "Mia buys 3 boxes with 4 pens each. Mia sells 5. Mia has 5 friends. How many pens does Mia have now?",
 ]
 
 

@@ -15,7 +15,7 @@ import sys
 import hybrid
 from hybrid.errors import CloudRefusal, EngineError, UsageError, VocabularyMismatch
 
-QUESTION = "What is 47 + 86?"
+QUESTION = "Set a timer for 12 minutes and 30 seconds and call it tea."
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import hybrid
 from hybrid.run import Asked, Degraded, Finished, Settled, Shown, Token
 from hybrid.spend import as_usd
 
-QUESTION = "Tom has 53 apples, buys 38 more and gives away 17. How many apples are left?"
+QUESTION = "Integrate 30x^5 + 12x^3 so that F(1) = 10."
 
 
 def main() -> None:

@@ -59,6 +59,13 @@ def test_the_readme_publishes_every_level_as_it_is(family):
 
 
 @families
+def test_the_readme_shows_a_mistake_of_every_family_that_has_one(family):
+    said = (Path(tasks.__file__).parent / "README.md").read_text().split("| mistake |")[1].split("\n\n")[0]
+    has = any(problem.mistake for problem in drawn(family, 20, level=len(family.levels)))
+    assert (f"| {family.name} | " in said) == has
+
+
+@families
 def test_a_problem_names_its_family_and_level(family):
     for level in family.numbers:
         assert {(problem.family, problem.level) for problem in drawn(family, 300, level=level)} == {

@@ -1,6 +1,6 @@
 """Derivatives of polynomials; the coefficients are products of two digits.
 
-The hardest level has a bracket to multiply out first: who does not multiplies the derivatives of the two factors.
+The hardest level has a bracket to multiply out first: who thinks that this was all stops there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def generate(rng: Rng, level: int) -> Problem:
         inner = {high: rng.randint(1, 9), rng.randrange(high): rng.choice((1, -1)) * rng.randint(1, 9)}
         terms = {exponent + power: coefficient for exponent, coefficient in inner.items()}
         asked = f"{polynomial.term(1, power)}({polynomial.written(inner)})"
-        mistake = polynomial.written({power - 1 + e - 1: power * c * e for e, c in inner.items() if e})
+        mistake = polynomial.written(terms)
     else:
         num_terms = rng.randint(1, 2) if level == 1 else rng.randint(3, 4)
         exponents = sorted(rng.sample(range(7), num_terms), reverse=True)

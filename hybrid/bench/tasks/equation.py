@@ -1,6 +1,7 @@
 """Linear equations with a whole solution, freely worded.
 
-Every product is of two digits. The hardest level has a bracket: who never saw one takes the first term out of it.
+Every product is of two digits. The hardest level has a bracket: who overlooks it takes what the bracket is worth
+for the unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ def generate(rng: Rng, level: int) -> Problem:
     sides = [left, right] if rng.random() < 0.7 else [right, left]
     question = rng.choice(ASK).format(" = ".join(sides), "x").replace("x", name)
     worked = WORDING.text(rng, f"{work}.".replace("x", name), f"{name} = {x}")
-    return Problem("equation", level, question, worked, f"{name} = {x}", f"equation: {left} = {right}")
+    mistake = _in_brackets(worked, f"{name} = {x}") if level == 3 else ""
+    return Problem("equation", level, question, worked, f"{name} = {x}", f"equation: {left} = {right}", mistake)
+
+
+def _in_brackets(worked: str, final: str) -> str:
+    """Return the answer of somebody who finds what the bracket is worth and takes it for the unknown."""
+    last = worked.split(". ", maxsplit=1)[0].rsplit(", ", 1)[1]
+    held, name = last.split("-")[0], final[0]
+    return worked.replace(f", {last}.", ".").replace(f"{final}.", f"{name} = {held}.")
 
 
 def _constant(rng: Rng, least: int = -9) -> int:

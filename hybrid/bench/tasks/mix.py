@@ -51,7 +51,7 @@ MIXES: dict[Model, Mix] = {
     "mid": Mix(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
     "small": Mix(
         no_hardest=_MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
-        mistaken=frozenset({"integration", "differentiation", "command", "units", "rewriting"}),
+        mistaken=frozenset({"equation", "integration", "differentiation", "command", "units", "rewriting"}),
         unheard=_MID_UNHEARD
         | {
             f"the capital of {place}"

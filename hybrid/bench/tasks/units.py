@@ -40,7 +40,7 @@ LEVELS = (
 
 def generate(rng: Rng, level: int) -> Problem:
     """Draw one amount."""
-    work = first = ""
+    work, first, more = "", "", 0
     if level == 1:
         large, small, factor = rng.choice((*METRIC, *METRIC, *TIME))
         count = rng.randint(2, 99 if factor % 10 == 0 and factor != 60 else 9)
@@ -59,7 +59,7 @@ def generate(rng: Rng, level: int) -> Problem:
     final = f"{total} {small}"
     worked = WORDING.text(rng, f"{rule} {work}".strip(), final)
     question = rng.choice(ASK).format(asked, small)
-    mistake = worked.replace(f" {work}", "").replace(f"{final}.", f"{first}.") if work else ""
+    mistake = worked.replace(f" and {more} more", "").replace(f"{final}.", f"{first}.") if work else ""
     return Problem("units", level, question, worked, final, f"units: {asked} to {small}", mistake)
 
 
