@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
     span: int | None = Field(None, ge=1, le=256, description="tokens drafted before a question")
     lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
+    hold: int | None = Field(None, ge=1, description="tokens the cloud writes before it may hand back; then doubled")
     max_tokens: int = Field(512, ge=1, description="most tokens in an answer")
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False, description="0: always the most likely token")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")

@@ -62,6 +62,9 @@ def ask(
     ] = None,
     span: Annotated[int | None, typer.Option(help="Tokens drafted before a check (8; kl: 32).", metavar="K")] = None,
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
+    hold: Annotated[
+        int | None, typer.Option(help="kl, doubt: tokens the cloud writes before it may hand back (4).", metavar="N")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")] = None,

@@ -35,6 +35,7 @@ class Choices:
     entropy: float | None = None
     span: int | None = None
     lead: int | None = None
+    hold: int | None = None
     greedy: bool = True
     strict: bool = False
     max_tokens: int = 512
@@ -67,7 +68,14 @@ def _greedy_exact(choices: Choices) -> Policy:
 def _kl(choices: Choices) -> Policy:
     judge = _judge(choices, THRESHOLD)
     return Policy(
-        "kl", choices.span or KL_SPAN, ALWAYS, judge, hold=HOLD, back=judge.agrees, patience=2, lead=choices.lead or 0
+        "kl",
+        choices.span or KL_SPAN,
+        ALWAYS,
+        judge,
+        hold=choices.hold or HOLD,
+        back=judge.agrees,
+        patience=2,
+        lead=choices.lead or 0,
     )
 
 
@@ -78,7 +86,7 @@ def _doubt(choices: Choices) -> Policy:
         "doubt",
         UNASKED_SPAN,
         Entropy(_nats("an entropy", limit)),
-        hold=HOLD,
+        hold=choices.hold or HOLD,
         back=judge.agrees,
         patience=2,
         lead=choices.lead or 0,

@@ -34,8 +34,8 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
 PER_ANSWER = frozenset({
-    "policy", "threshold", "entropy", "strict", "span", "lead", "max_tokens", "temperature", "top_p", "top_k", "seed",
-    "system", "raw", "offline", "overlap",
+    "policy", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens", "temperature", "top_p", "top_k",
+    "seed", "system", "raw", "offline", "overlap",
 })  # fmt: skip
 
 
@@ -182,6 +182,7 @@ def policy_of(settings: Settings) -> Policy:
         entropy=settings.entropy,
         span=settings.span,
         lead=settings.lead,
+        hold=settings.hold,
         greedy=settings.temperature == 0.0,
         strict=settings.strict,
         max_tokens=settings.max_tokens,

@@ -228,7 +228,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundle
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
 def test_ctrl_c_in_the_middle_of_an_answer_exits_130_without_a_traceback(own_stub, cleanup, tmp_path, flags):
-    """Six requests of 500 ms each: there is a middle to interrupt, and the trace tells when it is reached."""
+    """A request of 500 ms for every token: there is a middle to interrupt, and the trace tells when it is reached."""
     far = own_stub("--latency-ms", "500")
     trace = tmp_path / "trace"
     process = subprocess.Popen(

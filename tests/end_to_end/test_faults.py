@@ -23,7 +23,8 @@ from hybrid.run import Shown
 
 pytestmark = pytest.mark.slow
 
-QUESTION = "Lea buys 7 boxes with 8 pens each and already has 37. How many pens in total?"
+# Small was never asked for downwards and sorts upwards: the two part at the first token.
+QUESTION = "Sort downwards: 42 17 99 23 68."
 MAX_TOKENS = 48
 READ_TIMEOUT_S = 2.0
 

@@ -58,7 +58,7 @@ def test_rows_depend_on_the_prefix_alone(opened, afresh, calls, last):
     )
 )
 def test_a_real_model_is_read_as_if_it_had_never_held_anything_else(opened, afresh, agree, weights, kind, calls):
-    """Tolerance: DIALECTS 2.6 measured 1.4e-2 nats between batches of different shapes, and no argmax flip."""
+    """To what batches of different shapes do to float16 sums, as ``agree`` has it."""
     text = weights[kind].tokenize("What is 27 + 48? Add the tens, then the ones: 20 + 40 = 60 and 7 + 8 = 15. So 75.")
     with opened(kind) as engine:
         cursor = Cursor(engine)
