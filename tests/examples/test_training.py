@@ -39,15 +39,15 @@ TEXTS = (
 )
 
 
-def plan(vocabulary=COMMON, steps=4, revision=None):
+def plan(vocabulary=COMMON, steps=4, revisions=()):
     rates = ((0, 0.1), (2, 1.0), (steps, 0.01))
-    toy = replace(PLANS["small"], size=(32, 2, 2, 64), rates=rates, revision=revision, vocabulary=vocabulary)
+    toy = replace(PLANS["small"], size=(32, 2, 2, 64), rates=rates, revisions=revisions, vocabulary=vocabulary)
     return replace(toy, tokens_per_step=1500, checkpoint_every=2)
 
 
-def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revision=None):
+def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revisions=()):
     """A toy model after some steps; ``stop_after``: as if killed right after the report of that step."""
-    run = Run(plan(vocabulary, steps, revision), folder / "toy.pt", seed=5)
+    run = Run(plan(vocabulary, steps, revisions), folder / "toy.pt", seed=5)
 
     def report(progress, _):
         if progress.step == stop_after:
@@ -132,10 +132,11 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, stop_after)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
-    expected = trained(whole, steps=6, revision=2)
+    revisions = ((2, {"facts": 9.0}), (4, {"units": 9.0}))
+    expected = trained(whole, steps=6, revisions=revisions)
     with pytest.raises(KeyboardInterrupt):
-        trained(parts, steps=6, stop_after=stop_after, revision=2)
-    found = trained(parts, steps=6, revision=2)
+        trained(parts, steps=6, stop_after=stop_after, revisions=revisions)
+    found = trained(parts, steps=6, revisions=revisions)
     assert found.progress.step == expected.progress.step == 6
     assert found.progress.tokens == expected.progress.tokens > 0
     ours, theirs = found.model.state_dict(), expected.model.state_dict()

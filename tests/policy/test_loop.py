@@ -210,6 +210,17 @@ def test_paper_shows_its_tokens_before_it_asks(toys):
     assert kinds[:3] == [Draft, Emit, Check] or Check not in kinds
 
 
+@pytest.mark.parametrize("name", ["kl", "doubt"])
+@pytest.mark.parametrize("hold", [None, 2, 7])
+def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, name, hold):
+    """The first request to write of a hand-off; 4 tokens where nothing was chosen."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    policy = preset(name, Choices(span=3, threshold=0.0, entropy=0.0, hold=hold))
+    _, log = toys.play(policy, small, large, None, 30, k=5, end=-1)
+    (first, *_) = (request.limit for request in log if isinstance(request, Write))
+    assert first == (hold or 4)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_models_text(toys, name):
     for span in (1, 3):
