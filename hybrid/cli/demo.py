@@ -42,7 +42,7 @@ Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unu
 
 def demo(
     tasks: Annotated[
-        int | None, typer.Option(help="How many problems, of all families alike (60; --calibrate: 120).", metavar="N")
+        int | None, typer.Option(help="How many problems, of all families alike (70; --calibrate: 84).", metavar="N")
     ] = None,
     seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
