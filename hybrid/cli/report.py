@@ -113,7 +113,7 @@ def warning(comparison: Comparison) -> str | None:
 def choice(comparison: Comparison) -> list[str]:
     """Say what a calibration would choose, and whether the demonstration does."""
     return [
-        f"{policy}: {settings(arm)} has the highest RPI, and the cheapest bill among equals; "
+        f"{policy}: {settings(arm)} has the highest RPI below the large model's bill; "
         + ("the demonstration has these." if is_shipped(arm) else "THE DEMONSTRATION HAS OTHERS.")
         for policy, arm in chosen(comparison).items()
     ]

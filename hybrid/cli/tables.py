@@ -69,13 +69,13 @@ def calibration(comparison: Comparison) -> Group:
     for name in comparison.trials:
         _, correct, share, *_, ratio = report.row(comparison, name)
         rpi = "" if name in {SMALL.name, LARGE.name} else report.interval(comparison, name)
-        mark = "chosen" if name in best else ""
+        mark = "*" if name in best else ""
         table.add_row(name, correct, rpi, share, ratio, mark, style="bold" if mark else "")
     return Group(
         *_warning(comparison),
         table,
         Text(),
-        *map(Text, report.choice(comparison)),
+        *(Text(f"* {said}") for said in report.choice(comparison)),
         Text(),
         *(_paragraph(said) for said in (report.about_rpi(comparison), *report.notes(comparison))),
     )

@@ -93,9 +93,10 @@ def test_the_settings_are_told_as_the_flags_that_hybrid_ask_takes():
 def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
     right = {arm.name: "0" * 10 for arm in calibration.ARMS} | {"large": "1" * 10}
     shipped = next(arm for arm in calibration.SWEEP if arm.policy == "doubt" and calibration.is_shipped(arm))
-    found = compared(right | {"kl 1/16": "1" * 9 + "0", shipped.name: "1" * 10}, calibration.ARMS)
+    other = next(arm for arm in calibration.SWEEP if arm.policy == "kl" and not calibration.is_shipped(arm))
+    found = compared(right | {other.name: "1" * 9 + "0", shipped.name: "1" * 10}, calibration.ARMS)
     kl, doubt = report.choice(found)
-    assert kl.startswith("kl: --threshold 1 --span 16 has")
+    assert kl.startswith(f"kl: {report.settings(other)} has")
     assert kl.endswith("THE DEMONSTRATION HAS OTHERS.")
     assert doubt.startswith(f"doubt: {report.settings(shipped)} has")
     assert doubt.endswith("the demonstration has these.")
