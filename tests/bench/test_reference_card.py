@@ -26,7 +26,6 @@ from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 
 MODELS = Path(hybrid.__file__).parent / "models"
-shipped = pytest.mark.skipif(not (MODELS / "card.json").exists(), reason="the models that ship have no card yet")
 NUM = 30
 
 
@@ -365,12 +364,10 @@ def test_the_page_depends_on_the_card_alone():
 # ---- what ships ----------------------------------------------------------------------------------------------------
 
 
-@shipped
 def test_the_page_that_ships_is_the_one_of_the_card_that_ships():
     assert (MODELS / "README.md").read_text(encoding="utf-8") == page(load(MODELS))
 
 
-@shipped
 def test_the_models_that_ship_are_the_ones_that_were_measured():
     done = CliRunner().invoke(app, ["models", "verify"])
     assert (done.exit_code, done.stderr) == (0, "")
