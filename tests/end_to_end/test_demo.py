@@ -212,7 +212,7 @@ def test_a_server_that_does_not_start_is_exit_4(invoke, monkeypatch, tmp_path):
 
 def test_a_calibration_sweeps_and_chooses(invoke):
     found = json.loads(invoke("--calibrate", "--json", "--tasks", "14").stdout)
-    assert [row["policy"] for row in found["arms"]] == ["local", *["kl"] * 9, *["doubt"] * 4, "cloud"]
+    assert [row["policy"] for row in found["arms"]] == ["local", *["kl"] * 12, *["doubt"] * 4, "cloud"]
     assert set(found["chosen"]) == {"kl", "doubt"}
 
 
@@ -233,7 +233,7 @@ def test_ctrl_c_exits_130_and_leaves_neither_server_nor_file(bundled, tmp_path, 
     )  # fmt: skip
     try:
         assert process.stderr.readline() == "hybrid: small has answered 100 problems (1 of {})\n".format(
-            15 if flags == ["--calibrate"] else 4
+            18 if flags == ["--calibrate"] else 4
         )
         servers = children(process.pid)
         assert len(servers) == 1
