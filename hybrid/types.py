@@ -22,12 +22,16 @@ class Message:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, whoever draws them. Order: temperature, then top-k, then top-p (as vLLM)."""
+    """How tokens are drawn, whoever draws them. Order: temperature, min-p, top-k, top-p (as vLLM).
+
+    ``min_p`` in [0, 1): tokens less likely than that times the best one are dropped; 0 drops none.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
 
     @property
     def greedy(self) -> bool:

@@ -102,7 +102,7 @@ class Completion:
                     scores[token] += bias
             biased = Dense.from_logits(scores)
         temperature = max(self.request.temperature, COLDEST) if self.request.temperature else 0.0
-        sampling = Sampling(temperature, max(0, self.request.top_k), self.request.top_p)
+        sampling = Sampling(temperature, max(0, self.request.top_k), self.request.top_p, min_p=self.request.min_p)
         token = biased.best if sampling.greedy else int(rng.choice(raw.num_tokens, p=warp(biased, sampling).probs))
         return token, Row.of(raw, self.slot.max_logprobs, token)
 

@@ -48,6 +48,7 @@ class CompletionRequest(BaseModel):
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0, lt=1)
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool = False

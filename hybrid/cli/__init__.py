@@ -11,6 +11,8 @@ from hybrid.cli.ask import ask
 from hybrid.cli.bench import bench
 from hybrid.cli.demo import demo
 from hybrid.cli.models import models
+from hybrid.cli.policies import policies
+from hybrid.cli.replay import replay
 from hybrid.cli.tasks import tasks
 
 app = typer.Typer(
@@ -24,6 +26,8 @@ app = typer.Typer(
 app.command()(ask)
 app.command()(demo)
 app.command()(bench)
+app.command()(policies)
+app.command()(replay)
 app.add_typer(tasks)
 app.add_typer(models)
 

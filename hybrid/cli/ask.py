@@ -48,11 +48,25 @@ def ask(
     ] = None,
     cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="kl (default), doubt, greedy-exact, paper, local or cloud.", metavar="P")
+        str | None, typer.Option(help="How to decode (kl); `hybrid policies` lists them all.", metavar="P")
+    ] = None,
+    gate: Annotated[
+        str | None, typer.Option(help="Another gate: entropy:0.6, max-prob:0.5:check, ...", metavar="NAME[:X[:CALL]]")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="Another judge: js:0.1, multiplicative:0.3, ...", metavar="NAME[:X]")
+    ] = None,
+    scope: Annotated[
+        int | None, typer.Option(help="Trailing tokens of a span that a check judges (all).", metavar="N")
+    ] = None,
+    bonus: Annotated[
+        bool | None, typer.Option("--bonus/--no-bonus", help="Take the cloud's token after a span that stands.")
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="KL tolerated, in nats (0.5; doubt: 0.02, to hand back); inf: all.", metavar="T"),
+        typer.Option(
+            help="The policy's number. kl: nats of KL tolerated (0.5); doubt: 0.02, to hand back.", metavar="T"
+        ),
     ] = None,
     entropy: Annotated[
         float | None, typer.Option(help="Policy doubt: entropy above which it asks, in nats (0.5).", metavar="H")
@@ -69,6 +83,7 @@ def ask(
     temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens (0: all).")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Drop tokens below this share of the best one's chance.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws (0).", metavar="S")] = None,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     raw: Annotated[
@@ -89,6 +104,9 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write every event to FILE, one JSON object a line.", metavar="FILE")
+    ] = None,
+    trace_rows: Annotated[
+        bool | None, typer.Option("--trace-rows/--no-trace-rows", help="Rows into the trace: see `hybrid replay`.")
     ] = None,
 ) -> None:
     """Answer one question."""

@@ -2,17 +2,30 @@
 
 The law: a gate may end a draft before a token is drawn (``before``) or after one was drawn and kept (``after``); it
 never drops a drawn token, for that would bias every exact rule. ``full`` is what it says of a span that reached its
-limit or an end token.
+limit or an end token. What a gate says depends on its arguments alone: a draft that was decoded ahead meets it again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from hybrid.prob import Dense
+import numpy as np
+
+from hybrid.policy.coins import SeededCoin, Toss
+from hybrid.prob import Dense, Greedy, Rule, skip_certificate, warp
+from hybrid.types import Sampling
 
 Call: TypeAlias = Literal["keep", "check", "write"]
+
+
+class Place(NamedTuple):
+    """Where a gate is asked: the position in the answer, and the local rows of what the draft holds already."""
+
+    position: int
+    drafted: Sequence[Dense]
 
 
 class Gate(Protocol):
@@ -23,44 +36,145 @@ class Gate(Protocol):
         """What to do with a span that was drafted to its limit."""
         ...
 
-    def before(self, row: Dense, num_drafted: int) -> Call | None:
+    def before(self, row: Dense, place: Place) -> Call | None:
         """May end the draft before a token is drawn from ``row``."""
         ...
 
-    def after(self, row: Dense, token: int, num_drafted: int) -> Call | None:
-        """May end the draft with the drawn ``token`` kept."""
+    def after(self, row: Dense, token: int, place: Place) -> Call | None:
+        """May end the draft with the drawn ``token`` kept; ``place`` is the token's, before it was drawn."""
         ...
 
 
+class _Silent:
+    """A gate that goes on, where it is not said otherwise."""
+
+    def before(self, row: Dense, place: Place) -> Call | None:  # noqa: ARG002  (the port's shape)
+        """Go on."""
+        return None
+
+    def after(self, row: Dense, token: int, place: Place) -> Call | None:  # noqa: ARG002
+        """Go on."""
+        return None
+
+
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(_Silent):
     """Says the same of every span and never ends one early."""
 
     full: Call
 
-    def before(self, row: Dense, num_drafted: int) -> Call | None:  # noqa: ARG002  (the port's shape)
-        """Go on."""
-        return None
 
-    def after(self, row: Dense, token: int, num_drafted: int) -> Call | None:  # noqa: ARG002
-        """Go on."""
-        return None
+@dataclass(frozen=True)
+class _Doubt(_Silent):
+    """Ends the draft before a row in doubt, with one call; says the other of a span that came to its end."""
+
+    limit: float
+    call: Call = "write"
+    full: Call = "keep"
+
+    def before(self, row: Dense, place: Place) -> Call | None:  # noqa: ARG002
+        """Ask at the doubtful position itself, before a token is drawn there."""
+        return self.call if self.in_doubt(row) else None
+
+    def in_doubt(self, row: Dense) -> bool:
+        """Whether the row is one to ask about."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Entropy:
-    """Hands the pen over where the local row's entropy, in nats at temperature 1, exceeds ``limit``; else keeps."""
+class Entropy(_Doubt):
+    """In doubt where the local row's entropy, in nats at temperature 1, exceeds ``limit``."""
 
-    limit: float
+    def in_doubt(self, row: Dense) -> bool:
+        """Compare the entropy."""
+        return row.entropy() > self.limit
+
+
+@dataclass(frozen=True)
+class Margin(_Doubt):
+    """In doubt where the two likeliest tokens are nearer than ``limit``, in probability."""
+
+    def in_doubt(self, row: Dense) -> bool:
+        """Compare the margin."""
+        (_, first), *second = row.top(2)
+        return math.exp(first) - sum(math.exp(logprob) for _, logprob in second) < self.limit
+
+
+@dataclass(frozen=True)
+class MaxProb(_Doubt):
+    """In doubt where the likeliest token has less than ``limit``: the fall-back of BiLD (arXiv:2302.07863)."""
+
+    def in_doubt(self, row: Dense) -> bool:
+        """Compare the largest probability."""
+        return math.exp(row.top(1)[0][1]) < self.limit
+
+
+@dataclass(frozen=True)
+class Random(_Silent):
+    """Hands the pen over at a position with chance ``rate``: what every gate should be compared with."""
+
+    rate: float
+    seed: int = 0
+    call: Call = "write"
     full: Call = "keep"
 
-    def before(self, row: Dense, num_drafted: int) -> Call | None:  # noqa: ARG002
-        """Ask for the cloud's pen at the doubtful position itself, before a token is drawn there."""
-        return "write" if row.entropy() > self.limit else None
+    def before(self, row: Dense, place: Place) -> Call | None:  # noqa: ARG002
+        """Toss a coin that depends on the seed and the position alone."""
+        odds = np.array([self.rate, 1.0 - self.rate])
+        return self.call if SeededCoin(self.seed)(odds, Toss(place.position, "gate", 0)) == 0 else None
 
-    def after(self, row: Dense, token: int, num_drafted: int) -> Call | None:  # noqa: ARG002
-        """Go on."""
-        return None
+
+@dataclass(frozen=True)
+class Perturbed(_Silent):
+    """Checks a drawn token that other temperatures would often have drawn otherwise (U-HLM, arXiv:2412.12687).
+
+    The uncertainty is the share of draws, one at each of some temperatures, that differ from the token: here its
+    expectation, which needs no coins.
+    """
+
+    limit: float
+    temperatures: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    full: Call = "keep"
+
+    def after(self, row: Dense, token: int, place: Place) -> Call | None:  # noqa: ARG002
+        """Ask about the token itself; it stays drawn."""
+        at = np.array([token])
+        agree = [float(warp(row, Sampling(temperature)).probs_of(at)[0]) for temperature in self.temperatures]
+        return "check" if 1.0 - sum(agree) / len(agree) > self.limit else None
+
+
+@dataclass(frozen=True)
+class CertifiedSkip(_Silent):
+    """Checks a drawn token unless KL(cloud || local) up to ``bound`` nats could not make the rule reject it.
+
+    Law: where the divergence is within the bound, what is kept unchecked the rule would have accepted, if the draft is
+    greedy. The bound is the user's: a quantile that was measured, or a belief.
+    """
+
+    bound: float
+    rule: Rule = field(default_factory=Greedy)
+    full: Call = "keep"
+
+    def after(self, row: Dense, token: int, place: Place) -> Call | None:  # noqa: ARG002
+        """Compare the least divergence that could overturn the local row's favourite."""
+        return None if token == row.best and skip_certificate(row, self.rule) > self.bound else "check"
+
+
+@dataclass(frozen=True)
+class Survival(_Silent):
+    """Ends a draft for checking when the chance that all of it stands is predicted below ``limit``.
+
+    A token's chance is predicted as 1 - sqrt(entropy / 5), at least 0: AdaEDL's entropy bound (arXiv:2410.18351), its
+    constant fitted to nothing. Positions multiply.
+    """
+
+    limit: float
+    full: Call = "check"
+
+    def after(self, row: Dense, token: int, place: Place) -> Call | None:  # noqa: ARG002
+        """Multiply over the draft and the token just drawn."""
+        chance = math.prod(max(0.0, 1.0 - math.sqrt(seen.entropy() / 5.0)) for seen in (*place.drafted, row))
+        return "check" if chance < self.limit else None
 
 
 NEVER = Fixed("keep")

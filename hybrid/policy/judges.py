@@ -1,7 +1,8 @@
-"""Judges say what of a drafted span stands, given both sides' rows.
+"""What a judge is: it sees a drafted span and both sides' rows, and says what stands.
 
-A judge sees the whole span at once and answers with a ``Verdict``. It judges no token whose row was not answered.
-Each rule's law is stated where it is defined and tested by enumeration of the whole loop in ``tests/policy``.
+A judge sees the whole span at once and answers with a ``Verdict``. It judges no token whose row was not answered. The
+rules themselves are in ``rules/``, one file each, with the law that each keeps; the laws are tested by enumeration of
+the whole loop in ``tests/policy``.
 """
 
 from __future__ import annotations
@@ -11,102 +12,80 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from hybrid.policy.requests import Held, Span
-from hybrid.prob import Dense, TopK, kl_divergence
+from hybrid.prob import Dense, Floats, Greedy, TopK, certificate, kl_divergence
 from hybrid.types import Divergence
+
+Draw: TypeAlias = Callable[[Floats, int, str], int]
+"""(probabilities, offset in the span, what for) -> index: a coin, keyed by where it falls."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """One token that only the cloud can draw: from its own law, outside ``ban``."""
+
+    ban: frozenset[int] = frozenset()
+    why: str | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kept`` stands; ``then`` follows it, already paid for; ``rejected``: the next token is turned down.
+    """``kept`` stands; ``then`` follows it; ``rejected``: what was drafted next is turned down.
 
     A rejection says why. ``ahead`` is the divergence measured at the position after the span, if it was.
     """
 
     kept: Span
-    then: Held | None = None
+    then: Held | Tail | None = None
     rejected: bool = False
     why: str | None = None
     ahead: Divergence | None = None
 
 
-Judge: TypeAlias = Callable[[Span, tuple[TopK, ...], Dense | None, bool], Verdict]
-"""(span, one row per token and perhaps the row after, the local row after, bonus) -> Verdict"""
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a judge sees: a span, one row for each of its first tokens and perhaps the row after it.
 
-
-def greedy_match(span: Span, rows: tuple[TopK, ...], after: Dense | None, bonus: bool) -> Verdict:
-    """Keep while each token is the cloud's own most likely one; then the cloud's token.
-
-    Law: with ``bonus`` the text is the cloud model's own greedy text, token for token, whatever the draft was.
-    """
-    for i, (held, row) in enumerate(zip(span, rows, strict=False)):
-        if held.id != row.best:
-            why = "the cloud's most likely token is another"
-            return Verdict(_accepted(span[:i], rows), _own(row, held.local, "recovered", why), rejected=True, why=why)
-    kept = _accepted(span[: len(rows)], rows)
-    if bonus and len(rows) > len(span):
-        return Verdict(kept, _own(rows[len(span)], after, "bonus", None))
-    return Verdict(kept)
-
-
-@dataclass(frozen=True)
-class KlWithin:
-    """Keep while KL(cloud || local) is within a threshold, in nats.
-
-    The ``lower`` end of the tight interval decides: what is rejected violates the threshold for certain. With
-    ``upper`` what is kept respects it for certain. The first offending position is where the span is cut; the cloud's
-    most likely token, already paid for, follows when decoding is ``greedy``, else nothing (a sample from a truncated
-    row would have the wrong law) and the cloud is asked to write. The row after the span judges the next local token
-    for nothing: where the two models part there, the pen changes hands before a token is wasted.
-
-    Law: at threshold 0 the greedy text is the cloud model's own; at infinity it is the local model's.
+    ``after`` is the local row that follows the span. ``bonus``: the row after may give one more token.
     """
 
-    threshold: float
-    number: Literal["lower", "upper"] = "lower"
-    greedy: bool = True
+    span: Span
+    rows: tuple[TopK, ...]
+    after: Dense | None
+    bonus: bool
+    draw: Draw
 
-    def __call__(self, span: Span, rows: tuple[TopK, ...], after: Dense | None, bonus: bool) -> Verdict:  # noqa: ARG002
-        """Judge the span (the bonus is never taken: it would break the law at infinity)."""
-        kept: list[Held] = []
-        for held, row in zip(span, rows, strict=False):
-            measured = kl_divergence(row, held.local) if held.local else None
-            if measured and self.exceeds(measured):
-                return self._rejection(tuple(kept), row, held.local, measured)
-            kept.append(replace(held, how="accepted", cloud=row, kl=measured))
-        if len(rows) > len(span) and after is not None:
-            measured = kl_divergence(rows[len(span)], after)
-            if self.exceeds(measured):
-                return replace(self._rejection(tuple(kept), rows[len(span)], after, measured), ahead=measured)
-            return Verdict(tuple(kept), ahead=measured)
-        return Verdict(tuple(kept))
+    @property
+    def judged(self) -> list[tuple[Held, TopK]]:
+        """The tokens whose rows were answered."""
+        return list(zip(self.span, self.rows, strict=False))
 
-    def exceeds(self, measured: Divergence) -> bool:
-        """Whether the deciding end of the interval is above the threshold."""
-        return (measured.lower if self.number == "lower" else measured.upper) > self.threshold
+    @property
+    def next_row(self) -> TopK | None:
+        """The row after the span, if there is one."""
+        return self.rows[len(self.span)] if len(self.rows) > len(self.span) else None
 
-    def agrees(self, measured: Divergence) -> bool:
-        """Whether the two models are close enough for the pen to go back."""
-        return not self.exceeds(measured)
+    def accepted(self, num_tokens: int | None = None) -> Span:
+        """Return the first tokens (or all that were judged), marked as accepted, with what was measured."""
+        return tuple(_measured(held, row) for held, row in self.judged[:num_tokens])
 
-    def _rejection(self, kept: Span, row: TopK, local: Dense | None, measured: Divergence) -> Verdict:
-        value = measured.lower if self.number == "lower" else measured.upper
-        why = f"KL {value:.3g} nats, above {self.threshold:g}"
-        then = _own(row, local, "recovered", why, measured) if self.greedy else None
-        return Verdict(kept, then, rejected=True, why=why)
+    def ahead(self) -> Divergence | None:
+        """Measure the position after the span, where both rows are known: it belongs to the next token."""
+        return kl_divergence(self.next_row, self.after) if self.next_row is not None and self.after else None
 
 
-def _accepted(span: Span, rows: tuple[TopK, ...]) -> Span:
-    return tuple(
-        replace(held, how="accepted", cloud=row, kl=kl_divergence(row, held.local) if held.local else None)
-        for held, row in zip(span, rows, strict=False)
-    )
+Judge: TypeAlias = Callable[[Case], Verdict]
 
 
-def _own(
+def _measured(held: Held, row: TopK) -> Held:
+    kl = held.kl or (kl_divergence(row, held.local) if held.local else None)
+    return replace(held, how="accepted", cloud=row, kl=kl, certificate=certificate(row, Greedy()))
+
+
+def best_of(
     row: TopK,
     local: Dense | None,
     how: Literal["recovered", "bonus"],
-    why: str | None,
+    why: str | None = None,
     measured: Divergence | None = None,
 ) -> Held:
     """Take the cloud's most likely token at a row that was already paid for."""

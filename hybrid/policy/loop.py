@@ -1,7 +1,8 @@
 """The loop: every decoding rule is this generator with a few small choices (``Policy``).
 
-It yields requests and is sent replies; it calls no model, opens no connection, reads no clock and tosses no coin of
-its own. So a policy can be driven by hand, enumerated and replayed, and cannot spend money behind the ledger's back.
+It yields requests and is sent replies; it calls no model, opens no connection, reads no clock and tosses no coin but
+the one it is given. So a policy can be driven by hand, enumerated and replayed, and cannot spend money behind the
+ledger's back.
 
 Laws, each enumerated over the whole loop on a 3-token vocabulary in ``tests/policy/test_loop.py``: ``greedy-exact``
 gives the target's text; with a cloud that never answers, or stops answering at any request, every policy finishes with
@@ -14,8 +15,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
+from hybrid.policy.coins import Coin, Toss
 from hybrid.policy.gates import NEVER, Gate
-from hybrid.policy.judges import Judge, Verdict
+from hybrid.policy.judges import Case, Judge, Tail, Verdict
 from hybrid.policy.requests import (
     Check,
     Draft,
@@ -34,7 +36,7 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
-from hybrid.prob import Dense, kl_divergence
+from hybrid.prob import Dense, Floats, kl_divergence
 from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ class Policy:
     ``bonus``: the row after a kept span may give one more token. ``hold``: tokens the cloud writes after a rejection
     before it is asked whether to hand back (0: only the recovered one); doubled while it keeps the pen if there is a
     ``back``, which says which divergences mean agreement, ``patience`` of them in a row. ``lead``: tokens the cloud
-    opens with.
+    opens with. ``tails``: the judge may leave a token to the cloud.
     """
 
     name: str
@@ -66,12 +68,13 @@ class Policy:
     back: Back | None = None
     patience: int = 1
     lead: int = 0
+    tails: bool = False
 
     @property
     def needs(self) -> frozenset[Need]:
         """What the endpoint must be able to do."""
         score: set[Need] = {"score"} if self.judge else set()
-        write: set[Need] = {"write"} if self.hold or self.lead else set()
+        write: set[Need] = {"write"} if self.hold or self.lead or self.tails else set()
         return frozenset(score | write)
 
 
@@ -79,15 +82,20 @@ class Policy:
 class _Progress:
     """Where the answer stands. ``rejections`` keys the coins; ``ahead`` is what was measured at the next position."""
 
+    coin: Coin
     at: Ids = ()
     over: bool = False
     rejections: int = 0
     ahead: Divergence | None = None
 
+    def draw(self, probs: Floats, offset: int, role: str) -> int:
+        """Toss for a token that is drafted so many positions on."""
+        return self.coin(probs, Toss(len(self.at) + offset, role, self.rejections))
 
-def decode(policy: Policy) -> Asking[None]:
-    """Write one answer under ``policy``, from its first token to Over."""
-    here = _Progress()
+
+def decode(policy: Policy, coin: Coin) -> Asking[None]:
+    """Write one answer under ``policy``, from its first token to Over. A policy that only compares tosses no coin."""
+    here = _Progress(coin=coin)
     if policy.lead:
         yield from _write(replace(policy, back=None), here, policy.lead, "the cloud opens the text")
     mute = False
@@ -116,13 +124,28 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
     if here.over:
         return
     verdict = yield from _check(policy, policy.judge, here, replace(drafted, span=drafted.span[free:]))
-    yield from _emit(here, verdict.kept + ((verdict.then,) if verdict.then else ()))
-    here.ahead = None if verdict.then else verdict.ahead
+    then = verdict.then
+    yield from _emit(here, verdict.kept + ((then,) if isinstance(then, Held) else ()))
+    if isinstance(then, Tail) and not here.over:
+        yield from _tail(here, then)
+    here.ahead = None if then else verdict.ahead
     if verdict.rejected:
         here.rejections += 1
         if policy.hold and not here.over:
             # The reason stands where the pen changes hands: at the token already paid for, if there is one.
             yield from _write(policy, here, policy.hold, None if verdict.then else verdict.why)
+
+
+def _tail(here: _Progress, tail: Tail) -> Asking[None]:
+    """Have the cloud draw one token. Without an answer the position is drafted again: the local model goes on."""
+    reply = yield Write(here.at, 1, tail.ban)
+    match reply:
+        case Wrote(span):
+            yield from _emit(here, tuple(replace(held, why=tail.why) for held in span))
+        case Refused() | Unreachable():
+            here.rejections += 1
+        case _:
+            raise _out_of_turn(reply)
 
 
 def _doubt(row: Dense | None) -> str:
@@ -138,7 +161,7 @@ def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> A
     reply = yield Check(here.at, drafted.span, after=policy.bonus or drafted.after is not None)
     match reply:
         case Scored(rows):
-            return judge(drafted.span[: len(rows)], rows, drafted.after, policy.bonus)
+            return judge(Case(drafted.span[: len(rows)], rows, drafted.after, policy.bonus, here.draw))
         case Refused() | Unreachable():
             return Verdict(drafted.span)
         case _:

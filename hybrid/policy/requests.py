@@ -19,7 +19,8 @@ class Held:
     """A token that stands for now: who wrote it, what it was drawn from, how far the two models were apart.
 
     ``law`` is the distribution it was really drawn from (None for the cloud's tokens), ``local`` and ``cloud`` are
-    the raw rows it answers to, where they are known. ``why`` says why the pen changed hands here.
+    the raw rows it answers to, where they are known. ``certificate`` is the divergence below which the local model's
+    favourite is the cloud's own, in nats. ``why`` says why the pen changed hands here.
     """
 
     id: int
@@ -30,6 +31,7 @@ class Held:
     cloud: TopK | None = None
     kl: Divergence | None = None
     why: str | None = None
+    certificate: float | None = None
 
 
 Span: TypeAlias = tuple[Held, ...]

@@ -137,13 +137,15 @@ class TopK:
     """What an endpoint shows of a distribution: some ids with their log-probabilities, and a cap on all others.
 
     ``ids`` and ``logprobs`` have shape (A,): the top-k list, best first, and possibly the actual token after it.
-    ``cap`` is the smallest probability *of the top-k list*: no other token is more likely than that. The appended
-    actual token tells its own probability and nothing about the rest, so it does not lower the cap.
+    ``num_listed`` is the length of the list alone: whoever draws from a row must not let what is shown depend on what
+    was drafted. ``cap`` is the smallest probability *of the top-k list*: no other token is more likely than that. The
+    appended actual token tells its own probability and nothing about the rest, so it does not lower the cap.
     """
 
     ids: Ints
     logprobs: Floats
     cap: float
+    num_listed: int
 
     @classmethod
     def from_lists(cls, top: Mapping[int, float], actual: tuple[int, float] | None = None) -> TopK:
@@ -162,7 +164,7 @@ class TopK:
             logprobs.append(actual[1])
         _check(ids, logprobs)
         cap = float(np.exp(logprobs[len(kept) - 1]))
-        return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap)
+        return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap, len(kept))
 
     @classmethod
     def from_dense(cls, dense: Dense, k: int, actual: int | None = None) -> TopK:

@@ -1,29 +1,40 @@
 """Divergences between a target known through its top k and a draft known in full, as intervals.
 
-The law. For every f-divergence the extreme completions of the target's unseen tail are the same two vectors, whatever
-f is: the smallest value at ``p_j = min(cap, lam * q_j)`` (water-filling), the largest with the cap on the tail tokens
-that the draft likes least. So every interval here is tight: some completion attains each end. Tested against naive
-completions, a dense oracle and monotonicity in k in ``tests/prob/test_divergence.py``.
+The law. An f-divergence is a sum of ``q f(p/q)`` with a convex f. The extreme completions of the target's unseen tail
+are the same two vectors whatever f is: the smallest value at ``p_j = min(cap, level * q_j)`` (water-filling), the
+largest with the cap on the tail tokens that the draft likes least. So a divergence is a ``Term``, summed over two
+vectors that are never built, and every interval here is tight: some completion attains each end. (The first vector by
+the KKT conditions; the second because a convex function is largest at a corner, and what f gains by a probability is
+the less, the more the draft likes its token.) Tested against naive completions, a dense oracle and monotonicity in k
+in ``tests/prob/test_divergence.py`` and ``test_reverse.py``.
 
-Direction: KL(target || draft), the expectation under the target, in nats. This file must not know what a model is.
+Direction: KL(target || draft), the expectation under the target, unless a name says reverse; in nats. This file must
+not know what a model is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.extremes import largest
+from hybrid.prob.levels import pour
 from hybrid.types import Divergence
 
 # Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
 ROUNDING = 1e-6
 # What is left after subtracting more than 99 % is not taken for a sum.
 MOST_OF = 0.01
+LN2 = float(np.log(2.0))
+
+# What tokens of these log-probabilities under target and draft add to a divergence, elementwise. Twice the
+# probabilities give twice the term, so tokens of the same odds may be taken together.
+Term: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,28 @@ class Interval:
 
     lower: float
     upper: float
+
+
+def forward(log_target: Floats, log_draft: Floats) -> Floats:
+    """Return p ln(p/q): nothing where the target has nothing, infinite where the draft alone has nothing."""
+    probs = np.exp(log_target)  # of a log-probability of -800 nothing is left, and 0 * inf is no number
+    ratio = np.subtract(log_target, log_draft, out=np.zeros_like(probs), where=probs > 0.0)
+    return probs * ratio
+
+
+def _reverse(log_target: Floats, log_draft: Floats) -> Floats:
+    return forward(log_draft, log_target)
+
+
+def _jensen_shannon(log_target: Floats, log_draft: Floats) -> Floats:
+    middle = np.logaddexp(log_target, log_draft) - LN2
+    return 0.5 * (forward(log_target, middle) + forward(log_draft, middle))
+
+
+def _overlap(log_target: Floats, log_draft: Floats) -> Floats:
+    """Return min(p, q). One minus its sum is an f-divergence: its extremes are the same two, the other way round."""
+    overlap: Floats = np.exp(np.minimum(log_target, log_draft))
+    return overlap
 
 
 @dataclass(frozen=True)
@@ -51,27 +84,57 @@ class _Split:
         """What the draft gives the tail."""
         return self.draft.mass_outside(self.shown)
 
-    def known_kl(self) -> float:
-        """Sum of p ln(p/q) over the shown ids; infinite where the draft has none of a shown token."""
-        probs = self.target.probs
-        possible = probs > 0  # a log-probability of -800 is no probability at all, and 0 * inf no number
-        return float(np.sum(probs[possible] * (self.target.logprobs[possible] - self.draft_log[possible])))
+    def known(self, term: Term) -> float:
+        """Sum over the shown ids; infinite where one has what the other excludes and the term minds."""
+        return float(np.sum(term(self.target.logprobs, self.draft_log)))
 
-    def least_likely(self, count: int) -> Floats:
-        """Log-probabilities of the ``count`` tail tokens (or all) that the draft likes least, smallest first."""
+    def nearest(self, term: Term) -> float:
+        """Sum over the tail nearest to the draft: its favourites capped (0 to 3 in practice), the others scaled."""
+        capped, mass = [], self.tail
+        for q, share in self.favourites():
+            if mass * q <= self.cap * share:
+                break
+            capped.append(q)
+            mass -= self.cap
+        log_capped = np.log(np.array(capped))
+        favoured = term(np.full_like(log_capped, log_mass(self.cap)), log_capped)
+        return float(np.sum(favoured)) + together(term, mass, share)
+
+    def farthest(self, term: Term) -> float:
+        """Sum over the tail farthest from the draft: the cap on the tokens it likes least, nothing on the others."""
+        full, rest = self.fill()
+        ids = self.least_likely(full + 1)
+        log_target = np.full(ids.size, log_mass(self.cap))
+        log_target[full:] = log_mass(rest)
+        value = float(np.sum(term(log_target, self.draft.logprobs_of(ids))))
+        if not float(term(np.array(-np.inf), np.array(0.0))):  # what the target has nothing of adds nothing
+            return value
+        return value + together(term, 0.0, self.draft.mass_outside(np.concatenate((self.shown, ids))))
+
+    def fill(self) -> tuple[int, float]:
+        """How many tail tokens the cap fills whole, and what is left for one more."""
+        if not self.tail > 0.0:
+            return 0, 0.0
+        full = min(int(self.tail / self.cap + 1e-12), self.num_tail)
+        rest = self.tail - full * self.cap
+        return full, (rest if rest > 1e-15 and full < self.num_tail else 0.0)
+
+    def least_likely(self, count: int) -> Ints:
+        """Return the ``count`` tail tokens (or all) that the draft likes least, the least liked first."""
         scores = -self.draft.logits
         scores[self.shown] = -np.inf
-        return self.draft.logprobs_of(largest(scores, min(count, self.num_tail)))
+        return largest(scores, min(count, self.num_tail))
 
     def favourites(self) -> Iterator[tuple[float, float]]:
         """Yield the tail's probabilities, largest first, each with the sum of itself and all smaller ones.
 
-        No more than the caps could fill, and one; only a caller who outlives the first pays for finding the others.
+        No more than the caps could fill, and one; at last 0.0 with the sum of those that are left. Only a caller who
+        outlives the first pays for finding the others.
         """
         scores = self.draft.logits.copy()
         scores[self.shown] = -np.inf
         yield float(np.exp(float(scores.max()) - self.draft.log_total)), self.tail_mass
-        head = largest(scores, _fill(self)[0] + 1)
+        head = largest(scores, self.fill()[0] + 1)
         head = head[scores[head] > -np.inf]  # neither what is shown nor what the draft excludes
         ascending = self.draft.probs_of(head)[::-1]
         rest = self.tail_mass - float(ascending.sum())
@@ -79,25 +142,37 @@ class _Split:
             rest = self.draft.mass_outside(np.concatenate((self.shown, head)))
         sums = rest + np.cumsum(ascending)
         yield from zip(ascending[::-1].tolist()[1:], sums[::-1].tolist()[1:], strict=True)
-        yield 0.0, 0.0
+        yield 0.0, rest
 
 
-def _split(target: TopK, draft: Dense) -> _Split:
+def _split(target: TopK, draft: Dense, least_tail: float = 0.0) -> _Split:
+    """Lay the two beside each other, with ``least_tail`` outside the shown ids if the cap leaves it room."""
     shared = target.ids < draft.num_tokens
     shown = target.ids[shared]
     draft_log = np.full(target.ids.size, -np.inf)
     draft_log[shared] = draft.logprobs_of(shown)
     num_tail = draft.num_tokens - shown.size
-    tail = target.tail if num_tail else 0.0
+    tail = max(target.tail, min(least_tail, num_tail * target.cap)) if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
     cap = max(target.cap, tail / num_tail) if num_tail else target.cap
     return _Split(target, draft, shown, draft_log, num_tail, tail, cap)
 
 
+def log_mass(number: float) -> float:
+    """Return the natural logarithm, of nothing (and what rounding made less of it) minus infinity."""
+    return float(np.log(number)) if number > 0.0 else -np.inf
+
+
+def together(term: Term, target_mass: float, draft_mass: float) -> float:
+    """Return what tokens of one odds add, by their sums. Rounding is held against no draft that excludes them."""
+    if target_mass <= ROUNDING and draft_mass <= 0.0:
+        return 0.0
+    return float(term(np.array(log_mass(target_mass)), np.array(log_mass(draft_mass))))
+
+
 def kl(target: Dense, draft: Dense) -> float:
     """KL(target || draft) of two full distributions, in nats; infinite where the draft excludes a possible token."""
-    possible = target.probs > 0
-    return float(np.sum(target.probs[possible] * (target.logprobs[possible] - draft.logprobs[possible])))
+    return float(np.sum(forward(target.logprobs, draft.logprobs)))
 
 
 def kl_coarse(target: TopK, draft: Dense) -> float:
@@ -106,73 +181,73 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
     split = _split(target, draft)
-    return split.known_kl() + _bucket(split.tail, split.tail_mass)
+    return split.known(forward) + together(forward, split.tail, split.tail_mass)
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
     split = _split(target, draft)
-    known = split.known_kl()
-    estimate = known + _bucket(split.tail, split.tail_mass)
+    known = split.known(forward)
+    estimate = known + together(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate)
-    lower = known + _tail_least(split)
-    upper = known + _tail_most(split)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
-    return Divergence(estimate, max(lower, estimate), max(upper, lower, estimate))
+    lower = max(known + split.nearest(forward), estimate)
+    return Divergence(estimate, lower, max(known + split.farthest(forward), lower))
 
 
-def _bucket(target_mass: float, draft_mass: float) -> float:
-    if target_mass <= 0.0:
-        return 0.0
-    if draft_mass > 0.0:
-        return target_mass * float(np.log(target_mass / draft_mass))
-    return float("inf") if target_mass > ROUNDING else 0.0
+def kl_reverse(target: TopK, draft: Dense) -> Interval:
+    """Bound KL(draft || target), the expectation under the draft, tightly; in nats.
+
+    The upper end is infinite wherever some completion excludes a token that the draft does not, which is nearly always.
+    A tail below ``ROUNDING`` may be anything up to that: its logarithm matters here, and rounding has none.
+    """
+    split = _split(target, draft, least_tail=ROUNDING)
+    known = split.known(_reverse)
+    lower = max(0.0, known + split.nearest(_reverse))
+    if target.tail <= ROUNDING and split.tail_mass > 0.0:
+        return Interval(lower, np.inf)
+    return Interval(lower, max(lower, known + split.farthest(_reverse)))
 
 
-def _tail_least(split: _Split) -> float:
-    """Least of sum p ln(p/q) over the tail: cap the draft's favourites, scale the others (0 to 3 caps in practice)."""
-    total, mass = 0.0, split.tail
-    for q, share in split.favourites():
-        if mass * q <= split.cap * share:
-            return total + _bucket(mass, share)
-        total += split.cap * float(np.log(split.cap / q))
-        mass -= split.cap
-    return total  # every token is at its cap, and the mass left over is rounding
+def jensen_shannon(target: TopK, draft: Dense) -> Interval:
+    """Bound the Jensen-Shannon divergence tightly, in nats: the mean KL of both to their midpoint, 0 to ln 2."""
+    split = _split(target, draft)
+    known = split.known(_jensen_shannon)
+    lower = min(LN2, max(0.0, known + split.nearest(_jensen_shannon)))
+    return Interval(lower, min(LN2, max(lower, known + split.farthest(_jensen_shannon))))
 
 
-def _fill(split: _Split) -> tuple[int, float]:
-    """How many tail tokens the cap fills whole, and what is left for one more."""
-    full = min(int(split.tail / split.cap + 1e-12), split.num_tail)
-    rest = split.tail - full * split.cap
-    return full, (rest if rest > 1e-15 and full < split.num_tail else 0.0)
+def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
+    """Least KL(target || draft), in nats, if each shown log-probability is only known to within ``rounding`` nats.
 
-
-def _tail_most(split: _Split) -> float:
-    """Most of sum p ln(p/q) over the tail: the cap on the tokens the draft likes least."""
-    full, rest = _fill(split)
-    least = split.least_likely(full + 1)
-    value = full * split.cap * float(np.log(split.cap)) - split.cap * float(least[:full].sum())
-    return value + (rest * (float(np.log(rest)) - float(least[full])) if rest else 0.0)
+    Servers round (to float16, or to steps of 0.125): a divergence that this finds 0 may be rounding and nothing else.
+    Tight; without rounding it is the lower end of ``kl_divergence``. Lists that contradict themselves by more than
+    their rounding are taken at the ends nearest to a distribution.
+    """
+    log_low, log_high = target.logprobs - rounding, np.minimum(0.0, target.logprobs + rounding)
+    split = _split(target, draft)
+    log_draft, tail = split.draft_log, 1.0 - float(np.exp(log_low).sum())
+    if split.num_tail and tail > 0.0:
+        cap = max(target.cap * float(np.exp(rounding)), (1.0 - float(np.exp(log_high).sum())) / split.num_tail)
+        # The last share, of tokens that no cap could bind on, is one token more.
+        *favourites, (_, rest) = replace(split, tail=tail, cap=cap).favourites()
+        unseen = [log_mass(q) for q, _ in favourites]
+        log_draft = np.concatenate((log_draft, unseen, [log_mass(rest)]))
+        log_low = np.concatenate((log_low, np.full(len(unseen) + 1, -np.inf)))
+        log_high = np.concatenate((log_high, np.full(len(unseen), log_mass(cap)), [0.0]))
+    log_target = pour(log_draft, log_low, log_high, 1.0)
+    excluded = 1.0 - float(np.exp(log_target).sum()) if split.num_tail else 0.0
+    return float(np.sum(forward(log_target, log_draft))) + together(forward, excluded, 0.0)
 
 
 def acceptance(target: TopK, draft: Dense) -> Interval:
     """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail."""
     split = _split(target, draft)
-    known = float(np.minimum(target.probs, np.exp(split.draft_log)).sum())
-    if not split.tail > 0.0:
-        return _chances(known, known)
-    full, rest = _fill(split)
-    least = np.exp(split.least_likely(full + 1))
-    low = float(np.minimum(split.cap, least[:full]).sum()) + (min(rest, float(least[full])) if rest else 0.0)
-    tail_probs = draft.probs
-    tail_probs[split.shown] = 0.0
-    high = min(split.tail, float(np.minimum(split.cap, tail_probs).sum()))
-    return _chances(known + low, known + max(low, high))
-
-
-def _chances(lower: float, upper: float) -> Interval:
-    return Interval(min(1.0, lower), min(1.0, upper))  # a sum of probabilities may round to just above one
+    known = split.known(_overlap)
+    lower = known + split.farthest(_overlap)
+    # A sum of probabilities may round to just above one.
+    return Interval(min(1.0, lower), min(1.0, max(lower, known + split.nearest(_overlap))))
 
 
 def total_variation(target: TopK, draft: Dense) -> Interval:
@@ -192,4 +267,4 @@ def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
     if not draft_probs.sum() > 0.0:
         return float("inf")
     shift = float(np.log(target.probs.sum()) - np.log(draft_probs.sum()))
-    return split.known_kl() / float(target.probs.sum()) - shift
+    return split.known(forward) / float(target.probs.sum()) - shift

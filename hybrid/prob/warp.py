@@ -1,14 +1,17 @@
-"""From a raw distribution to the law tokens are drawn from: temperature, top-k, top-p, in that order.
+"""From a raw distribution to the law tokens are drawn from: temperature, min-p, top-k, top-p, in that order.
 
-The order is vLLM's and is fixed here on purpose: the same three numbers in another order are another law. Divergences
-are never taken on warped distributions; thresholds are in nats on the raw ones.
+The order is vLLM's (V1: ``Sampler.sample`` in ``vllm/v1/sample/sampler.py``; V0 had min-p last) and is fixed here on
+purpose: the same four numbers in another order are another law. Divergences are never taken on warped distributions;
+thresholds are in nats on the raw ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from hybrid.prob.distribution import Dense, Floats
+from hybrid.prob.distribution import Dense, Floats, Ints
 from hybrid.types import Sampling
 
 
@@ -20,23 +23,36 @@ def warp(raw: Dense, sampling: Sampling) -> Dense:
     [0.625, 0.375, 0.0]
     """
     if sampling.greedy:
-        point = np.full(raw.num_tokens, -np.inf)
-        point[raw.best] = 0.0
-        return Dense(point)
+        return Dense(only(raw.num_tokens, [raw.best], 0.0))
+    return cut(heat(raw.logprobs, sampling.temperature), sampling)
+
+
+def heat(logprobs: Floats, temperature: float) -> Floats:
+    """Divide by the temperature; the best becomes 0. Shape (A,) -> (A,), not normalised."""
     with np.errstate(over="ignore"):  # at 1e-310 all but the best go to -inf, which is what such a temperature means
-        logprobs = (raw.logprobs - raw.logprobs.max()) / sampling.temperature
-    if 0 < sampling.top_k < raw.num_tokens:
-        logprobs = keep_top_k(logprobs, sampling.top_k)
-    law = Dense.from_logits(logprobs)
+        heated: Floats = (logprobs - logprobs.max()) / temperature
+    return heated
+
+
+def cut(heated: Floats, sampling: Sampling) -> Dense:
+    """Return the law that min-p, top-k and top-p leave of heated log-probabilities. Shape (V,)."""
+    if sampling.min_p > 0.0:
+        heated = keep_min_p(heated, sampling.min_p)
+    if 0 < sampling.top_k < heated.size:
+        heated = keep_top_k(heated, sampling.top_k)
+    law = Dense.from_logits(heated)
     return keep_top_p(law, sampling.top_p) if sampling.top_p < 1.0 else law
+
+
+def keep_min_p(logprobs: Floats, min_p: float) -> Floats:
+    """Keep what is at least ``min_p`` times as likely as the best. Shape (V,) -> (V,), not normalised."""
+    return np.where(logprobs >= logprobs.max() + np.log(min_p), logprobs, -np.inf)
 
 
 def keep_top_k(logprobs: Floats, k: int) -> Floats:
     """Keep the k best (ties by id), -inf elsewhere. Shape (V,) -> (V,), not normalised."""
-    kept = np.full_like(logprobs, -np.inf)
     best = [i for i, _ in Dense(logprobs).top(k)]
-    kept[best] = logprobs[best]
-    return kept
+    return only(logprobs.size, best, logprobs[best])
 
 
 def keep_top_p(law: Dense, top_p: float) -> Dense:
@@ -44,6 +60,11 @@ def keep_top_p(law: Dense, top_p: float) -> Dense:
     order = np.argsort(-law.logprobs, kind="stable")
     before = np.concatenate(([0.0], np.cumsum(law.probs[order])[:-1]))
     kept = order[(before < top_p) | (np.arange(order.size) == 0)]
-    logprobs = np.full_like(law.logprobs, -np.inf)
-    logprobs[kept] = law.logprobs[kept]
-    return Dense.from_logits(logprobs)
+    return Dense.from_logits(only(law.num_tokens, kept, law.logprobs[kept]))
+
+
+def only(num_tokens: int, ids: Sequence[int] | Ints, logprobs: Floats | float) -> Floats:
+    """Lay log-probabilities out over the vocabulary, -inf elsewhere. Shape (A,) -> (V,)."""
+    laid = np.full(num_tokens, -np.inf)
+    laid[ids] = logprobs
+    return laid

@@ -34,8 +34,9 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
 PER_ANSWER = frozenset({
-    "policy", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens", "temperature", "top_p", "top_k",
-    "seed", "system", "raw", "offline", "overlap",
+    "policy", "gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens",
+    "temperature", "top_p", "top_k", "min_p", "seed", "system", "raw", "offline", "overlap",
+    "trace_rows",
 })  # fmt: skip
 
 
@@ -112,9 +113,9 @@ class AsyncClient:
 
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         asked_at = time.monotonic()
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed)
+        sampling = sampling_of(settings)
         policy = policy_of(settings)
-        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap)
+        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, settings.trace_rows)
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
@@ -175,6 +176,11 @@ async def _at_rest(task: asyncio.Task[Answer]) -> None:
         raise again
 
 
+def sampling_of(settings: Settings) -> Sampling:
+    """Return how tokens are drawn, whoever draws them."""
+    return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.min_p)
+
+
 def policy_of(settings: Settings) -> Policy:
     """Build the policy that the settings name. Raises UsageError where they contradict each other."""
     choices = Choices(
@@ -183,9 +189,14 @@ def policy_of(settings: Settings) -> Policy:
         span=settings.span,
         lead=settings.lead,
         hold=settings.hold,
-        greedy=settings.temperature == 0.0,
+        scope=settings.scope,
+        bonus=settings.bonus,
+        gate=settings.gate,
+        judge=settings.judge,
+        sampling=sampling_of(settings),
         strict=settings.strict,
         max_tokens=settings.max_tokens,
+        cloud_top_k=settings.cloud_top_k,
     )
     chosen = preset(settings.policy, choices)
     return preset("local", choices) if settings.offline else chosen

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
 from hybrid.errors import ContextOverflow, EngineError
-from hybrid.policy import Coin, Toss
+from hybrid.policy import Coin, Place, Toss
 from hybrid.policy.requests import Draft, Drafted, Held
 from hybrid.prob import Dense, warp
 from hybrid.types import Ids, Sampling
@@ -27,7 +27,9 @@ class Drafter:
         self.sampling = sampling
         self.num_ready = 0
         """Tokens of the last draft that had been decoded ahead."""
-        self._coin = coin
+        self.coin = coin
+        self.seen: list[tuple[Ids, Dense]] | None = None
+        """Rows that were read since somebody last looked, with the text before them; None: nobody wants them."""
         self._looked = False
         self._needed: int | None = None  # how long a prefix the last draft decoded; what is beyond was decoded ahead
 
@@ -55,7 +57,10 @@ class Drafter:
         """Read along: the local rows that each written token answers to."""
         self._take_back()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
-        return self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
+        rows = self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
+        for i, row in enumerate(rows):
+            self._see(self.prompt + at + written[:i], row)
+        return rows
 
     def rest(self, shown: Ids) -> None:
         """Leave no token in the cache that was not shown."""
@@ -71,27 +76,39 @@ class Drafter:
     def _draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
         span: list[Held] = []
         at, call, after = self.prompt + request.at, None, None
+        rows: list[Dense] = []
         while len(span) < limit and call is None:
             if cancelled():
                 raise Interrupted
-            row = self.cursor.row(at, cancelled)
-            if (call := request.gate.before(row, len(span))) is not None:
+            row = self._row(at, cancelled)
+            place = Place(len(request.at) + len(span), rows)
+            if (call := request.gate.before(row, place)) is not None:
                 after = row
                 break
-            token, law = self._draw(row, len(request.at) + len(span), request.rejections)
+            token, law = self._draw(row, place.position, request.rejections)
             span.append(Held(token, "local", "unchecked", law=law, local=row))
             at += (token,)
-            call = request.gate.after(row, token, len(span))
+            call = request.gate.after(row, token, place)
+            rows.append(row)
             if token in self.cursor.engine.end_ids:
                 break
         ended = bool(span) and span[-1].id in self.cursor.engine.end_ids
         full = len(at) >= self.cursor.engine.num_context
         if request.after and after is None and not ended and not full:
-            after = self.cursor.row(at, cancelled)
+            after = self._row(at, cancelled)
         return Drafted(tuple(span), call or request.gate.full, after)
+
+    def _row(self, at: Ids, cancelled: Cancelled) -> Dense:
+        row = self.cursor.row(at, cancelled)
+        self._see(at, row)
+        return row
+
+    def _see(self, at: Ids, row: Dense) -> None:
+        if self.seen is not None:
+            self.seen.append((at[len(self.prompt) :], row))
 
     def _draw(self, row: Dense, position: int, rejections: int) -> tuple[int, Dense | None]:
         if self.sampling.greedy:
             return row.best, None
         law = warp(row, self.sampling)
-        return self._coin(law.probs, Toss(position, "draft", rejections)), law
+        return self.coin(law.probs, Toss(position, "draft", rejections)), law

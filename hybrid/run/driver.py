@@ -56,13 +56,14 @@ _OUTGROWN = "the text has outgrown the cloud model's context"
 class Limits:
     """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for.
 
-    ``overlap``: the local model goes on decoding while a check is waited for.
+    ``overlap``: the local model goes on decoding while a check is waited for. ``rows``: every row is told.
     """
 
     max_tokens: int
     top_k: int
     asked_at: float
     overlap: bool = True
+    rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,12 @@ class Driver:
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
         self._tell(events.Started(self._drafter.prompt, policy.name))
-        loop, reply = decode(policy), None
+        if self._limits.rows:
+            self._drafter.seen = []
+            pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
+            ends = tuple(sorted(self._engine.end_ids))
+            self._tell(events.Recording(pieces, ends, self._drafter.sampling, self._limits.max_tokens))
+        loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")
         try:
             while True:
@@ -136,8 +142,15 @@ class Driver:
         self._last_draft, limit = request, min(request.limit, self._room())
         drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
         self._record.drafted += len(drafted.span)
+        self._tell_local_rows()
         self._tell(events.Drafted(len(request.at), ids(drafted.span), self._drafter.num_ready))
         return drafted
+
+    def _tell_local_rows(self) -> None:
+        """Tell what the drafter has read since, on its thread or ahead of time."""
+        while self._drafter.seen:
+            at, row = self._drafter.seen.pop(0)
+            self._tell(events.Rows(at, local=row))
 
     @contextmanager
     def _looking_ahead(self, request: Check) -> Iterator[None]:
@@ -197,6 +210,8 @@ class Driver:
         except BaseException as error:
             leave.failed(error)
             raise
+        for i, row in enumerate(scores.rows if self._limits.rows else ()):
+            self._tell(events.Rows(request.at + span[:i], cloud=row))
         self._record.checks += 1
         self._tell(events.Judged(leave.request_id, len(scores.rows)))
         return Scored(scores.rows)
@@ -220,6 +235,9 @@ class Driver:
         except CloudError as error:
             return self._fail(error)
         rows = await self._read_along(request, chunk.ids)
+        self._tell_local_rows()
+        for i, row in enumerate(chunk.rows if self._limits.rows else ()):
+            self._tell(events.Rows(request.at + chunk.ids[:i], cloud=row, written=chunk.ids[i]))
         written = [
             Held(token, "cloud", "written", local=local, cloud=row)
             for token, row, local in zip(chunk.ids, chunk.rows, rows, strict=True)

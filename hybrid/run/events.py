@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
+from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import CloudUsage, Ids, Sampling
 
 Kind: TypeAlias = Literal["check", "write"]
 
@@ -17,6 +22,29 @@ class Started:
 
     prompt: Ids
     policy: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Rows will be told: how they were read and drawn from. ``pieces`` are the bytes of every token, by its id."""
+
+    pieces: tuple[bytes, ...]
+    end_ids: Ids
+    sampling: Sampling
+    max_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What one of the models, or both, gave at a position: raw rows after the answer's tokens ``at``.
+
+    ``written`` is the token that the cloud wrote there.
+    """
+
+    at: Ids
+    local: Dense | None = None
+    cloud: TopK | None = None
+    written: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +108,9 @@ class Finished:
     answer: Answer
 
 
-Event: TypeAlias = Started | Drafted | Asked | Settled | Judged | Degraded | Shown | Finished
+Event: TypeAlias = Started | Recording | Rows | Drafted | Asked | Settled | Judged | Degraded | Shown | Finished
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -90,7 +118,39 @@ def to_json(event: Event) -> dict[str, Any]:
     name = type(event).__name__.lower()
     if isinstance(event, Finished):
         return {"event": name, **event.answer.to_json()}
+    if isinstance(event, Rows):
+        return {"event": name, **_rows(event)}
     data = asdict(event)
+    if isinstance(event, Recording):
+        data["pieces"] = [piece.hex() for piece in event.pieces]
     if isinstance(event, Shown):
         data["token"]["kl"] = finite(data["token"]["kl"])
     return {"event": name, **data}
+
+
+def key_of(at: Ids) -> str:
+    """Return the name of a position in a trace: a hash of the answer's tokens before it."""
+    return hashlib.blake2b(np.array(at, dtype=np.int64).tobytes(), digest_size=8).hexdigest()
+
+
+def _rows(event: Rows) -> dict[str, Any]:
+    row = event.cloud
+    return {
+        "position": len(event.at),
+        "key": key_of(event.at),
+        "local": None if event.local is None else packed(event.local),
+        "cloud": None
+        if row is None
+        else {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist(), "num_listed": row.num_listed},
+        "written": event.written,
+    }
+
+
+def packed(row: Dense) -> str:
+    """Return a row's scores, shape (V,), as float32 in base64: to the bit what the engine gave."""
+    return base64.b64encode(row.logits.astype("<f4").tobytes()).decode()
+
+
+def unpacked(text: str) -> Dense:
+    """Read what ``packed`` wrote. Raises ValueError."""
+    return Dense.from_logits(np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4"))

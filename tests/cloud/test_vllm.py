@@ -102,6 +102,7 @@ def test_a_write_sends_every_sampling_parameter_and_its_limit():
         "stream_options": {"include_usage": True},
         "temperature": 0.7,
         "top_p": 0.9,
+        "min_p": 0.0,
         "top_k": 40,
         "seed": 11,
         "logit_bias": {"3": -100.0, "9": -100.0},

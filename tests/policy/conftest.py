@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hybrid.policy import Policy, decode
+from hybrid.policy import Place, Policy, decode
 from hybrid.policy.requests import (
     Check,
     Draft,
@@ -24,22 +24,37 @@ from hybrid.policy.requests import (
     Write,
     Wrote,
 )
-from hybrid.prob import Dense, TopK
+from hybrid.prob import Dense, TopK, warp
+from hybrid.types import Sampling
 
 V, END = 3, 2
 
 
 class Toy:
-    """A random but fixed distribution after every prefix."""
+    """A random but fixed distribution after every prefix. What is made of it is kept: enumerations ask for it again."""
 
     def __init__(self, name: str, num_tokens: int = V) -> None:
-        self.name, self.num_tokens, self.rows = name, num_tokens, {}
+        self.name, self.num_tokens, self.known = name, num_tokens, {}
+
+    def row(self, prefix: tuple[int, ...]) -> Dense:
+        seed = int.from_bytes(hashlib.sha256(f"{self.name}{prefix}".encode()).digest()[:8], "big")
+        return Dense.from_logits(np.random.default_rng(seed).standard_normal(self.num_tokens) * 1.2)
+
+    def _once(self, make: Callable, *key):
+        if key not in self.known:
+            self.known[key] = make()
+        return self.known[key]
 
     def __call__(self, prefix: tuple[int, ...]) -> Dense:
-        if prefix not in self.rows:
-            seed = int.from_bytes(hashlib.sha256(f"{self.name}{prefix}".encode()).digest()[:8], "big")
-            self.rows[prefix] = Dense.from_logits(np.random.default_rng(seed).standard_normal(self.num_tokens) * 1.2)
-        return self.rows[prefix]
+        return self._once(lambda: self.row(prefix), prefix)
+
+    def law(self, prefix: tuple[int, ...], sampling: Sampling) -> Dense:
+        """What it draws from."""
+        return self._once(lambda: warp(self(prefix), sampling), prefix, sampling)
+
+    def shown(self, prefix: tuple[int, ...], k: int, actual: int | None = None) -> TopK:
+        """What an endpoint shows of it."""
+        return self._once(lambda: TopK.from_dense(self(prefix), k, actual), prefix, k, actual)
 
 
 class Mix(Toy):
@@ -49,22 +64,39 @@ class Mix(Toy):
         super().__init__(name, base.num_tokens)
         self.base, self.share = base, share
 
-    def __call__(self, prefix: tuple[int, ...]) -> Dense:
-        return Dense.from_probs(
-            (1 - self.share) * self.base(prefix).probs + self.share * super().__call__(prefix).probs
-        )
+    def row(self, prefix: tuple[int, ...]) -> Dense:
+        return Dense.from_probs((1 - self.share) * self.base(prefix).probs + self.share * super().row(prefix).probs)
 
 
-def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: int = V, fails=None, end=END, short=None):
+class Made(Toy):
+    """A toy whose rows a function makes."""
+
+    def __init__(self, row: Callable[[tuple[int, ...]], Dense]) -> None:
+        super().__init__("made", row(()).num_tokens)
+        self.row = row
+
+
+AT_ONE = Sampling(1.0)
+
+
+def play(
+    policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k=V, fails=None, end=END, short=None, law=AT_ONE
+):
     """Answer a policy's requests; returns the shown tokens and the log of requests.
 
-    ``coin`` None decodes greedily. ``fails(n)`` tells whether the n-th cloud request fails. ``short``: answer at most
-    so many rows of a check.
+    ``coin`` None decodes greedily (what is certain needs no coin), else both models draw under ``law``. ``fails(n)``
+    tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. A gate may say "drop",
+    which no real driver knows: the token it has looked at is forgotten, and what is left is checked.
     """
-    loop, reply, shown, log, asked = decode(policy), None, [], [], 0
 
-    def draw(row: Dense) -> int:
-        return row.best if coin is None else coin(row.probs)
+    def toss(probs, _) -> int:
+        assert coin or max(probs) == 1.0
+        return coin(probs) if coin else int(np.argmax(probs))
+
+    loop, reply, shown, log, asked = decode(policy, toss), None, [], [], 0
+
+    def draw(model: Toy, at: tuple[int, ...]) -> int:
+        return model(at).best if coin is None else coin(model.law(at, law).probs)
 
     while True:
         try:
@@ -74,16 +106,22 @@ def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: in
         log.append(request)
         match request:
             case Draft(at, limit, gate, after, _):
-                span, call, looked, room = [], None, None, min(limit, max_tokens - len(at))
+                span, rows, call, looked, room = [], [], None, None, min(limit, max_tokens - len(at))
                 while len(span) < room and call is None:
                     row = small(at)
-                    if (call := gate.before(row, len(span))) is not None:
+                    place = Place(len(at), rows)
+                    if (call := gate.before(row, place)) is not None:
                         looked = row
                         break
-                    token = draw(row)
-                    span.append(Held(token, "local", "unchecked", law=row, local=row))
+                    token = draw(small, at)
+                    drawn_from = None if coin is None else small.law(at, law)
+                    span.append(Held(token, "local", "unchecked", law=drawn_from, local=row))
                     at += (token,)
-                    call = gate.after(row, token, len(span))
+                    call = gate.after(row, token, place)
+                    rows = [*rows, row]
+                    if call == "drop":
+                        span, call = span[:-1], "check"
+                        break
                     if token == end:
                         break
                 ended = bool(span) and span[-1].id == end
@@ -95,18 +133,15 @@ def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: in
                     continue
                 ids = tuple(held.id for held in span)
                 count = len(span) + (after and not (ids and ids[-1] == end))
-                rows = [TopK.from_dense(large(at + ids[:i]), k, ids[i] if i < len(ids) else None) for i in range(count)]
+                rows = [large.shown(at + ids[:i], k, ids[i] if i < len(ids) else None) for i in range(count)]
                 reply = Scored(tuple(rows[:short]))
             case Write(at, _, ban, along):
                 asked += 1
                 if fails and fails(asked):
                     reply = Unreachable("cut")
                     continue
-                row = large(at)
-                token = next(i for i, _ in row.top(V) if i not in ban) if coin is None else draw(row)
-                held = Held(
-                    token, "cloud", "written", local=small(at) if along else None, cloud=TopK.from_dense(row, k)
-                )
+                token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
+                held = Held(token, "cloud", "written", local=small(at) if along else None, cloud=large.shown(at, k))
                 reply = Wrote((held,), ended=token == end)
             case Emit(tokens):
                 reply = Going()
@@ -118,6 +153,13 @@ def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k: in
                     if len(shown) == max_tokens:
                         reply = Over("length")
                         break
+
+
+def without(row: Dense, ban: frozenset[int]) -> Dense:
+    """What is left of a row when some tokens may not be drawn."""
+    logits = row.logits.astype(float)
+    logits[list(ban)] = -np.inf
+    return Dense.from_logits(logits)
 
 
 def greedy_text(model: Toy, max_tokens: int, end=END) -> tuple[int, ...]:
@@ -167,7 +209,7 @@ def distance(first: dict, second: dict) -> float:
     return max(abs(first.get(t, 0.0) - second.get(t, 0.0)) for t in set(first) | set(second))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toys():
     """The helpers of this file, for tests that are no package."""
 
@@ -177,6 +219,7 @@ def toys():
     for name, value in {
         "Toy": Toy,
         "Mix": Mix,
+        "Made": Made,
         "play": play,
         "greedy_text": greedy_text,
         "law_of": law_of,

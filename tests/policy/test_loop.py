@@ -9,15 +9,19 @@ from dataclasses import replace
 import pytest
 
 from hybrid.policy import PRESETS, Choices, preset
+from hybrid.policy.drawing import Drawing
 from hybrid.policy.gates import ALWAYS, NEVER, Fixed
-from hybrid.policy.judges import KlWithin, greedy_match
 from hybrid.policy.loop import Policy
 from hybrid.policy.requests import Check, Draft, Emit, Write
+from hybrid.policy.rules.greedy import greedy_match
+from hybrid.policy.rules.within import Within
 from hybrid.prob import kl
+from hybrid.types import Sampling
 
 LENGTH = 12
 PAIRS = 40
 SPANS = (1, 2, 3, 7)
+AT_ONE = Sampling(1.0)
 
 
 def pairs(toys, share=0.5):
@@ -234,7 +238,7 @@ def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_mo
 def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_models_law(toys, name):
     """Every coin enumerated: nothing in the loop draws, drops or redraws a token."""
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset(name, Choices(span=2, greedy=False, max_tokens=3))
+    policy = preset(name, Choices(span=2, sampling=AT_ONE, max_tokens=3))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, fails=lambda _: True), 3)
     assert sum(law.values()) == pytest.approx(1.0, abs=1e-12)
     assert toys.distance(law, toys.own_law(small, 3)) < 1e-12
@@ -250,7 +254,7 @@ def test_what_was_drafted_is_not_drafted_again_because_the_cloud_is_gone(toys, n
 
 def test_cloud_sampled_has_exactly_the_large_models_law(toys):
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset("cloud", Choices(greedy=False, max_tokens=3))
+    policy = preset("cloud", Choices(sampling=AT_ONE, max_tokens=3))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
     assert toys.distance(law, toys.own_law(small, 3)) > 0.05
@@ -259,10 +263,10 @@ def test_cloud_sampled_has_exactly_the_large_models_law(toys):
 def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     """A rejection under sampling hands over; a token taken from the truncated row would bias the text."""
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset("kl", Choices(span=2, threshold=0.0, greedy=False))
+    policy = preset("kl", Choices(span=2, threshold=0.0, sampling=AT_ONE))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
-    wrong = replace(policy, judge=KlWithin(0.0, greedy=True))
+    wrong = replace(policy, judge=Within(0.0, drawing=Drawing(Sampling())))
     biased = toys.law_of(lambda coin: toys.play(wrong, small, large, coin, 3), 3)
     assert toys.distance(biased, toys.own_law(large, 3)) > 0.01
 
@@ -285,7 +289,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
     """The progress law: a round that showed nothing is followed by one ungated local token."""
 
     class Stubborn(Fixed):
-        def before(self, row, num_drafted):
+        def before(self, row, place):
             return call
 
     policy = Policy("stubborn", 3, Stubborn("check"), greedy_match, hold=2)
@@ -296,7 +300,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
 
 
 def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys):
-    policy = Policy("tail", 4, ALWAYS, KlWithin(math.inf), scope=1)
+    policy = Policy("tail", 4, ALWAYS, Within(math.inf), scope=1)
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
     assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]
@@ -306,7 +310,7 @@ def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys
 def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
     """Each block is one request whose limit is a promise to the bill."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = Policy("hold", 2, ALWAYS, KlWithin(0.0), hold=2, back=lambda _: False)
+    policy = Policy("hold", 2, ALWAYS, Within(0.0, drawing=Drawing(Sampling())), hold=2, back=lambda _: False)
     _, log = toys.play(policy, small, large, None, 1 + 2 + 4 + 8, k=5, end=-1)
     limits = [request.limit for request in log if isinstance(request, Write)]
     assert limits == [2, 1, 4, 3, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1]
@@ -329,10 +333,10 @@ def test_never_gate_asks_nothing(toys):
 
 
 def test_a_reply_out_of_turn_is_refused(toys):
-    from hybrid.policy import decode
+    from hybrid.policy import SeededCoin, decode
     from hybrid.policy.requests import Going
 
-    loop = decode(preset("kl", Choices()))
+    loop = decode(preset("kl", Choices()), SeededCoin(0))
     assert isinstance(next(loop), Draft)
     with pytest.raises(TypeError, match="does not answer"):
         loop.send(Going())

@@ -1,5 +1,6 @@
-"""The law tokens are drawn from: temperature, then top-k, then top-p."""
+"""The law tokens are drawn from: temperature, then min-p, then top-k, then top-p."""
 
+import itertools
 import math
 
 import numpy as np
@@ -18,7 +19,7 @@ def dense(weights):
     return Dense.from_probs(np.array(weights) / sum(weights))
 
 
-# The three stages on plain lists of probabilities, each normalising what it leaves.
+# The four stages on plain lists of probabilities, each normalising what it leaves.
 
 
 def normalised(weights):
@@ -32,6 +33,10 @@ def heated(probs, sampling):
 
 def ranks(probs):
     return sorted(range(len(probs)), key=lambda i: (-probs[i], i))
+
+
+def cut_to_min(probs, sampling):
+    return normalised([p if p >= sampling.min_p * max(probs) else 0.0 for p in probs])
 
 
 def cut_to_k(probs, sampling):
@@ -55,40 +60,37 @@ def chain(probs, sampling, *stages):
     return probs
 
 
-@given(WEIGHTS, TEMPERATURES, st.integers(0, 12), st.floats(0.01, 1.0))
-def test_the_law_is_temperature_then_top_k_then_top_p(weights, temperature, top_k, top_p):
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    before_p = chain(normalised(weights), sampling, heated, cut_to_k)
+@given(WEIGHTS, TEMPERATURES, st.just(0.0) | st.floats(0.001, 0.999), st.integers(0, 12), st.floats(0.01, 1.0))
+def test_the_law_is_temperature_then_min_p_then_top_k_then_top_p(weights, temperature, min_p, top_k, top_p):
+    sampling = Sampling(temperature=temperature, min_p=min_p, top_k=top_k, top_p=top_p)
+    hot = heated(normalised(weights), sampling)
+    assume(
+        all(abs(p - min_p * max(hot)) > 1e-9 for p in hot if p > 0)
+    )  # a share that is reached exactly has its own test
+    before_p = chain(hot, sampling, cut_to_min, cut_to_k)
     reached = np.cumsum([before_p[i] for i in ranks(before_p)])
     assume(top_p == 1.0 or (abs(reached - top_p) > 1e-9).all())  # a mass that is reached exactly has its own test
     want = cut_to_p(before_p, sampling) if top_p < 1.0 else before_p
     assert warp(dense(weights), sampling).probs == pytest.approx(want, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "stages",
-    [
-        (heated, cut_to_p, cut_to_k),
-        (cut_to_p, heated, cut_to_k),
-        (cut_to_p, cut_to_k, heated),
-        (cut_to_k, cut_to_p, heated),
-    ],
-    ids=lambda stages: " ".join(stage.__name__ for stage in stages),
-)
-def test_another_order_is_another_law(stages):
-    """If the client's order differed from the server's, its drafts would come from a law nobody asked for.
-
-    (Top-k before temperature is left out: it is the same law, since a temperature keeps the ranks.)
-    """
-    weights, sampling = [60, 15, 12, 8, 5], Sampling(temperature=3.0, top_k=3, top_p=0.55)
-    ours = warp(dense(weights), sampling).probs
-    assert ours == pytest.approx(chain(normalised(weights), sampling, heated, cut_to_k, cut_to_p), abs=1e-12)
-    assert np.abs(ours - chain(normalised(weights), sampling, *stages)).max() > 1e-3
+STAGES = (heated, cut_to_min, cut_to_k, cut_to_p)
+# Top-k takes no notice of anything but ranks, which temperature and min-p leave as they are.
+THE_SAME = {STAGES, (heated, cut_to_k, cut_to_min, cut_to_p), (cut_to_k, heated, cut_to_min, cut_to_p)}
 
 
-@given(WEIGHTS, st.integers(0, 12), st.floats(0.01, 1.0))
-def test_temperature_zero_is_certain_of_the_best_token(weights, top_k, top_p):
-    law = warp(dense(weights), Sampling(temperature=0.0, top_k=top_k, top_p=top_p))
+@pytest.mark.parametrize("order", itertools.permutations(STAGES), ids=lambda order: " ".join(f.__name__ for f in order))
+def test_another_order_is_another_law(order):
+    """If the client's order differed from the server's, its drafts would come from a law nobody asked for."""
+    weights, sampling = [56, 28, 23, 20, 9, 3, 3, 2], Sampling(temperature=0.5, min_p=0.2, top_k=7, top_p=0.8)
+    difference = np.abs(warp(dense(weights), sampling).probs - chain(normalised(weights), sampling, *order)).max()
+    assert difference < 1e-12 if order in THE_SAME else difference > 1e-2
+
+
+@given(WEIGHTS, st.floats(0.0, 0.999), st.integers(0, 12), st.floats(0.01, 1.0))
+def test_temperature_zero_is_certain_of_the_best_token(weights, min_p, top_k, top_p):
+    """And asks none of the cuts."""
+    law = warp(dense(weights), Sampling(temperature=0.0, min_p=min_p, top_k=top_k, top_p=top_p))
     assert law.probs[dense(weights).best] == 1.0
     assert law.probs.sum() == 1.0
     assert dense(weights).best == weights.index(max(weights))
@@ -121,6 +123,16 @@ def test_a_mass_that_is_reached_exactly_is_enough():
     """0.5 + 0.25 reaches 0.75: the third token stays out (powers of two, so that no rounding decides)."""
     law = warp(Dense.from_probs(np.array([0.125, 0.5, 0.25, 0.125])), Sampling(temperature=1.0, top_p=0.5))
     assert law.probs.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_share_of_the_best_that_is_reached_exactly_is_enough():
+    """Half of 0.5 is 0.25: the third token stays, its double does not go with the fourth."""
+    raw = Dense.from_probs(np.array([0.125, 0.5, 0.25, 0.125]))
+    kept = warp(raw, Sampling(temperature=1.0, min_p=0.5)).probs
+    assert kept == pytest.approx([0.0, 2 / 3, 1 / 3, 0.0])
+    # The share is of what the temperature made of it: 0.25 / 0.5 is 1 / 4 at half the temperature.
+    assert warp(raw, Sampling(temperature=0.5, min_p=0.5)).probs.tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert warp(raw, Sampling(temperature=2.0, min_p=0.5)).probs.min() > 0.1
 
 
 def test_equal_tokens_are_cut_by_id():

@@ -174,7 +174,7 @@ def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, ru
     from hybrid.cloud import Chunk
     from hybrid.prob import TopK
 
-    alien = TopK(np.array([99]), np.array([-0.1]), 0.9)
+    alien = TopK(np.array([99]), np.array([-0.1]), 0.9, 1)
     h = house()
     score = h.cloud.score
 

@@ -18,11 +18,13 @@ from hybrid.run import Asked, Drafted, Finished
 
 PROMPT = "a b c"
 MAX_TOKENS = 30
+# Numbers that are a share or a chance end at 1.
+BOUNDED = {"random", "u-hlm", "relaxed", "cascade"}
 CHOICES = [
     {"policy": name, "span": span, "threshold": threshold, "entropy": 0.9, "temperature": temperature, "lead": 1}
     for name in PRESETS
     for span in (1, 4)
-    for threshold in (0.05, float("inf"))
+    for threshold in (0.05, 1.0 if name in BOUNDED else float("inf"))
     for temperature in (0.0, 1.0)
     if not (name == "greedy-exact" and temperature)
 ]

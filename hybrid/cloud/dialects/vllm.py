@@ -83,6 +83,7 @@ def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[st
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "seed": sampling.seed,
     }
     if question.ban:

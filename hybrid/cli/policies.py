@@ -1,0 +1,54 @@
+"""``hybrid policies``: the named decoding policies, and what compositions are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+EPILOG = """
+A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
+or in hybrid.toml: another --gate, --judge, --scope, --bonus, --span, --hold or --lead for a named policy.
+
+Examples:
+
+  hybrid policies
+
+  hybrid policies --json
+
+  hybrid ask --policy kl --gate entropy:0.6:check --judge js:0.1 "What is 47 + 86?"
+"""
+
+
+def policies(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """List the decoding policies: what each does, where it comes from, what it guarantees and what it needs."""
+    from hybrid.policy import PRESETS  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.policy.compose import GATES, JUDGES  # noqa: PLC0415
+
+    needs = {name: sorted(found.needs) for name, found in PRESETS.items()}
+    if as_json:
+        rows = [
+            {"name": p.name, "does": p.line, "source": p.source, "guarantee": p.guarantee, "needs": needs[p.name]}
+            for p in PRESETS.values()
+        ]
+        typer.echo(json.dumps({"policies": rows, "gates": list(GATES), "judges": list(JUDGES)}))
+        return
+    for p in PRESETS.values():
+        typer.echo(f"{p.name}: {p.line}")
+        typer.echo(f"  from       {p.source}")
+        typer.echo(f"  guarantees {p.guarantee}")
+        typer.echo(f"  needs      {_needs(needs[p.name])}\n")
+    typer.echo(f"gates: {', '.join(GATES)}")
+    typer.echo(f"judges: {', '.join(JUDGES)}")
+
+
+policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
+
+
+def _needs(found: Sequence[str]) -> str:
+    said = {"score": "an endpoint that scores a draft", "write": "one that writes with its log-probabilities"}
+    return ", and ".join(said[need] for need in found) or "no endpoint"

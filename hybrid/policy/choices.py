@@ -1,0 +1,77 @@
+"""What a user may choose within a policy, and what a named policy says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hybrid.errors import UsageError
+from hybrid.policy.loop import Need, Policy
+from hybrid.types import Sampling
+
+SPAN = 8
+
+
+@dataclass(frozen=True)
+class Choices:
+    """None takes the policy's own value.
+
+    ``threshold`` is the policy's one number, whatever it measures. ``gate`` and ``judge`` are compositions
+    (``compose.py``), which replace the policy's own.
+    """
+
+    threshold: float | None = None
+    entropy: float | None = None
+    span: int | None = None
+    lead: int | None = None
+    hold: int | None = None
+    scope: int | None = None
+    bonus: bool | None = None
+    gate: str | None = None
+    judge: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    strict: bool = False
+    max_tokens: int = 512
+    cloud_top_k: int = 20
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.sampling.greedy
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named policy: what it does, where the rule comes from, what it guarantees, and how it is built.
+
+    A rule of the literature is this project's implementation of it. ``exact``: the guarantee is a law of the text that
+    a gate or a scope which lets tokens through would break.
+    """
+
+    name: str
+    line: str
+    source: str
+    guarantee: str
+    build: Callable[[Choices], Policy]
+    exact: bool = False
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the endpoint must be able to do, drawing or not."""
+        found: frozenset[Need] = frozenset()
+        for sampling in (Sampling(), Sampling(1.0)):
+            with suppress(UsageError):  # a policy that is greedy only
+                found |= self.build(Choices(sampling=sampling)).needs
+        return found
+
+
+def number(what: str, value: float | None, default: float, least: float = 0.0, most: float = math.inf) -> float:
+    """Return a chosen number, or the default. Raises UsageError for one that is out of its range."""
+    found = default if value is None else value
+    if not least <= found <= most:
+        span = f"{least:g} or more" if most == math.inf else f"between {least:g} and {most:g}"
+        msg = f"{what} is {span}, not {found}"
+        raise UsageError(msg)
+    return found

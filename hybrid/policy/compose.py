@@ -1,0 +1,180 @@
+"""Compositions: a named policy with another gate, judge, scope or bonus, written as ``name`` or ``name:number``.
+
+``--policy kl --gate entropy:0.6:check --judge js:0.1`` drafts until the entropy is above 0.6 nats, and keeps what is
+within 0.1 nats of Jensen-Shannon divergence. What a rule guarantees is then its judge's and gate's, not its name's; a
+policy whose guarantee is the cloud's own law takes nothing that would break it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias, get_args
+
+from hybrid.errors import UsageError
+from hybrid.policy.choices import Choices, Preset, number
+from hybrid.policy.drawing import Drawing, check_drawable
+from hybrid.policy.gates import (
+    ALWAYS,
+    NEVER,
+    Call,
+    CertifiedSkip,
+    Entropy,
+    Gate,
+    Margin,
+    MaxProb,
+    Perturbed,
+    Random,
+    Survival,
+)
+from hybrid.policy.judges import Judge
+from hybrid.policy.loop import Policy
+from hybrid.policy.rules.bild import RollBack
+from hybrid.policy.rules.block import Block
+from hybrid.policy.rules.cascade import Cascade
+from hybrid.policy.rules.exact import Exact
+from hybrid.policy.rules.greedy import greedy_match
+from hybrid.policy.rules.relaxed import Certified, Relaxed
+from hybrid.policy.rules.within import Name, within
+from hybrid.prob import Additive, Greedy, Multiplicative, TopM, Typical
+
+Build: TypeAlias = Callable[[float, Choices], Judge]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a composition may name: the number it takes (None: none), what that is, and its range."""
+
+    default: float | None
+    what: str = ""
+    least: float = 0.0
+    most: float = math.inf
+
+    def value(self, given: float | None, name: str) -> float:
+        """Return the number, or the default. Raises UsageError."""
+        if self.default is None:
+            if given is not None:
+                msg = f"{name} takes no number"
+                raise UsageError(msg)
+            return 0.0
+        return number(f"{name}: {self.what}", given, self.default, self.least, self.most)
+
+
+GATES: dict[str, tuple[Kind, Callable[[float, Choices], Gate]]] = {
+    "always": (Kind(None), lambda _, __: ALWAYS),
+    "never": (Kind(None), lambda _, __: NEVER),
+    "random": (Kind(0.1, "a chance", most=1.0), lambda rate, choices: Random(rate, choices.sampling.seed)),
+    "entropy": (Kind(0.5, "an entropy in nats"), lambda limit, _: Entropy(limit)),
+    "margin": (Kind(0.3, "a difference of probabilities", most=1.0), lambda limit, _: Margin(limit)),
+    "max-prob": (Kind(0.6, "a probability", most=1.0), lambda limit, _: MaxProb(limit)),
+    "perturbed": (Kind(0.3, "an uncertainty", most=1.0), lambda limit, _: Perturbed(limit)),
+    "certified": (Kind(0.1, "a bound in nats"), lambda bound, _: CertifiedSkip(bound)),
+    "survival": (Kind(0.5, "a chance", most=1.0), lambda limit, _: Survival(limit)),
+}
+
+
+def _measured(measure: Name) -> Build:
+    def build(threshold: float, choices: Choices) -> Judge:
+        judge = within(replace(choices, threshold=threshold), threshold, measure)
+        return replace(judge, drawing=Drawing(choices.sampling))
+
+    return build
+
+
+JUDGES: dict[str, tuple[Kind, Build]] = {
+    "kl": (Kind(0.5, "a threshold in nats"), _measured("KL")),
+    "reverse-kl": (Kind(0.5, "a threshold in nats"), _measured("reverse KL")),
+    "js": (Kind(0.1, "a threshold in nats"), _measured("JS")),
+    "tv": (Kind(0.3, "a threshold", most=1.0), _measured("TV")),
+    "greedy": (Kind(None), lambda _, c: greedy_match if c.greedy else Relaxed(Greedy(), Drawing(c.sampling))),
+    "exact": (Kind(None), lambda _, c: Exact(Drawing(c.sampling))),
+    "block": (Kind(None), lambda _, c: Block(Drawing(c.sampling))),
+    "additive": (Kind(0.3, "a margin", most=0.999), lambda t, c: Relaxed(Additive(t), Drawing(c.sampling))),
+    "multiplicative": (
+        Kind(0.3, "a share", 1e-9, 1.0),
+        lambda share, c: Relaxed(Multiplicative(share), Drawing(c.sampling)),
+    ),
+    "top-m": (Kind(3, "a number of tokens", 1.0), lambda m, c: Relaxed(TopM(int(m)), Drawing(c.sampling))),
+    "typical": (
+        Kind(0.09, "Medusa's epsilon; delta is its root", 1e-9, 1.0),
+        lambda e, c: Relaxed(Typical(e, math.sqrt(e)), Drawing(c.sampling)),
+    ),
+    "certified": (
+        Kind(0.3, "the share of multiplicative acceptance", 1e-9, 1.0),
+        lambda share, c: Certified(Multiplicative(share), Drawing(c.sampling)),
+    ),
+    "bild": (Kind(2.0, "a roll-back limit in nats"), lambda limit, c: RollBack(limit, Drawing(c.sampling))),
+    "cascade-chow": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "chow")),
+    "cascade-diff": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "diff")),
+    "cascade-opt": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "opt")),
+}
+_EXACT_JUDGES = ("exact", "block")
+
+
+def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
+    """Return the policy with what was chosen in the place of its own. Raises UsageError."""
+    if choices.gate is not None:
+        policy = replace(policy, gate=_gate(choices.gate, choices))
+    if choices.judge is not None:
+        check_drawable(f"--judge {choices.judge}", choices.sampling, choices.cloud_top_k)
+        policy = replace(policy, judge=_judge(choices.judge, choices), tails=not choices.greedy)
+    if choices.scope is not None:
+        policy = replace(policy, scope=choices.scope)
+    if choices.bonus is not None:
+        policy = replace(policy, bonus=choices.bonus)
+    if policy.judge is None and policy.gate.full == "check":
+        msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
+        raise UsageError(msg)
+    if found.exact:
+        _check_exact(found, policy, choices)
+    return policy
+
+
+def _check_exact(found: Preset, policy: Policy, choices: Choices) -> None:
+    """Refuse what would let through tokens that no exact judge has seen."""
+    name = (choices.judge or "exact").split(":")[0]
+    if policy.scope is not None or policy.gate.full != "check" or name not in (*_EXACT_JUDGES, "greedy"):
+        msg = (
+            f"{found.name} promises {found.guarantee}; that holds only if an exact judge checks every token: "
+            "no --scope, a gate that checks, no other judge"
+        )
+        raise UsageError(msg)
+
+
+def _gate(text: str, choices: Choices) -> Gate:
+    name, value, call = _read(text, "gate", tuple(GATES))
+    kind, build = GATES[name]
+    gate = build(kind.value(value, name), choices)
+    if call is None:
+        return gate
+    if call not in get_args(Call) or not hasattr(gate, "call"):
+        msg = f"--gate {text}: {name} says nothing but its own call" if call in get_args(Call) else f"no call {call!r}"
+        raise UsageError(msg)
+    return replace(gate, call=call, full="check" if call == "check" else "keep")  # type: ignore[type-var]
+
+
+def _judge(text: str, choices: Choices) -> Judge:
+    name, value, call = _read(text, "judge", tuple(JUDGES))
+    if call is not None:
+        msg = f"--judge {text}: a judge is NAME or NAME:NUMBER"
+        raise UsageError(msg)
+    kind, build = JUDGES[name]
+    return build(kind.value(value, name), choices)
+
+
+def _read(text: str, what: str, names: tuple[str, ...]) -> tuple[str, float | None, str | None]:
+    """Split NAME[:NUMBER[:CALL]]. Raises UsageError."""
+    name, *rest = text.split(":")
+    if name not in names:
+        msg = f"no {what} is called {name!r}; there are {', '.join(names)}"
+        raise UsageError(msg)
+    if len(rest) > 2:
+        msg = f"--{what} {text}: at most NAME:NUMBER:CALL"
+        raise UsageError(msg)
+    try:
+        value = float(rest[0]) if rest and rest[0] else None
+    except ValueError:
+        msg = f"--{what} {text}: {rest[0]!r} is no number"
+        raise UsageError(msg) from None
+    return name, value, rest[1] if len(rest) > 1 else None

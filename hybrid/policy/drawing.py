@@ -1,0 +1,86 @@
+"""How the cloud's own token at a row is drawn here, from what the row shows; what it does not show, the cloud draws.
+
+The law: a drawn token, or a ``Tail`` resolved by the cloud, has the cloud's own law under ``Sampling``. Three cases.
+Greedy: the best token. Temperature 1 and nothing cut off: the listed tokens and one symbol for the rest. Cut off within
+the list (top-k, top-p, min-p): the law is known in full. A row that does not determine it leaves the token to the
+cloud, whatever was drafted there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hybrid.errors import UsageError
+from hybrid.policy.judges import Case, Tail, best_of
+from hybrid.policy.requests import Held
+from hybrid.prob import Coarse, Dense, TopK, coarse, coarse_known, kl_divergence, shown_law
+from hybrid.types import Sampling
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The sampling under which the cloud would write."""
+
+    sampling: Sampling
+
+    def sides(self, row: TopK, draft: Dense) -> Coarse | None:
+        """Return the cloud's law and the draft's on what the row shows; None where it does not determine the law.
+
+        ``draft`` is the law that a token was drawn from, over the whole vocabulary.
+        """
+        if _plain(self.sampling):
+            return coarse(row, draft)
+        law = shown_law(row, self.sampling, draft.num_tokens)
+        return None if law is None else coarse_known(law, draft)
+
+    def token(
+        self, case: Case, offset: int, local: Dense, how: Literal["recovered", "bonus"], why: str | None = None
+    ) -> Held | Tail:
+        """Draw the cloud's token at a row of the case; ``local`` is the local row there, or any of its size."""
+        row, known = case.rows[offset], local if how == "recovered" else case.after
+        if self.sampling.greedy:
+            return best_of(row, known, how, why)
+        sides = self.sides(row, local)
+        if sides is None:
+            return Tail(why=why)
+        return as_token(sides, case.draw(sides.target, offset, how), row, known, how, why)
+
+
+def as_token(
+    sides: Coarse,
+    symbol: int,
+    row: TopK,
+    local: Dense | None,
+    how: Literal["recovered", "bonus"],
+    why: str | None = None,
+) -> Held | Tail:
+    """Turn a drawn symbol into the token it is, or into what only the cloud can draw."""
+    token = sides.token(symbol)
+    if token is None:
+        return Tail(frozenset(sides.ids.tolist()), why)
+    measured = kl_divergence(row, local) if local is not None else None
+    return Held(token, "cloud", how, local=local, cloud=row, kl=measured, why=why)
+
+
+def _plain(sampling: Sampling) -> bool:
+    return sampling.temperature == 1.0 and not _cut(sampling)
+
+
+def _cut(sampling: Sampling) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
+
+
+def check_drawable(name: str, sampling: Sampling, cloud_top_k: int) -> None:
+    """Raise UsageError for a sampling that no top-k row can determine: such a policy could only let the cloud write."""
+    if sampling.greedy or _plain(sampling):
+        return
+    if not _cut(sampling):
+        msg = (
+            f"{name} must know the cloud's law, and at temperature {sampling.temperature:g} the {cloud_top_k} shown "
+            f"tokens do not determine it: add --top-k {cloud_top_k}, or take --temperature 1"
+        )
+        raise UsageError(msg)
+    if sampling.top_k > cloud_top_k and sampling.top_p == 1.0 and sampling.min_p == 0.0:
+        msg = f"{name} must know the cloud's law, and of --top-k {sampling.top_k} only {cloud_top_k} tokens are shown"
+        raise UsageError(msg)

@@ -1,0 +1,31 @@
+"""U-HLM: a token that the local model would often have drawn otherwise is verified by itself, all others stand.
+
+Oh et al. 2024, "Uncertainty-Aware Hybrid Inference" (arXiv:2412.12687): uncertainty by temperature perturbation; the
+uploaded token is accepted or resampled as in speculative sampling.
+"""
+
+from __future__ import annotations
+
+from hybrid.policy.choices import SPAN, Choices, Preset, number
+from hybrid.policy.drawing import Drawing, check_drawable
+from hybrid.policy.gates import Perturbed
+from hybrid.policy.loop import Policy
+from hybrid.policy.rules.exact import Exact
+
+UNCERTAINTY = 0.3
+
+
+def _build(choices: Choices) -> Policy:
+    check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
+    gate = Perturbed(number("an uncertainty", choices.threshold, UNCERTAINTY, most=1.0))
+    judge = Exact(Drawing(choices.sampling))
+    return Policy("u-hlm", choices.span or SPAN, gate, judge, scope=1, lead=choices.lead or 0, tails=not choices.greedy)
+
+
+U_HLM = Preset(
+    "u-hlm",
+    "verify only tokens that other temperatures would have drawn otherwise",
+    source="U-HLM (arXiv:2412.12687)",
+    guarantee="a checked position has the cloud's law given that it is checked; the others the local model's",
+    build=_build,
+)

@@ -1,0 +1,181 @@
+"""How far a draft must be from the target before an acceptance rule can reject its favourite token.
+
+The law. A certificate is the infimum of a divergence over all drafts whose most likely token (ties: the worst of them)
+the rule rejects. So a position whose divergence is below its certificate is never rejected, and no larger number can
+promise that. From a top-k row it is exact where the likeliest rejected token is listed, else a lower bound.
+``tests/prob/test_certificates.py`` holds it against a convex solver and against drafts on either side of the boundary.
+
+The quantity and its direction, KL(target || draft), are A. Sharma's ("When Is a Draft Accepted?", 2026,
+arXiv:2606.30265). The paper's formulas were not at hand; every formula here is derived. They rest on one lemma: a
+token draws level with others at the least cost by pooling with those that are farthest ahead of it, and the pool
+shares its mean. It serves both sides, for a full local row is as good a row as the target's. All values in nats, those
+of ``"tv"`` in probability. This file must not know where the divergence it is compared with comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from hybrid.prob.distribution import Dense, Floats
+from hybrid.prob.relaxed import Additive, Greedy, Multiplicative, Row, Rule, TopM, Typical, check_count, head
+
+Measure: TypeAlias = Literal["forward", "reverse", "tv"]
+"""KL(row || other), KL(other || row), total variation: what is least over the other distribution, the row given."""
+
+
+def certificate(row: Row, rule: Rule, measure: Measure = "forward") -> float:
+    """Return the least divergence from a target at which a draft's most likely token can be one the rule rejects.
+
+    Infinite if the rule rejects nothing. Strict greedy needs k = 2 for the exact value.
+
+    >>> round(certificate(Dense.from_probs(np.array([0.6, 0.3, 0.1])), Greedy()), 4)
+    0.051
+    """
+    level = rule.rejection_level(row)
+    if level is None:
+        return np.inf
+    ahead = np.sort(row.probs[row.probs > level])[::-1]
+    return _LEAST[measure](np.concatenate(([level], ahead)))
+
+
+def tree_certificate(row: Row, m: int, measure: Measure = "forward") -> float:
+    """Return the least divergence from a target at which its best token can be outside a draft's ``m`` likeliest.
+
+    At most ln(m + 1) in the forward direction; infinite for a full row of no more than m tokens. From a top-k row exact
+    for k > m, else a lower bound. Raises ValueError for m < 1.
+    """
+    check_count(m)
+    probs = head(row, m + 1)
+    return _LEAST[measure](np.concatenate((probs[:1], probs[:0:-1]))) if probs.size > m else np.inf
+
+
+def margin_certificate(margin: float) -> float:
+    """Return the least forward certificate of any row with ``margin`` between its best token and the rejected one.
+
+    ((1 + x) ln(1 + x) + (1 - x) ln(1 - x)) / 2, attained by two tokens alone; at least x^2 / 2. Raises ValueError for a
+    margin that is none.
+
+    >>> round(margin_certificate(1.0), 6)
+    0.693147
+    """
+    _check_margin(margin)
+    rest = (1.0 - margin) * float(np.log1p(-margin)) if margin < 1.0 else 0.0
+    return ((1.0 + margin) * float(np.log1p(margin)) + rest) / 2.0
+
+
+def tree_margin_certificate(margin: float, m: int) -> float:
+    """Return the least forward tree certificate of any row with ``margin`` between its best and its (m + 1)-th token.
+
+    The row that attains it has m + 1 tokens, the middle ones at the geometric mean of the outer two. (The expansion
+    (m + 1) margin^2 / 4 is larger than this for large m: it certifies nothing.) Raises ValueError for a margin that is
+    none and for m < 1.
+    """
+    _check_margin(margin)
+    check_count(m)
+    # a^2 best, b^2 last, ab between them: a^2 - b^2 is the margin, and the sum of all is quadratic in (a + b)^2.
+    total = float(np.sqrt((2.0 + np.sqrt(4.0 - (m + 1) * (3 - m) * margin**2)) / (m + 1)))  # a + b
+    a, b = (total + margin / total) / 2.0, (total - margin / total) / 2.0
+    return _forward(np.array([a * a, b * b, *[a * b] * (m - 1)]))
+
+
+def skip_certificate(draft: Dense, rule: Rule) -> float:
+    """Return the least KL(target || draft) at which the target can reject the draft's favourite, for any target at all.
+
+    Known before the cloud is asked: where a trusted upper bound of the divergence is below it, asking changes nothing.
+    Exact but for ``Typical``, where it is a lower bound: exp(-entropy) is never above p1, so that what has delta times
+    the best one's probability is accepted.
+    """
+    match rule:
+        case Greedy():
+            return tree_certificate(draft, 1, "reverse")
+        case TopM(m):
+            return tree_certificate(draft, m, "reverse")
+        case Multiplicative(share):
+            return _multiplicative(*head(draft, 2).tolist(), share=share)
+        case Additive(margin):
+            return _additive(*head(draft, 2).tolist(), margin=margin)
+        case Typical(_, delta):
+            return skip_certificate(draft, Multiplicative(min(1.0, delta)))
+
+
+def cover_certificate(draft: Dense, m: int) -> float:
+    """Return the least KL(target || draft) at which the target's best token can be outside the draft's ``m`` likeliest.
+
+    Raises ValueError for m < 1.
+    """
+    return certificate(draft, TopM(m), "reverse")
+
+
+def _pool(values: Floats) -> tuple[int, float]:
+    """How many of the values share their mean, and that mean.
+
+    Shape (N,): the token that must draw level, then those beyond it, the farthest first. Each is pooled that is still
+    beyond the mean so far; that is the prefix whose mean is farthest from where the token started.
+    """
+    means = np.cumsum(values) / np.arange(1, values.size + 1)
+    last = int(np.abs(means - values[0]).argmax())
+    return last + 1, float(means[last])
+
+
+def _forward(probs: Floats) -> float:
+    """Least KL(row || other): the pool shares its arithmetic mean, all else stays."""
+    size, mean = _pool(probs)
+    pooled = probs[:size][probs[:size] > 0]
+    return max(0.0, float(pooled @ np.log(pooled / mean)))
+
+
+def _reverse(probs: Floats) -> float:
+    """Least KL(other || row): the pool shares its geometric mean, and all is normalised.
+
+    Infinite where that leaves nothing. Good to 1e-15 in exp(-value), so to 1e-6 up to 20 nats.
+    """
+    if not probs[0] > 0.0:
+        return np.inf
+    with np.errstate(divide="ignore"):
+        size, mean = _pool(np.log(probs))
+    left = max(0.0, 1.0 - float(probs[:size].sum())) + size * float(np.exp(mean))
+    return max(0.0, -float(np.log(left))) if left > 0.0 else np.inf
+
+
+def _total_variation(probs: Floats) -> float:
+    """Least total variation: what the token gains (or loses) to reach the arithmetic mean of the pool."""
+    return abs(_pool(probs)[1] - float(probs[0]))
+
+
+_LEAST: dict[Measure, Callable[[Floats], float]] = {"forward": _forward, "reverse": _reverse, "tv": _total_variation}
+
+
+def _multiplicative(best: float, second: float = 0.0, *, share: float) -> float:
+    """Least KL(other || row) where the row's best token has no more than its share of the second."""
+    if not second > 0.0:
+        return np.inf
+    tilt = float(np.log(best) - np.log(share) - np.log(second)) / (1.0 + share)
+    return _tilted(best, second, share * tilt, tilt, 0.0)
+
+
+def _additive(best: float, second: float = 0.0, *, margin: float) -> float:
+    """Least KL(other || row) where the second token is likelier than the row's best by the margin."""
+    if not second > 0.0:
+        return np.inf
+    linear = margin * max(0.0, 1.0 - best - second)
+    root = np.hypot(linear, 2.0 * np.sqrt(best) * np.sqrt(second) * np.sqrt(1.0 - margin**2))
+    tilt = float(np.log(linear + root) - np.log(2.0 * (1.0 - margin)) - np.log(second))
+    return _tilted(best, second, tilt, tilt, margin * tilt)
+
+
+def _tilted(best: float, second: float, up: float, down: float, gain: float) -> float:
+    """KL(other || row) of the row with its second token scaled by e^up and its best by e^-down, normalised.
+
+    ``gain`` is the expectation of the exponent under the outcome.
+    """
+    total = max(0.0, 1.0 - best - second) + second * np.exp(up) + best * np.exp(-down)
+    return max(0.0, gain - float(np.log(total)))
+
+
+def _check_margin(margin: float) -> None:
+    if not 0.0 <= margin <= 1.0:
+        msg = f"a margin in [0, 1], not {margin}"
+        raise ValueError(msg)

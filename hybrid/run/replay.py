@@ -1,0 +1,49 @@
+"""Decode a recorded answer again, under any policy, without a model call."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from hybrid.config import load
+from hybrid.engine import Cursor, Worker
+from hybrid.policy import SeededCoin
+from hybrid.run.answer import Answer
+from hybrid.run.client import policy_of, sampling_of
+from hybrid.run.drafting import Drafter
+from hybrid.run.driver import Driver, Limits, Side
+from hybrid.run.tape import Tape, TapeCloud, TapeCursor
+from hybrid.run.till import Tell
+from hybrid.spend import Account, MemoryLedger, Price
+
+
+async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answer:
+    """Answer a trace's question from its rows; ``flags`` are settings, those of the recording where not given.
+
+    Raises UsageError for a file or settings that cannot be honoured, MissingRow where the policy asks for what was not
+    recorded.
+    """
+    tape = Tape.read(path)
+    drawn = tape.sampling
+    recorded = {
+        "policy": tape.policy,
+        "max_tokens": tape.max_tokens,
+        "temperature": drawn.temperature,
+        "top_k": drawn.top_k,
+        "top_p": drawn.top_p,
+        "min_p": drawn.min_p,
+        "seed": drawn.seed,
+    }
+    settings = load(**(recorded | flags))
+    sampling = sampling_of(settings)
+    account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
+    cursor = cast(Cursor, TapeCursor(tape))  # rows by another road; a driver asks for nothing else
+    drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))
+    limits = Limits(settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False)
+    worker = Worker("hybrid-replay")
+    try:
+        driver = Driver(drafter, worker, Side(TapeCloud(tape), account), limits, tell)
+        return await driver.answer(policy_of(settings))
+    finally:
+        worker.close()

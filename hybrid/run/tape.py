@@ -1,0 +1,192 @@
+"""A trace with its rows, played back: the ports of the local model and of the cloud, answered from a file.
+
+The law: what is replayed under the policy and the settings it was recorded under is the recorded answer, token for
+token, with its requests; under another policy it is what that policy would have written, as long as the file holds
+every row that it asks for (``tests/run/test_tape.py``). What is not there is never guessed: ``MissingRow`` says what
+and where.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.cloud import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.engine import Cancelled
+from hybrid.errors import HybridError, UsageError
+from hybrid.prob import Dense, TopK
+from hybrid.run.events import TRACE_VERSION, key_of, unpacked
+from hybrid.types import CloudUsage, Ids, Sampling
+
+
+class MissingRow(HybridError):
+    """A policy asked for what was not recorded."""
+
+    def __init__(self, what: str, at: Ids) -> None:
+        """Say what is missing after which tokens of the answer."""
+        super().__init__(f"the trace does not hold {what} at position {len(at)} of this text")
+        self.what = what
+        self.at = at
+
+
+@dataclass
+class Tape:
+    """What one answer's trace holds. Rows are named by the tokens before them."""
+
+    prompt: Ids = ()
+    policy: str = ""
+    pieces: tuple[bytes, ...] = ()
+    end_ids: frozenset[int] = frozenset()
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 0
+    local: dict[str, Dense] = field(default_factory=dict)
+    cloud: dict[str, TopK] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Tape:
+        """Read a trace file. Raises UsageError with one sentence for anything but a whole one with rows."""
+        tape = cls()
+        try:
+            with path.open(encoding="utf-8") as file:
+                header = json.loads(file.readline() or "null")
+                if not isinstance(header, dict) or header.get("trace") != TRACE_VERSION:
+                    msg = f"{path} is no trace of version {TRACE_VERSION}: record one with --trace FILE --trace-rows"
+                    raise UsageError(msg)
+                for line in file:
+                    tape._take(json.loads(line))
+        except OSError as error:
+            msg = f"{path}: {error.strerror}"
+            raise UsageError(msg) from None
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            msg = f"{path} is damaged: {error!r}"
+            raise UsageError(msg) from None
+        if not tape.pieces:
+            msg = f"{path} holds no rows: record it with --trace-rows"
+            raise UsageError(msg)
+        return tape
+
+    def _take(self, line: dict[str, Any]) -> None:
+        match line["event"]:
+            case "started":
+                self.prompt, self.policy = tuple(line["prompt"]), line["policy"]
+            case "recording":
+                self.pieces = tuple(map(bytes.fromhex, line["pieces"]))
+                self.end_ids = frozenset(line["end_ids"])
+                self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
+            case "rows":
+                key = line["key"]
+                if line["local"] is not None:
+                    self.local[key] = unpacked(line["local"])
+                if line["cloud"] is not None:
+                    self.cloud[key] = _row(**line["cloud"])
+                if line["written"] is not None:
+                    self.written[key] = line["written"]
+
+
+def _row(ids: list[int], logprobs: list[float], num_listed: int) -> TopK:
+    row = TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))
+    return TopK(np.array(ids), np.array(logprobs), row.cap, num_listed)
+
+
+class TapeCursor:
+    """A cursor whose rows come from the tape; there is no cache to keep."""
+
+    def __init__(self, tape: Tape) -> None:
+        """Take the tape."""
+        self.engine = TapeVocabulary(tape)
+        self._tape = tape
+
+    def row(self, at: Ids, cancelled: Cancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
+        """Look a row up. Raises MissingRow."""
+        answer = at[len(self._tape.prompt) :]
+        found = self._tape.local.get(key_of(answer))
+        if found is None:
+            what = "the local model's row"
+            raise MissingRow(what, answer)
+        return found
+
+    def rows(self, at: Ids, num_rows: int, cancelled: Cancelled | None = None) -> list[Dense]:
+        """Look several rows up. Raises MissingRow."""
+        return [self.row(at[:end], cancelled) for end in range(len(at) - num_rows + 1, len(at) + 1)]
+
+    def stand(self, length: int) -> None:
+        """Nothing is held."""
+
+    def forget_rows(self, before: int) -> None:
+        """Nothing is held."""
+
+
+class TapeVocabulary:
+    """What a driver asks of an engine beside rows."""
+
+    ids: Ids = ()
+    rewinds_freely = False
+    num_context = 2**31
+
+    def __init__(self, tape: Tape) -> None:
+        """Take the tape."""
+        self.end_ids = tape.end_ids
+        self.num_tokens = len(tape.pieces)
+        self._pieces = tape.pieces
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token."""
+        return self._pieces[token]
+
+
+class TapeCloud:
+    """A cloud that scores and writes what it did; greedily it can also write where it only scored."""
+
+    def __init__(self, tape: Tape) -> None:
+        """Take the tape."""
+        self._tape = tape
+
+    async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
+        """Say that it can do everything: what it cannot is missing."""
+        return Capabilities("tape", frozenset(("score", "write")))
+
+    async def score(self, question: ScoreQuestion) -> Scores:
+        """Look the rows up. Raises MissingRow."""
+        text = question.prefix + question.span
+        rows = tuple(self._at(text[: len(question.prefix) + i]) for i in range(question.num_rows))
+        return Scores(rows, CloudUsage(len(text), 1))
+
+    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+        """Write on, a token at a time. Raises MissingRow."""
+        text = question.prefix
+        for number in range(1, question.limit + 1):
+            row = self._at(text)
+            token = self._token(text, row, question)
+            text = (*text, token)
+            finish = "stop" if token in self._tape.end_ids else "length" if number == question.limit else None
+            yield Chunk((token,), (row,), finish=finish)  # type: ignore[arg-type]  # a literal, chosen
+            if finish is not None:
+                yield Chunk(usage=CloudUsage(len(question.prefix), number))
+                return
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def _at(self, text: Ids) -> TopK:
+        answer = text[len(self._tape.prompt) :]
+        found = self._tape.cloud.get(key_of(answer))
+        if found is None:
+            what = "the cloud model's row"
+            raise MissingRow(what, answer)
+        return found
+
+    def _token(self, text: Ids, row: TopK, question: WriteQuestion) -> int:
+        answer = text[len(self._tape.prompt) :]
+        written = self._tape.written.get(key_of(answer))
+        if written is not None and written not in question.ban:
+            return written
+        if question.sampling.greedy and row.best not in question.ban:
+            return row.best
+        what = "what the cloud draws"
+        raise MissingRow(what, answer)

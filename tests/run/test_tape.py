@@ -1,0 +1,127 @@
+"""What was recorded is what is replayed; under another policy, what that policy would have written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from hybrid.errors import UsageError
+from hybrid.policy import PRESETS
+from hybrid.prob import Dense
+from hybrid.run.events import TRACE_VERSION, Finished, key_of, packed, to_json, unpacked
+from hybrid.run.replay import replay
+from hybrid.run.tape import MissingRow, Tape
+
+PROMPT = "a b c"
+AT_ONE = {"temperature": 1.0, "seed": 5}
+SAMPLED = [name for name in PRESETS if name != "greedy-exact"]
+
+
+async def recorded(house, path, rows=True, **choices):
+    """Answer, and write every event as the command line does; returns the answer."""
+    answer = None
+    with path.open("w") as file:
+        print(json.dumps({"trace": TRACE_VERSION}), file=file)
+        async for event in house.client.stream(PROMPT, raw=True, trace_rows=rows, max_tokens=24, **choices):
+            print(json.dumps(to_json(event)), file=file)
+            answer = event.answer if isinstance(event, Finished) else answer
+    return answer
+
+
+def told(answer):
+    """What of an answer does not depend on the clock or on the price."""
+    usage = asdict(answer.usage)
+    return [(t.id, t.text, t.source, t.how, t.why, t.kl) for t in answer.tokens], answer.finish_reason, usage
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_answer_is_replayed_as_it_was_recorded(house, run, tmp_path, name, overlap):
+    path = tmp_path / "trace.jsonl"
+    answer = run(recorded(house(), path, policy=name, overlap=overlap))
+    again = run(replay(path))
+    assert told(again) == told(answer)
+    assert len(again.tokens) > 3
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sampled_answer_is_replayed_from_the_same_coins(house, run, tmp_path, name):
+    path = tmp_path / "trace.jsonl"
+    answer = run(recorded(house(), path, policy=name, **AT_ONE))
+    assert told(run(replay(path, cloud_top_k=8))) == told(answer)
+
+
+def replayed(run, path, **choices):
+    """The answer, or what was missing."""
+    try:
+        return run(replay(path, **choices))
+    except MissingRow as missing:
+        return missing
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, name):
+    """Recorded along the large model's text. Who leaves that text is stopped where the live answer read on."""
+    path, own = tmp_path / "trace.jsonl", tmp_path / "own.jsonl"
+    run(recorded(house(), path, policy="greedy-exact", span=64))
+    live = run(recorded(house(), own, policy=name))
+    found = replayed(run, path, policy=name)
+    if isinstance(found, MissingRow):
+        tape = Tape.read(own)
+        assert key_of(found.at) in (tape.local if "local" in found.what else tape.cloud)
+        assert key_of(found.at) not in (Tape.read(path).local if "local" in found.what else Tape.read(path).cloud)
+    else:
+        assert told(found) == told(live)
+
+
+def test_most_policies_can_be_decoded_from_the_large_models_text(house, run, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    run(recorded(house(), path, policy="greedy-exact", span=64))
+    for name in ("cloud", "greedy-exact", "exact", "block"):
+        assert run(replay(path, policy=name, span=1)).text == run(replay(path)).text
+
+
+def test_what_is_missing_is_said_and_where(house, run, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    run(recorded(house(), path, policy="local"))
+    with pytest.raises(MissingRow, match="does not hold the cloud model's row at position 0 of this text") as caught:
+        run(replay(path, policy="cloud"))
+    assert caught.value.at == ()
+    run(recorded(house(), path, policy="cloud"))
+    with pytest.raises(MissingRow, match="the local model's row at position 0"):
+        run(replay(path, policy="local"))
+
+
+def test_what_the_cloud_would_draw_is_never_guessed(house, run, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    run(recorded(house(), path, policy="greedy-exact", span=64))
+    with pytest.raises(MissingRow, match="what the cloud draws"):
+        run(replay(path, policy="cloud", temperature=1.0))
+
+
+def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(house, run, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    run(recorded(house(), path, rows=False, policy="kl"))
+    with pytest.raises(UsageError, match="holds no rows: record it with --trace-rows"):
+        Tape.read(path)
+    path.write_text('{"trace": 1}\n')
+    with pytest.raises(UsageError, match="no trace of version 2"):
+        Tape.read(path)
+    path.write_text('{"trace": 2}\n{"event": "rows"}\n')
+    with pytest.raises(UsageError, match="is damaged"):
+        Tape.read(path)
+    path.write_text('{"trace": 2}\nhalf a li')
+    with pytest.raises(UsageError, match="is damaged"):
+        Tape.read(path)
+    with pytest.raises(UsageError, match="No such file"):
+        Tape.read(tmp_path / "none")
+
+
+def test_rows_come_back_to_the_bit_and_positions_have_names_of_their_own():
+    row = Dense.from_logits(np.random.default_rng(0).standard_normal(50).astype(np.float32))
+    assert np.array_equal(unpacked(packed(row)).logits, row.logits)
+    assert unpacked(packed(row)).log_total == row.log_total
+    assert len({key_of(at) for at in [(), (0,), (0, 0), (1,), (256,), (2**31 - 1,)]}) == 6
