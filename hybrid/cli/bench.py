@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _measured(what: Benchmark, repetitions: int | None, folder: Path | None) -> 
     except ModuleNotFoundError as error:
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
-    with _kept(folder) as kept, _progress() as tell:
+    with _kept(folder) as kept, progress("the model is written") as tell:
         return speed.run(what.value, kept, tell, repetitions)
 
 
@@ -101,17 +102,6 @@ def _kept(folder: Path | None) -> Iterator[Path]:
         msg = f"--dir {folder}: {error.strerror}"
         raise UsageError(msg) from None
     yield folder
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is being measured: in one line that changes on a terminal, a line each elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda said: typer.echo(f"hybrid: {said}", err=True)
-        return
-    with console.status("the model is written") as status:
-        yield status.update
 
 
 def _print(report: Report) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes
+from hybrid.cli.progress import progress
 from hybrid.cli.tasks import SplitName
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import UsageError
@@ -84,7 +83,7 @@ def eval_(
 
         path = _path(model)
         problems = evaluation.problems_of(split.value, num)
-        with answering.opened(path) as answerer, _progress() as tell:
+        with answering.opened(path) as answerer, progress("the model is loaded") as tell:
             graded = evaluation.evaluate(answerer, problems, tell)
         found = evaluation.to_json(model, graded)
         if as_json:
@@ -111,7 +110,7 @@ def card(
         if not as_json:
             for name in (room.CARD, room.PAGE):
                 check_writable("--dir", where / name)
-        with _progress() as tell:
+        with progress("the model is loaded") as tell:
             measured = room.measured(where, tell, num)
         if as_json:
             typer.echo(measured.model_dump_json())
@@ -172,14 +171,3 @@ def _scores(found: dict[str, Any]) -> Table:
         table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)
     table.add_row("all", "", "", f"{found['overall']:.1%}", "")
     return table
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is being done: in one line that changes on a terminal, a line each elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda said: typer.echo(f"hybrid: {said}", err=True)
-        return
-    with console.status("the model is loaded") as status:
-        yield status.update

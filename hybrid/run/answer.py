@@ -12,7 +12,10 @@ from hybrid.types import Divergence, FinishReason, How, Source
 
 @dataclass(frozen=True)
 class Token:
-    """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part."""
+    """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part.
+
+    ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's.
+    """
 
     id: int
     text: str
@@ -20,6 +23,12 @@ class Token:
     how: How
     kl: Divergence | None = None
     why: str | None = None
+    certificate: float | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether the two models' favourites are one, by divergence alone."""
+        return self.kl is not None and self.certificate is not None and self.kl.upper < self.certificate
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,11 @@ class Handoff:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens and requests of one answer. End-of-text tokens are in no token count but the cloud's own."""
+    """Tokens and requests of one answer. End-of-text tokens are in no token count but the cloud's own.
+
+    ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows allow is below the
+    least at which the two models' most likely tokens can differ.
+    """
 
     local_tokens: int
     cloud_tokens: int
@@ -44,6 +57,7 @@ class Usage:
     cloud_prompt_tokens: int
     cloud_cached_tokens: int
     cloud_completion_tokens: int
+    certified: int = 0
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Record:
         if self._first is None:
             self._first = time.monotonic()
         text = self._decoder.decode(self._piece(held.id))
-        token = Token(held.id, text, held.source, held.how, held.kl, held.why)
+        token = Token(held.id, text, held.source, held.how, held.kl, held.why, held.certificate)
         self._tokens.append(token)
         return token
 
@@ -68,6 +68,7 @@ class Record:
             cloud_prompt_tokens=charged.prompt_tokens,
             cloud_cached_tokens=charged.cached_tokens,
             cloud_completion_tokens=charged.completion_tokens,
+            certified=sum(token.certified for token in tokens if token.source == "local"),
         )
         return Answer(
             text="".join(token.text for token in tokens),

@@ -62,10 +62,10 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     assert list(answer) == [
         "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "timing",
     ]  # fmt: skip
-    assert list(answer["tokens"][0]) == ["id", "text", "source", "how", "kl"]
+    assert list(answer["tokens"][0]) == ["id", "text", "source", "how", "kl", "certificate"]
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
-        "cloud_cached_tokens", "cloud_completion_tokens",
+        "cloud_cached_tokens", "cloud_completion_tokens", "certified",
     ]  # fmt: skip
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
