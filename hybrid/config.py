@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
@@ -16,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from hybrid.errors import UsageError
 
 CONFIG_FILE = "hybrid.toml"
+MOST_SPAN = 256
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
@@ -38,7 +40,9 @@ class Settings(BaseSettings):
     threshold: float | None = Field(None, ge=0, description="the policy's number; kl: nats of KL(cloud || local)")
     entropy: float | None = Field(None, ge=0, description="nats of local entropy above which doubt asks")
     strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
-    span: int | None = Field(None, ge=1, le=256, description="tokens drafted before a question")
+    span: int | Literal["auto"] | None = Field(
+        None, description="tokens drafted before a question; auto: the most tokens a second, as measured so far"
+    )
     lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
     hold: int | None = Field(None, ge=1, description="tokens the cloud writes before it may hand back; then doubled")
     max_tokens: int = Field(512, ge=1, description="most tokens in an answer")
@@ -60,6 +64,14 @@ class Settings(BaseSettings):
     connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
     read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
     request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")
+
+    @field_validator("span")
+    @classmethod
+    def _is_length(cls, value: int | str | None) -> int | str | None:
+        if isinstance(value, int) and not 1 <= value <= MOST_SPAN:
+            msg = f"between 1 and {MOST_SPAN}, or auto"
+            raise ValueError(msg)
+        return value
 
     @field_validator("cloud")
     @classmethod

@@ -24,7 +24,7 @@ MODELS = Path(hybrid.__file__).parent / "models"
 
 def _agree(found: Dense, expected: Dense) -> bool:
     known = expected.probs >= 1e-3
-    close = np.abs(found.logprobs[known] - expected.logprobs[known]).max() <= 0.05
+    close = np.abs(found.logprobs[known] - expected.logprobs[known]).max() <= 0.02
     (_, first), (_, second) = expected.top(2)
     return bool(close) and (found.best == expected.best or first - second <= 0.03)
 

@@ -74,7 +74,9 @@ def ask(
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
     ] = None,
-    span: Annotated[int | None, typer.Option(help="Tokens drafted before a check (8; kl: 32).", metavar="K")] = None,
+    span: Annotated[
+        str | None, typer.Option(help="Tokens drafted before a check (8; kl: 32), or auto.", metavar="K")
+    ] = None,
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
     hold: Annotated[
         int | None, typer.Option(help="kl, doubt: tokens the cloud writes before it may hand back (4).", metavar="N")

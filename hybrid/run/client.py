@@ -25,6 +25,7 @@ from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import Driver, Limits, Side
 from hybrid.run.events import Event, Finished
+from hybrid.run.pace import Pace
 from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
@@ -60,6 +61,7 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._turn = asyncio.Lock()
+        self._pace = Pace()
         self._answers: set[asyncio.Task[Answer]] = set()
         self._closed = False
 
@@ -114,14 +116,19 @@ class AsyncClient:
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         asked_at = time.monotonic()
         sampling = sampling_of(settings)
-        policy = policy_of(settings)
+        policy = policy_of(settings, self._pace.span() if settings.span == "auto" else None)
         limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, settings.trace_rows)
+
+        def told(event: Event) -> None:
+            self._pace.hear(event)
+            tell(event)
+
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             cloud = await self._reach(policy)
             side = Side(cloud, self._account, self._connected[1].max_context if self._connected else None)
-            return await Driver(drafter, self._local.worker, side, limits, tell).answer(policy)
+            return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
         engine = self._local.engine
@@ -181,12 +188,15 @@ def sampling_of(settings: Settings) -> Sampling:
     return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.min_p)
 
 
-def policy_of(settings: Settings) -> Policy:
-    """Build the policy that the settings name. Raises UsageError where they contradict each other."""
+def policy_of(settings: Settings, measured: int | None = None) -> Policy:
+    """Build the policy that the settings name; ``measured`` is the span of ``auto``, None the policy's own.
+
+    Raises UsageError where they contradict each other.
+    """
     choices = Choices(
         threshold=settings.threshold,
         entropy=settings.entropy,
-        span=settings.span,
+        span=measured if settings.span == "auto" else settings.span,
         lead=settings.lead,
         hold=settings.hold,
         scope=settings.scope,

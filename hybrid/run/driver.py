@@ -11,6 +11,7 @@ stops listening leaves an engine at rest, no open stream and a settled ledger.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -140,10 +141,12 @@ class Driver:
     async def _draft(self, request: Draft) -> Drafted:
         await self._close_reader()
         self._last_draft, limit = request, min(request.limit, self._room())
+        began = time.monotonic()
         drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
+        took_ms = round((time.monotonic() - began) * 1000, 3)
         self._record.drafted += len(drafted.span)
         self._tell_local_rows()
-        self._tell(events.Drafted(len(request.at), ids(drafted.span), self._drafter.num_ready))
+        self._tell(events.Drafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
         return drafted
 
     def _tell_local_rows(self) -> None:

@@ -54,6 +54,7 @@ class Drafted:
     position: int
     ids: Ids
     num_ready: int = 0
+    ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import pytest
 
-from hybrid.bench.tasks import FAMILIES, column
+from hybrid.bench.tasks import BY_NAME, FAMILIES, column
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -139,6 +139,24 @@ def check_ordering(p):
     return len(ranks) == 1 and ranks[0][-1 - place if low else place] == p.final
 
 
+def check_steps_of_ordering(p):
+    """Each comparison is told or its mirror is; who is over whom follows; the places are those of the sorted people."""
+    told = re.findall(r"(\w+) is (\w+) than (\w+)\.", p.question)
+    turned = {"shorter", "younger", "slower", "poorer"}
+    above = [(b, a) if word in turned else (a, b) for a, word, b in told]
+    compared, over, counted = p.worked.split("; ")
+    assert re.findall(r"(\w+) > (\w+)", compared) == above
+    higher = {low: high for high, low in above}
+    assert re.findall(r"over (\w+) (\w+|-)", over) == [(high, higher.get(high, "-")) for high, _ in above]
+    end, places = counted.split(".")[0].split(" ", 1)
+    named = {int(place): name for place, name in re.findall(r"(\d) (\w+)", places)}
+    ranked = [named[place] for place in sorted(named)]
+    assert (end == "bottom") == bool(re.search(r"(short|young|slow|poor)est\?$", p.question))
+    downwards = ranked[::-1] if end == "bottom" else ranked
+    assert all(downwards.index(high) < downwards.index(low) for high, low in above)
+    assert named[2 if "second" in p.question else 1] == p.final
+
+
 def check_base(p):
     number, base = whole(p.question)
     return int(p.final, base) == number and p.final == p.final.upper() and p.final[0] != "0"
@@ -245,6 +263,12 @@ def test_the_final_answer_is_the_one_that_the_question_has(family):
 
 
 # ---- steps ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_step_of_an_ordering_follows_from_the_question():
+    for problem in drawn(BY_NAME["ordering"]):
+        check_steps_of_ordering(problem)
+
 
 # 7*8=56+0=56, 26-5=21, 87/9=9r6; the letter of a column is not part of it.
 CHAIN = re.compile(r"\d+(?:[-+*/]\d+)+(?:=\d+(?:[-+r]\d+)*)+")

@@ -5,6 +5,7 @@ Needs the packages of the extra ``train``; a machine without them skips this and
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import sys
 from dataclasses import replace
@@ -24,8 +25,9 @@ pytest.importorskip("tokenizers", reason=WHY)
 pytest.importorskip("gguf", reason=WHY)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
 
+import train  # noqa: E402
 from lessons import IGNORE, Lessons  # noqa: E402
-from training import PLANS, OtherRecipe, Run  # noqa: E402
+from training import LAST_RATE, PLANS, OtherRecipe, Run  # noqa: E402
 from vocabulary import ALIEN, COMMON, TURN_END  # noqa: E402
 
 torch.set_num_threads(1)  # two that spin for one core stand still
@@ -39,15 +41,14 @@ TEXTS = (
 )
 
 
-def plan(vocabulary=COMMON, steps=4, revisions=()):
-    rates = ((0, 0.1), (2, 1.0), (steps, 0.01))
-    toy = replace(PLANS["small"], size=(32, 2, 2, 64), rates=rates, revisions=revisions, vocabulary=vocabulary)
-    return replace(toy, tokens_per_step=1500, checkpoint_every=2)
+def plan(vocabulary=COMMON, steps=4, weights=None):
+    toy = replace(PLANS["small"], size=(32, 2, 2, 64), steps=steps, flat_until=steps // 2, weights=weights or {})
+    return replace(toy, vocabulary=vocabulary, tokens_per_step=1500, checkpoint_every=2)
 
 
-def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revisions=()):
+def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, weights=None):
     """A toy model after some steps; ``stop_after``: as if killed right after the report of that step."""
-    run = Run(plan(vocabulary, steps, revisions), folder / "toy.pt", seed=5)
+    run = Run(plan(vocabulary, steps, weights), folder / "toy.pt", seed=5)
 
     def report(progress, _):
         if progress.step == stop_after:
@@ -126,17 +127,15 @@ def test_the_file_says_how_it_was_made(toy):
     assert engine.weights.num_parameters == sum(p.numel() for p in run.model.parameters())
 
 
-@pytest.mark.parametrize("stop_after", [2, 4])
-def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, stop_after):
-    """Stopped where the families begin to come by their weights, and after that."""
+@pytest.mark.parametrize("weights", [{}, {"facts": 9.0}])
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, weights):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
-    revisions = ((2, {"facts": 9.0}), (4, {"units": 9.0}))
-    expected = trained(whole, steps=6, revisions=revisions)
+    expected = trained(whole, steps=6, weights=weights)
     with pytest.raises(KeyboardInterrupt):
-        trained(parts, steps=6, stop_after=stop_after, revisions=revisions)
-    found = trained(parts, steps=6, revisions=revisions)
+        trained(parts, steps=6, stop_after=4, weights=weights)
+    found = trained(parts, steps=6, weights=weights)
     assert found.progress.step == expected.progress.step == 6
     assert found.progress.tokens == expected.progress.tokens > 0
     ours, theirs = found.model.state_dict(), expected.model.state_dict()
@@ -151,10 +150,44 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
         Run(plan(steps=2), tmp_path / "toy.pt", seed=6)
 
 
-def test_the_rate_runs_straight_from_corner_to_corner():
-    found = replace(PLANS["small"], rates=((0, 0.0), (10, 1.0), (20, 1.0), (21, 0.5), (31, 0.0)))
-    assert found.steps == 31
-    assert [found.rate(step) for step in (0, 5, 10, 15, 20, 21, 26, 31)] == [0, 0.5, 1, 1, 1, 0.5, 0.25, 0]
+def toys(steps=4):
+    return [replace(plan(steps=steps), name=name) for name in ("small", "mid")]
+
+
+def test_one_command_trains_several_models_to_their_files(tmp_path, capsys):
+    out, runs = tmp_path / "out", tmp_path / "runs"
+    assert train.train_all(toys(), out, runs, seed=5)
+    assert sorted(path.name for path in out.iterdir()) == ["mid.gguf", "small.gguf"]
+    assert "small: step 4 of 4, loss" in capsys.readouterr().err
+    assert train.train_all(toys(), out, runs, seed=5), "what is trained already is only written again"
+
+
+def test_a_model_that_cannot_go_on_ends_the_command_and_is_named(tmp_path, capfd):
+    out, runs = tmp_path / "out", tmp_path / "runs"
+    assert train.train_all(toys(), out, runs, seed=5)
+    assert not train.train_all(toys(steps=6), out, runs, seed=5)
+    assert "is of another recipe" in capfd.readouterr().err
+
+
+def test_an_interruption_leaves_checkpoints_and_no_process(tmp_path, monkeypatch):
+    told = []
+
+    def interrupted(bars, queue):
+        told.append(queue.get(timeout=120))
+        if told[-1][1] >= 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train.Bars, "show", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train.train_all(toys(steps=4000), tmp_path / "out", tmp_path / "runs", seed=5)
+    assert list((tmp_path / "runs").glob("*.pt"))
+    assert not multiprocessing.active_children()
+
+
+def test_the_rate_warms_up_stays_and_falls_in_a_straight_line():
+    found = replace(PLANS["small"], steps=300, flat_until=100)
+    assert [found.rate(step) for step in (0, 24, 49, 99, 100, 150, 200)] == [0.02, 0.5, 1, 1, 1, 0.75, 0.5]
+    assert found.rate(299) == LAST_RATE
 
 
 def test_training_makes_the_loss_smaller(tmp_path):

@@ -64,6 +64,15 @@ def naive_kl(target, draft):
     return math.fsum(total)
 
 
+def naive_reverse(target, draft):
+    return naive_kl(draft, target)
+
+
+def naive_jensen_shannon(target, draft):
+    middle = [(p + q) / 2 for p, q in zip(target, draft, strict=True)]
+    return (naive_kl(target, middle) + naive_kl(draft, middle)) / 2
+
+
 def naive_overlap(target, draft):
     return math.fsum(map(min, target, draft))
 
@@ -100,6 +109,17 @@ def heaped(row, draft, order):
         tail[i] = min(row.cap, left)
         left -= tail[i]
     return completed(row, draft.num_tokens, [tail[i] for i in unseen(row, draft.num_tokens)])
+
+
+def level(shape, low, high, mass):
+    """Return ``clip(level * shape, low, high)`` of this mass, the level found by halving; the nearest end if none."""
+    shape, low, high = (np.asarray(each, dtype=float) for each in (shape, low, high))
+    least, most = -800.0, 700.0
+    for _ in range(70):
+        middle = (least + most) / 2
+        too_low = np.clip(np.exp(middle) * shape, low, high).sum() < mass
+        least, most = (middle, most) if too_low else (least, middle)
+    return np.clip(np.exp(most) * shape, low, high)
 
 
 def least_likely_first(row, draft):

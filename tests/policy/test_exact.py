@@ -1,26 +1,46 @@
-"""The exact rules, by enumeration: the law of the whole loop's text is the target's, to 1e-12, and of no wrong variant.
+"""The rules that draw, by enumeration: the law of the whole loop's text is the one promised, and of no wrong variant.
 
 Three tokens, one of which ends the text; every coin of the driver, the judge and the toy cloud is followed both ways.
+A quick run takes one pair of models and each way of asking once; the full grid is slow.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
 
-from hybrid.policy import Choices, preset
+from hybrid.policy import Choices, Place, preset
 from hybrid.policy.drawing import Drawing
-from hybrid.policy.gates import Fixed, MaxProb, Survival
-from hybrid.policy.judges import Tail, Verdict, best_of
-from hybrid.policy.rules.exact import Exact
-from hybrid.prob import accept_prob, coarse, residual, warp
+from hybrid.policy.gates import Fixed
+from hybrid.policy.judges import Case, Tail, Verdict, best_of
+from hybrid.policy.requests import Held, Write
+from hybrid.policy.rules.block import Block
+from hybrid.policy.rules.cascade import Cascade
+from hybrid.policy.rules.exact import UNDETERMINED, Exact
+from hybrid.prob import Dense, accept_prob, coarse, residual, warp
 from hybrid.types import Sampling
 
 LENGTH = 3
+NUM_PAIRS = 3
 EXACT = ("exact", "block")
+RULES = (Exact, Block)
 AT_ONE = Sampling(1.0)
+BEFORE, AFTER = "max-prob:0.45:check", "survival:0.4"
+TWO = {"span": 2}
+WAYS = (
+    {"span": 1},
+    {"span": 2, "bonus": False},
+    {"span": 2, "hold": 2},
+    {"span": 2, "lead": 1},
+    {"span": 2, "gate": BEFORE},
+    TWO,
+    {"span": 3},
+    {"span": 3, "gate": AFTER},
+)
 TRUNCATED = (
     Sampling(1.0, top_k=1),
     Sampling(1.0, top_k=2),
@@ -30,108 +50,178 @@ TRUNCATED = (
     Sampling(1.3, min_p=0.4),
     Sampling(0.8, top_k=2, top_p=0.7, min_p=0.1),
 )
+PREFIXES = [prefix for length in range(LENGTH) for prefix in itertools.product(range(2), repeat=length)]
 
 
-@pytest.fixture(params=range(3))
-def pair(request, toys):
-    """A drafter, and a target that is half of it."""
-    small = toys.Toy(f"q{request.param}")
-    return small, toys.Mix(small, f"p{request.param}", 0.6)
+def grid(*axes, quick):
+    """Return all combinations, those slow that the quick run leaves out; the first axis is the pair of models."""
+    return [
+        pytest.param(
+            *case, id=" ".join(map(str, case)), marks=() if case[0] == 0 and quick(*case) else pytest.mark.slow
+        )
+        for case in itertools.product(range(NUM_PAIRS), *axes)
+    ]
 
 
-def warped(toys, model, sampling):
-    """The model as it is sampled."""
-
-    class Warped(toys.Toy):
-        def __call__(self, prefix):
-            return warp(model(prefix), sampling)
-
-    return Warped("warped")
+def all_quick(*_):
+    return True
 
 
-def error(toys, policy, pair, sampling=AT_ONE, expected=None, **how):
-    """How far the law of the policy's text is from the target's own, at any text."""
+def once(_, k, way):
+    """Each way from one k: two shown tokens are the hardest case, all three the cheapest."""
+    return way is TWO or k == (3 if way["span"] == 3 else 2)
+
+
+@pytest.fixture(scope="module")
+def pair_of(toys):
+    """A drafter, and a target that is nearly half of it."""
+
+    @lru_cache
+    def pair(i):
+        small = toys.Toy(f"q{i}")
+        return small, toys.Mix(small, f"p{i}", 0.6)
+
+    return pair
+
+
+@pytest.fixture
+def pair(pair_of):
+    return pair_of(0)
+
+
+def error(toys, policy, pair, sampling=AT_ONE, expected=None, length=LENGTH, **how):
+    """How far the law of the policy's text is from what is expected (the target's own), at any text."""
     small, large = pair
-    law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, LENGTH, law=sampling, **how), LENGTH)
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    return toys.distance(law, toys.own_law(expected or warped(toys, large, sampling), LENGTH))
+    found = toys.law_of(lambda coin: toys.play(policy, small, large, coin, length, law=sampling, **how), length)
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+    expected = expected or (lambda prefix: large.law(prefix, sampling))
+    return toys.distance(found, toys.own_law(toys.Made(expected), length))
+
+
+# ---- the target's law ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {"span": 1},
-        {"span": 2},
-        {"span": 3},
-        {"span": 3, "bonus": False},
-        {"span": 2, "hold": 2},
-        {"span": 2, "lead": 1},
-        {"span": 3, "gate": "max-prob:0.5:check"},
-        {"span": 3, "gate": "survival:0.3"},
-    ],
-    ids=str,
+@pytest.mark.parametrize(("i", "k", "way"), grid((1, 2, 3), WAYS, quick=once))
+def test_the_law_is_the_targets_own_from_any_top_k(toys, pair_of, name, i, k, way):
+    policy = preset(name, Choices(sampling=AT_ONE, **way))
+    assert error(toys, policy, pair_of(i), k=k) < 1e-12
+
+
+def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
+    """Otherwise the law under a gate would be the law under none."""
+    small, _ = pair
+    before = preset("exact", Choices(sampling=AT_ONE, gate=BEFORE)).gate
+    after = preset("exact", Choices(sampling=AT_ONE, gate=AFTER)).gate
+    places = [
+        (small(prefix), Place(len(prefix), [small(prefix[:i]) for i in range(len(prefix))])) for prefix in PREFIXES
+    ]
+    assert {before.before(row, place) for row, place in places} == {None, "check"}
+    assert {after.after(row, 0, place) for row, place in places} == {None, "check"}
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.xfail(
+    reason="a question that can give no token is followed by an unchecked one (loop.decode)", strict=True
 )
-def test_the_law_is_the_targets_own_from_any_top_k(toys, pair, name, k, choices):
-    policy = preset(name, Choices(sampling=AT_ONE, **choices))
-    assert error(toys, policy, pair, k=k) < 1e-12
+def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(toys, pair, name):
+    policy = preset(name, Choices(sampling=AT_ONE, span=2, bonus=False, gate=BEFORE))
+    assert error(toys, policy, pair, k=2, length=2) < 1e-12
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("sampling", TRUNCATED, ids=str)
-def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair, name, k, sampling):
+@pytest.mark.parametrize(("i", "k", "sampling"), grid((2, 3), TRUNCATED, quick=all_quick))
+def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, i, k, sampling):
     """With what the shown tokens determine, and where they do not: then the cloud draws, whatever was drafted."""
     policy = preset(name, Choices(span=2, sampling=sampling))
-    assert error(toys, policy, pair, sampling, k=k) < 1e-12
+    assert error(toys, policy, pair_of(i), sampling, k=k) < 1e-12
+
+
+def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
+    small, large = pair
+    sides = [Drawing(sampling).sides(large.shown(at, 2), small(at)) for sampling in TRUNCATED for at in PREFIXES]
+    assert {side is None for side in sides} == {True, False}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("token", range(3))
+def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafted(pair, rule, token):
+    """A draw that was made all the same would favour some tokens: here there is nothing to draw with."""
+    local, cloud = pair[0](()), pair[1].shown((), 1, token)
+    held = Held(token, "local", "unchecked", law=local, local=local)
+    judge = rule(Drawing(Sampling(1.0, top_p=0.99)))
+    verdict = judge(Case((held,), (cloud,), None, bonus=False, draw=None))
+    assert verdict == Verdict((), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
 
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("short", [1, 2])
 def test_the_law_survives_an_endpoint_that_answers_fewer_rows(toys, pair, name, short):
-    policy = preset(name, Choices(span=3, sampling=AT_ONE))
-    assert error(toys, policy, pair, k=2, short=short) < 1e-12
+    policy = preset(name, Choices(span=2, sampling=AT_ONE))
+    assert error(toys, policy, pair, k=3, short=short) < 1e-12
+
+
+@pytest.mark.parametrize("judge", EXACT)
+def test_an_exact_judge_gives_another_policy_the_targets_law(toys, pair, judge):
+    """With a cloud that holds the pen after a rejection until the divergence is small."""
+    policy = preset("kl", Choices(span=2, sampling=AT_ONE, judge=judge))
+    assert error(toys, policy, pair, k=2) < 1e-12
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("span", [1, 2, 4])
-def test_greedy_gives_the_targets_greedy_text(toys, name, span):
-    for i in range(20):
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_greedy_gives_the_targets_greedy_text(toys, name, k):
+    for i, span in itertools.product(range(15), (1, 3)):
         small = toys.Toy(f"q{i}")
         large = toys.Mix(small, f"p{i}", 0.5)
-        shown, _ = toys.play(preset(name, Choices(span=span)), small, large, None, 12, k=2)
+        shown, _ = toys.play(preset(name, Choices(span=span)), small, large, None, 12, k=k)
         assert tuple(held.id for held in shown) == toys.greedy_text(large, 12)
 
 
-def test_block_keeps_at_least_as_many_tokens_as_one_decision_for_each(toys, pair):
-    """In expectation, of one span: what the two rules differ in. Strictly more for some pair."""
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.xfail(
+    reason="one shown token below a half does not determine the greedy law (prob.shown_law)", strict=True
+)
+def test_greedy_asks_for_nothing_that_it_does_not_say_it_needs(toys, name):
+    """An endpoint that only scores must do for it."""
+    policy = preset(name, Choices(span=3))
+    logs = [toys.play(policy, toys.Toy(f"q{i}"), toys.Toy(f"p{i}"), None, 12, k=1)[1] for i in range(10)]
+    assert "write" in policy.needs or not any(isinstance(request, Write) for log in logs for request in log)
+
+
+# ---- how many tokens are kept --------------------------------------------------------------------------------------
+
+
+def expected_kept(toys, rule, pair, k, num_drafted=3):
+    """How many tokens of one draft are kept, in expectation. What replaces a token is not looked at."""
     small, large = pair
-    kept = {}
-    for name in EXACT:
-        policy = preset(name, Choices(span=3, sampling=AT_ONE, bonus=False))
-        kept[name] = 0.0
 
-        def first_span(coin, policy=policy, name=name, weight=None):
-            return toys.play(policy, small, large, coin, 3, end=-1)
+    def judged(coin):
+        span, at = (), ()
+        for _ in range(num_drafted):
+            span += (Held(coin(small(at).probs), "local", "unchecked", law=small(at), local=small(at)),)
+            at += (span[-1].id,)
+        rows = tuple(large.shown(at[:i], k, at[i]) for i in range(num_drafted))
+        draw = lambda probs, _, role: coin(probs) if role == "accept" else int(np.argmax(probs))  # noqa: E731
+        return rule(Drawing(AT_ONE))(Case(span, rows, None, bonus=False, draw=draw)).kept, None
 
-        for text, weight in spans(toys, first_span).items():
-            kept[name] += weight * text
-    assert kept["block"] >= kept["exact"] - 1e-12
+    return sum(weight * len(kept) for kept, weight in toys.law_of(judged, num_drafted).items())
 
 
-def spans(toys, answer):
-    """The distribution of how many drafted tokens the first check kept."""
-    found = {}
+@pytest.mark.parametrize("i", range(NUM_PAIRS))
+def test_block_keeps_at_least_as_many_tokens_as_one_decision_for_each(toys, pair_of, i):
+    """From any top k; from the full row, on each of these pairs, it keeps more."""
+    more = [expected_kept(toys, Block, pair_of(i), k) - expected_kept(toys, Exact, pair_of(i), k) for k in (1, 2, 3)]
+    assert min(more) > -1e-12
+    assert more[-1] > 0.01
 
-    def counted(coin):
-        shown, log = answer(coin)
-        run = next((i for i, held in enumerate(shown) if held.source == "cloud"), len(shown))
-        return shown[:run], log
 
-    for text, weight in toys.law_of(counted, 3).items():
-        found[len(text)] = found.get(len(text), 0.0) + weight
-    return found
+def test_of_one_token_block_keeps_what_exact_keeps(toys, pair):
+    """The sum of min(p, q): the most that any rule can keep."""
+    small, large = pair
+    most = np.minimum(small(()).probs, large(()).probs).sum()
+    for rule in RULES:
+        assert expected_kept(toys, rule, pair, 3, num_drafted=1) == pytest.approx(most, abs=1e-12)
 
 
 # ---- wrong variants ------------------------------------------------------------------------------------------------
@@ -158,6 +248,14 @@ class ForgetsTheTail(Exact):
         return Verdict(case.accepted())
 
 
+class SeesWhatWasAppended(Exact):
+    """Takes the actual token that an endpoint appends to its list for one of the list."""
+
+    def __call__(self, case):
+        rows = tuple(replace(row, num_listed=row.ids.size) for row in case.rows)
+        return super().__call__(replace(case, rows=rows))
+
+
 class Drops(Fixed):
     """Forgets a drawn token that it finds unlikely."""
 
@@ -165,89 +263,85 @@ class Drops(Fixed):
         return "drop" if row.probs[token] < 0.3 else None
 
 
-def test_the_same_enumeration_rejects_wrong_variants(toys, pair):
+@pytest.mark.parametrize("wrong", [AcceptsEverything, ForgetsTheTail, SeesWhatWasAppended, Drops])
+def test_the_same_enumeration_rejects_a_wrong_variant(toys, pair_of, wrong):
+    pair = pair_of(1)
     right = preset("exact", Choices(span=2, sampling=AT_ONE))
-    assert error(toys, right, pair, k=2) < 1e-12
-    assert error(toys, replace(right, judge=AcceptsEverything(Drawing(AT_ONE))), pair, k=2) > 0.01
-    assert error(toys, replace(right, judge=ForgetsTheTail(Drawing(AT_ONE))), pair, k=2) > 0.001
-    assert error(toys, replace(right, gate=Drops("check")), pair, k=2) > 0.001
-
-
-def test_an_alphabet_that_depends_on_the_draft_would_be_seen(toys, pair):
-    """The token an endpoint appends to its list is not among the symbols: with it the law is another one."""
-
-    class Fine(Exact):
-        def __call__(self, case):
-            rows = tuple(replace(row, num_listed=row.ids.size) for row in case.rows)
-            return super().__call__(replace(case, rows=rows))
-
-    right = preset("exact", Choices(span=2, sampling=AT_ONE))
-    assert error(toys, replace(right, judge=Fine(Drawing(AT_ONE))), pair, k=1) > 0.001
+    change = {"gate": Drops("check")} if wrong is Drops else {"judge": wrong(Drawing(AT_ONE))}
+    assert error(toys, right, pair, k=1, length=2) < 1e-12
+    assert error(toys, replace(right, **change), pair, k=1, length=2) > 0.001
 
 
 # ---- lossy rules with a law of their own ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deferral", ["chow", "diff", "opt"])
-@pytest.mark.parametrize("alpha", [0.05, 0.3])
-def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair, deferral, alpha):
+def either(pair, deferral, alpha):
+    """What a deferral rule says from the full rows: at each position the cloud's law or the local model's."""
     small, large = pair
 
-    class Either(toys.Toy):
-        def __call__(self, prefix):
-            q, p = small(prefix).probs, large(prefix).probs
-            slack = {"chow": None, "diff": 1.0, "opt": 0.5 * np.abs(p - q).sum()}[deferral]
-            defers = q.max() < 1 - alpha if slack is None else q.max() < p.max() - alpha * slack
-            return large(prefix) if defers else small(prefix)
+    def row(prefix):
+        q, p = small(prefix).probs, large(prefix).probs
+        slack = {"chow": None, "diff": 1.0, "opt": 0.5 * np.abs(p - q).sum()}[deferral]
+        defers = q.max() < 1 - alpha if slack is None else q.max() < p.max() - alpha * slack
+        return large(prefix) if defers else small(prefix)
 
+    return row
+
+
+DEFERRALS = (("chow", 0.4), ("diff", 0.02), ("diff", 0.1), ("opt", 0.05), ("opt", 0.3))
+
+
+@pytest.mark.parametrize(("i", "rule"), grid(DEFERRALS, quick=all_quick))
+def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, i, rule):
+    deferral, alpha = rule
     policy = preset("cascade", Choices(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
-    assert error(toys, policy, pair, k=3, expected=Either("either")) < 1e-12
-    if deferral != "chow":
-        with_bonus = replace(policy, bonus=True)
-        assert error(toys, with_bonus, pair, k=3, expected=Either("either")) < 1e-12  # the judge takes none
+    assert error(toys, policy, pair_of(i), k=3, expected=either(pair_of(i), deferral, alpha)) < 1e-12
 
 
-@pytest.mark.parametrize("limit", [0.3, 0.45, 0.6])
-def test_u_hlm_has_its_closed_form(toys, pair, limit):
-    """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
+@pytest.mark.parametrize("rule", DEFERRALS)
+def test_these_deferrals_are_the_clouds_at_some_positions_and_not_at_others(pair, rule):
+    expected = either(pair, *rule)
+    assert {expected(prefix) is pair[1](prefix) for prefix in PREFIXES} == {True, False}
+
+
+def test_a_cascade_takes_no_bonus(toys, pair):
+    """It would be the cloud's token where the rule may not defer."""
+    policy = preset("cascade", Choices(span=1, sampling=AT_ONE, judge="cascade-diff:0.1", bonus=True))
+    assert error(toys, policy, pair, k=3, length=2, expected=either(pair, "diff", 0.1)) < 1e-12
+
+
+@pytest.mark.xfail(reason="the token an endpoint appends narrows the interval of TV (Cascade.defers)", strict=True)
+def test_a_cascade_decides_by_the_position_and_not_by_what_was_drafted(pair):
+    """Otherwise the law is neither model's: with the appended token among the shown ones the rule asks about some."""
     small, large = pair
+    for alpha in (0.2, 0.4):
+        judge = Cascade(Drawing(AT_ONE), alpha, "opt")
+        for at in PREFIXES:
+            assert len({judge.defers(large.shown(at, 1, token), small(at)) for token in range(3)}) == 1
+
+
+@pytest.mark.parametrize(("i", "limit"), grid((0.3, 0.45, 0.6), quick=all_quick))
+def test_u_hlm_has_its_closed_form(toys, pair_of, i, limit):
+    """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
+    small, large = pair_of(i)
     policy = preset("u-hlm", Choices(span=3, sampling=AT_ONE, threshold=limit))
 
-    class Closed(toys.Toy):
-        def __call__(self, prefix):
-            q, p = small(prefix).probs, large(prefix).probs
-            heats = [warp(small(prefix), Sampling(t)).probs for t in policy.gate.temperatures]
-            asked = 1 - np.mean(heats, axis=0) > limit
-            lost = np.maximum(q - p, 0) * asked
-            left = np.maximum(p - q, 0)
-            probs = q - lost + lost.sum() * (left / left.sum() if left.sum() else 0)
-            from hybrid.prob import Dense
+    def closed(prefix):
+        q, p = small(prefix).probs, large(prefix).probs
+        heats = [warp(small(prefix), Sampling(t)).probs for t in policy.gate.temperatures]
+        asked = 1 - np.mean(heats, axis=0) > limit
+        lost, left = np.maximum(q - p, 0) * asked, np.maximum(p - q, 0)
+        return Dense.from_probs(q - lost + lost.sum() * left / left.sum())
 
-            return Dense.from_probs(probs)
-
-    assert error(toys, policy, pair, k=3, expected=Closed("closed")) < 1e-12
+    assert error(toys, policy, (small, large), k=3, expected=closed) < 1e-12
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
-def test_random_hands_over_by_position_alone(toys, pair, rate):
+def test_random_gives_each_position_to_one_model_whatever_it_holds(toys, pair, rate):
+    """By the seed and the position alone: under this seed the cloud has the second of three at a rate of 0.3."""
     small, large = pair
     policy = preset("random", Choices(sampling=Sampling(1.0, seed=4), threshold=rate, hold=1))
-    handed = [policy.gate.before(small(()), place) == "write" for place in ((i, ()) for i in range(0))]
-    del handed
-    from hybrid.policy import Place
-
-    class ByPosition(toys.Toy):
-        def __call__(self, prefix):
-            given = policy.gate.before(small(()), Place(len(prefix), ())) == "write"
-            return large(prefix) if given else small(prefix)
-
-    assert error(toys, policy, pair, expected=ByPosition("by position")) < 1e-12
-
-
-def test_what_a_row_does_not_determine_is_left_to_the_cloud(toys, pair):
-    small, large = pair
-    policy = preset("exact", Choices(span=1, sampling=Sampling(1.0, top_p=0.99)))
-    _, log = toys.play(policy, small, large, lambda probs: int(np.argmax(probs)), 2, k=1, law=Sampling(1.0, top_p=0.99))
-    assert any(getattr(request, "limit", 0) == 1 and not request.ban for request in log if hasattr(request, "ban"))
-    assert Tail() == Tail(frozenset())
-    assert isinstance(policy.gate, Fixed | MaxProb | Survival)
+    clouds = [policy.gate.before(small(()), Place(position, ())) == "write" for position in range(LENGTH)]
+    assert clouds == {0.0: [False] * 3, 0.3: [False, True, False], 1.0: [True] * 3}[rate]
+    expected = lambda prefix: (large if len(prefix) < LENGTH and clouds[len(prefix)] else small)(prefix)  # noqa: E731
+    assert error(toys, policy, pair, expected=expected) < 1e-12

@@ -116,7 +116,7 @@ def test_a_token_moves_to_the_end_of_its_box_that_is_nearer_to_the_draft():
 
 def test_the_expectation_is_under_the_target():
     row = TopK.from_lists({0: math.log(0.6), 1: math.log(0.3)})
-    draft = [0.2, 0.3, 0.5]
+    draft = [0.05, 0.3, 0.65]
     # The draft likes both shown tokens less than their boxes allow: they stay at the lower ends.
     nearest = [0.6 / 1.1, 0.3 / 1.1, 1.0 - 0.9 / 1.1]
     found = kl_within_rounding(row, law(draft), math.log(1.1))

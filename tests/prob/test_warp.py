@@ -79,7 +79,9 @@ STAGES = (heated, cut_to_min, cut_to_k, cut_to_p)
 THE_SAME = {STAGES, (heated, cut_to_k, cut_to_min, cut_to_p), (cut_to_k, heated, cut_to_min, cut_to_p)}
 
 
-@pytest.mark.parametrize("order", itertools.permutations(STAGES), ids=lambda order: " ".join(f.__name__ for f in order))
+@pytest.mark.parametrize(
+    "order", [*itertools.permutations(STAGES)], ids=lambda order: " ".join(f.__name__ for f in order)
+)
 def test_another_order_is_another_law(order):
     """If the client's order differed from the server's, its drafts would come from a law nobody asked for."""
     weights, sampling = [56, 28, 23, 20, 9, 3, 3, 2], Sampling(temperature=0.5, min_p=0.2, top_k=7, top_p=0.8)

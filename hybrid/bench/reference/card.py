@@ -47,7 +47,10 @@ class Shape(_Data):
 
 
 class Training(_Data):
-    """How a model was made: what the training script wrote into the file."""
+    """How a model was made: what the training script wrote into the file.
+
+    ``weights``: how often families came, beside 1 for those that are not named.
+    """
 
     step: int
     tokens: int
@@ -55,6 +58,7 @@ class Training(_Data):
     seconds: int
     seed: int
     device: str
+    weights: dict[str, float] = {}
 
 
 class Fingerprint(_Data):

@@ -119,9 +119,9 @@ def _likeness(found: Summary) -> tuple[str, ...]:
 
 def _given() -> str:
     lead = (
-        "Problems of the `train` split, drawn anew for ever, families alike; the loss is on the answer's tokens. A "
-        "problem belongs to a split by the SHA-256 of its canonical text, which near-twins share. `large` is given "
-        "everything, and no wrong answer."
+        "Problems of the `train` split, drawn anew for ever, families alike where the table under Training names no "
+        "weights; the loss is on the answer's tokens. A problem belongs to a split by the SHA-256 of its canonical "
+        "text, which near-twins share. `large` is given everything, and no wrong answer."
     )
     return "\n\n".join([lead, *(_withheld(name) for name in MIXES if name != LARGE)])
 
@@ -159,10 +159,12 @@ def _training(models: Models) -> str:
     for name, said in models.items():
         if run := said.training:
             tokens = f"{run.tokens / 1e6:.1f} M ({run.answer_tokens / 1e6:.1f} M of answers)"
-            rows.append((name, f"{run.step:,}", tokens, f"{run.seconds / 60:.0f} min", run.device, str(run.seed)))
+            weights = ", ".join(f"{family} {weight:g}" for family, weight in run.weights.items())
+            time = f"{run.seconds / 60:.0f} min"
+            rows.append((name, f"{run.step:,}", tokens, weights, time, run.device, str(run.seed)))
     if not rows:
         return "The files do not say how they were made."
-    table = _table(("model", "steps", "tokens seen", "time", "device", "seed"), rows)
+    table = _table(("model", "steps", "tokens seen", "weights", "time", "device", "seed"), rows)
     return f"By `python examples/train_reference_models/train.py`; the time is that of one beside another.\n\n{table}"
 
 

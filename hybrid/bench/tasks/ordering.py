@@ -1,7 +1,9 @@
 """Who is the tallest: transitive comparisons of people, freely worded.
 
-The premises are told in any order; the work writes each of them with the greater one first, then the whole chain. The
-hardest level asks for the second: who never saw that answers with the first.
+The premises are told in any order; the work writes each of them with the greater one first, then who stands over each
+greater one, then all of them counted from the end that is asked for. So every step is one look-up: without them a
+model has to find who is over nobody, and where "shortest" stands in a chain, in one go each. The hardest level asks for
+the second: who never saw that answers with the first.
 """
 
 from __future__ import annotations
@@ -34,18 +36,27 @@ def generate(rng: Rng, level: int) -> Problem:
     more, less, most, least = rng.choice(RELATIONS)
     pairs = [(chain[i], chain[i + 1]) for i in range(len(chain) - 1)]
     rng.shuffle(pairs)
-    told, work = [], []
+    told: list[str] = []
     for high, low in pairs:
         turned = level > 1 and rng.random() < 0.5
         told.append(f"{low} is {less} than {high}." if turned else f"{high} is {more} than {low}.")
-        work.append(f"{high}>{low}")
     top = rng.random() < 0.5
     place = 1 if level == 3 else 0
     final = chain[place] if top else chain[-1 - place]
     question = f"{' '.join(told)} Who is the {'second ' * place}{most if top else least}?"
-    worked = WORDING.text(rng, f"{', '.join(work)}; {'>'.join(chain)}.", final)
+    worked = WORDING.text(rng, _work(pairs, chain, top), final)
     canonical = f"ordering: {' > '.join(chain)}, {'top' if top else 'bottom'}"
     return Problem("ordering", level, question, worked, final, canonical)
+
+
+def _work(pairs: list[tuple[str, str]], chain: list[str], top: bool) -> str:
+    """Write the steps; names stand after a space, where each of them is the same tokens as in the question."""
+    over = {low: high for high, low in pairs}
+    compared = ", ".join(f"{high} > {low}" for high, low in pairs)
+    above = ", ".join(f"over {high} {over.get(high, '-')}" for high, _ in pairs)
+    places = range(1, len(chain) + 1) if top else range(len(chain), 0, -1)
+    counted = " ".join(f"{place} {name}" for place, name in zip(places, chain, strict=True))
+    return f"{compared}; {above}; {'top' if top else 'bottom'} {counted}."
 
 
 def grade(problem: Problem, text: str) -> bool:

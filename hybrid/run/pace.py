@@ -1,0 +1,42 @@
+"""What a client has measured of its two models, and the draft length that follows: ``--span auto``."""
+
+from __future__ import annotations
+
+from hybrid.policy.draft_length import best_length
+from hybrid.run.events import Drafted, Event, Finished, Settled
+
+# The weight of the newest measurement, and what is believed of acceptance before any: one success in one try.
+NEWEST = 0.2
+KEPT, TRIED = 1.0, 1.0
+
+
+class Pace:
+    """Moving averages over the answers of one client."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._per_token: float | None = None
+        self._round_trip: float | None = None
+        self._kept, self._tried = KEPT, TRIED
+
+    def hear(self, event: Event) -> None:
+        """Learn from what happened."""
+        match event:
+            case Drafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
+                self._per_token = _averaged(self._per_token, ms / (len(ids) - ready))
+            case Settled(kind="check", ms=ms, usage=usage) if usage is not None:
+                self._round_trip = _averaged(self._round_trip, ms)
+            case Finished(answer) if answer.usage.checks:
+                kept = sum(token.how == "accepted" for token in answer.tokens)
+                turned_down = sum(token.how == "recovered" for token in answer.tokens)
+                self._kept, self._tried = self._kept + kept, self._tried + kept + turned_down
+
+    def span(self) -> int | None:
+        """Return the best draft length for what was measured; None before the first check."""
+        if self._per_token is None or self._round_trip is None or not self._per_token > 0.0:
+            return None
+        return best_length(self._kept / (self._tried + 1.0), self._round_trip, self._per_token)
+
+
+def _averaged(before: float | None, now: float) -> float:
+    return now if before is None else before + NEWEST * (now - before)
