@@ -1,0 +1,167 @@
+"""The laws of the decoding rules on the bundled pair, through llama.cpp and HTTP.
+
+Greedy: token for token on 200 prompts. Sampled at temperature 1: a two-sample test against the large model drawing by
+itself, and the same test at the same n and level turns down three wrong variants.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.bench.tasks import FAMILIES, distinct
+from hybrid.policy import PRESETS, Preset, preset
+from hybrid.policy.drawing import Drawing
+from hybrid.policy.judges import Verdict, best_of
+from hybrid.policy.rules.exact import Exact
+from hybrid.prob import accept_prob, coarse, residual
+
+pytestmark = pytest.mark.slow
+
+# 14 families: 15 each of the first four, 14 each of the others.
+PROMPTS = [
+    problem.question
+    for number, family in enumerate(FAMILIES)
+    for problem in distinct(family, "test", 14 + (number < 4), seed=11)
+]
+MAX_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def greedy_texts(oracles):
+    """The large model's own, with where a near tie makes another one as good."""
+    return [oracles[1].text(question, MAX_TOKENS) for question in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("policy", "choices"),
+    [
+        ("greedy-exact", {}),
+        ("exact", {}),
+        ("block", {}),
+        ("kl", {"threshold": 0.0}),
+        ("relaxed", {"threshold": 1.0}),
+        ("greedy-exact", {"gate": "survival:0.5", "span": 32}),
+    ],
+    ids=str,
+)
+def test_greedy_rules_give_the_large_models_text_on_200_prompts(stub, greedy_texts, policy, choices):
+    assert len(PROMPTS) == 200
+    parted = 0
+    with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, policy=policy, **choices) as client:
+        for question, (expected, tie) in zip(PROMPTS, greedy_texts, strict=True):
+            got = tuple(token.id for token in client.generate(question).tokens)
+            parted += got != expected
+            assert got[:tie] == expected[:tie], question
+    print(f"{policy}: {parted} of {len(PROMPTS)} texts part, each at a near tie")
+    assert parted <= 20
+
+
+# ---- sampled -------------------------------------------------------------------------------------------------------
+
+# Freely worded families: their first tokens are drawn. Rows of two tokens leave a tail that matters.
+QUESTIONS = [
+    next(iter(distinct(family, "test", 1, seed=3))).question
+    for family in FAMILIES
+    if family.name in {"word_problem", "equation", "ordering", "units"}
+]
+N, LENGTH, TOP_K, LEVEL, DRAWS = 150, 6, 2, 0.005, 4000
+
+
+def p_value(ours, theirs, rng):
+    """Two-sample permutation test of the summed chi-squared statistics of several questions' texts, N each."""
+
+    def statistic(first, second):
+        keys = sorted({*first, *second})
+        a, b = (np.array([found[key] for key in keys], dtype=float) for found in (first, second))
+        return float((((a - b) ** 2) / (a + b)).sum())
+
+    def shuffled(one, other):
+        pool = one + other
+        order = rng.permutation(len(pool))
+        return [pool[i] for i in order[: len(one)]], [pool[i] for i in order[len(one) :]]
+
+    seen = sum(statistic(Counter(a), Counter(b)) for a, b in zip(ours, theirs, strict=True))
+    above = 0
+    for _ in range(DRAWS):
+        parts = [shuffled(a, b) for a, b in zip(ours, theirs, strict=True)]
+        above += sum(statistic(Counter(a), Counter(b)) for a, b in parts) >= seen
+    return (above + 1) / (DRAWS + 1)
+
+
+@pytest.fixture(scope="module")
+def direct(oracles):
+    """N texts of each question, drawn by the large model itself."""
+    rng = np.random.default_rng(17)
+    return [[oracles[1].sample(question, rng, LENGTH) for _ in range(N)] for question in QUESTIONS]
+
+
+def sampled(stub, policy):
+    """N texts of each question under a policy, each with a seed of its own."""
+    with hybrid.open(
+        cloud=stub.url, policy=policy, temperature=1.0, max_tokens=LENGTH, cloud_top_k=TOP_K, span=3
+    ) as client:
+        return [
+            [tuple(t.id for t in client.generate(question, seed=seed).tokens) for seed in range(N)]
+            for question in QUESTIONS
+        ]
+
+
+@pytest.mark.parametrize("policy", ["exact", "block", "cloud"])
+def test_sampled_text_passes_a_two_sample_test_against_the_large_model(stub, direct, policy):
+    found = p_value(sampled(stub, policy), direct, np.random.default_rng(5))
+    print(f"{policy}: p = {found:.4f} at n = {N} for each of {len(QUESTIONS)} questions")
+    assert found > LEVEL
+
+
+@dataclass(frozen=True)
+class AcceptsEverything:
+    drawing: Drawing
+
+    def __call__(self, case):
+        return Verdict(case.accepted())
+
+
+@dataclass(frozen=True)
+class ForgetsTheTail:
+    """Replaces from the listed tokens alone: the residual renormalised on the top k."""
+
+    drawing: Drawing
+
+    def __call__(self, case):
+        for i, (held, row) in enumerate(case.judged):
+            sides = coarse(row, held.law)
+            chance = float(accept_prob(sides.target, sides.draft)[sides.symbol(held.id)])
+            if case.draw(np.array([chance, 1 - chance]), i, "accept") == 1:
+                left = residual(sides.target, sides.draft)[:-1]
+                left = left / left.sum() if left.sum() > 0 else np.full(left.size, 1 / left.size)
+                token = int(sides.ids[case.draw(left, i, "residual")])
+                then = replace(best_of(row, held.local, "recovered", "wrong"), id=token)
+                return Verdict(case.accepted(i), then, rejected=True, why="wrong")
+        return Verdict(case.accepted())
+
+
+@dataclass(frozen=True)
+class Drops(Exact):
+    """Forgets a drawn token that it finds unlikely, and has it drawn again."""
+
+    def __call__(self, case):
+        for i, (held, _) in enumerate(case.judged):
+            if i == 0 and held.law.probs[held.id] < 0.3 and case.draw(np.array([0.5, 0.5]), i, "again") == 0:
+                return Verdict((), None, rejected=True, why="wrong")
+        return super().__call__(case)
+
+
+@pytest.mark.parametrize("judge", [AcceptsEverything, ForgetsTheTail, Drops])
+def test_the_same_test_turns_down_wrong_variants(stub, direct, judge, monkeypatch):
+    def build(choices):
+        return replace(preset("exact", choices), judge=judge(Drawing(choices.sampling)))
+
+    monkeypatch.setitem(PRESETS, "wrong", Preset("wrong", "wrong", source="nobody", guarantee="none", build=build))
+    found = p_value(sampled(stub, "wrong"), direct, np.random.default_rng(5))
+    print(f"{judge.__name__}: p = {found:.4f}")
+    assert found < LEVEL
