@@ -42,7 +42,7 @@ class Lessons:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, rng: random.Random, weights: Mapping[str, float] | None = None
     ) -> None:
-        """Take the generator and, where families are not to come evenly, their weights."""
+        """Take the generator, and the weights of families that do not come as often as the others."""
         self.rng = rng
         self._stream = training_stream(model, "train", rng, weights=weights)
         self._tokenizer = tokenizer

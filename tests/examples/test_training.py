@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train
 
 import train  # noqa: E402
 from lessons import IGNORE, Lessons  # noqa: E402
-from training import LAST_RATE, PLANS, OtherRecipe, Run  # noqa: E402
+from training import LAST_RATE, PLANS, OtherRecipe, Revision, Run  # noqa: E402
 from vocabulary import ALIEN, COMMON, TURN_END  # noqa: E402
 
 torch.set_num_threads(1)  # two that spin for one core stand still
@@ -41,14 +41,14 @@ TEXTS = (
 )
 
 
-def plan(vocabulary=COMMON, steps=4, weights=None):
-    toy = replace(PLANS["small"], size=(32, 2, 2, 64), steps=steps, flat_until=steps // 2, weights=weights or {})
+def plan(vocabulary=COMMON, steps=4, revision=None):
+    toy = replace(PLANS["small"], size=(32, 2, 2, 64), first_steps=steps, flat_until=steps // 2, revision=revision)
     return replace(toy, vocabulary=vocabulary, tokens_per_step=1500, checkpoint_every=2)
 
 
-def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, weights=None):
+def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revision=None):
     """A toy model after some steps; ``stop_after``: as if killed right after the report of that step."""
-    run = Run(plan(vocabulary, steps, weights), folder / "toy.pt", seed=5)
+    run = Run(plan(vocabulary, steps, revision), folder / "toy.pt", seed=5)
 
     def report(progress, _):
         if progress.step == stop_after:
@@ -127,15 +127,17 @@ def test_the_file_says_how_it_was_made(toy):
     assert engine.weights.num_parameters == sum(p.numel() for p in run.model.parameters())
 
 
-@pytest.mark.parametrize("weights", [{}, {"facts": 9.0}])
-def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, weights):
+@pytest.mark.parametrize("stop_after", [2, 4])
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, stop_after):
+    """Stopped where it begins to revise, and after that."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
-    expected = trained(whole, steps=6, weights=weights)
+    revision = Revision(4, 0.5, {"facts": 9.0})
+    expected = trained(whole, steps=2, revision=revision)
     with pytest.raises(KeyboardInterrupt):
-        trained(parts, steps=6, stop_after=4, weights=weights)
-    found = trained(parts, steps=6, weights=weights)
+        trained(parts, steps=2, stop_after=stop_after, revision=revision)
+    found = trained(parts, steps=2, revision=revision)
     assert found.progress.step == expected.progress.step == 6
     assert found.progress.tokens == expected.progress.tokens > 0
     ours, theirs = found.model.state_dict(), expected.model.state_dict()
@@ -185,9 +187,12 @@ def test_an_interruption_leaves_checkpoints_and_no_process(tmp_path, monkeypatch
 
 
 def test_the_rate_warms_up_stays_and_falls_in_a_straight_line():
-    found = replace(PLANS["small"], steps=300, flat_until=100)
+    found = replace(PLANS["small"], first_steps=300, flat_until=100)
     assert [found.rate(step) for step in (0, 24, 49, 99, 100, 150, 200)] == [0.02, 0.5, 1, 1, 1, 0.75, 0.5]
     assert found.rate(299) == LAST_RATE
+    again = replace(found, revision=Revision(100, 0.4, {}))
+    assert [again.rate(step) for step in (299, 300, 350)] == [LAST_RATE, 0.4, 0.2]
+    assert again.steps == 400
 
 
 def test_training_makes_the_loss_smaller(tmp_path):
