@@ -36,7 +36,7 @@ from hybrid.policy.rules.cascade import Cascade
 from hybrid.policy.rules.exact import Exact
 from hybrid.policy.rules.greedy import greedy_match
 from hybrid.policy.rules.relaxed import Certified, Relaxed
-from hybrid.policy.rules.within import Name, within
+from hybrid.policy.rules.within import Name, Within, within
 from hybrid.prob import Additive, Greedy, Multiplicative, TopM, Typical
 
 Build: TypeAlias = Callable[[float, Choices], Judge]
@@ -50,6 +50,7 @@ class Kind:
     what: str = ""
     least: float = 0.0
     most: float = math.inf
+    whole: bool = False
 
     def value(self, given: float | None, name: str) -> float:
         """Return the number, or the default. Raises UsageError."""
@@ -58,7 +59,11 @@ class Kind:
                 msg = f"{name} takes no number"
                 raise UsageError(msg)
             return 0.0
-        return number(f"{name}: {self.what}", given, self.default, self.least, self.most)
+        found = number(f"{name}: {self.what}", given, self.default, self.least, self.most)
+        if self.whole and found != int(found):
+            msg = f"{name}: {self.what} is whole, not {found}"
+            raise UsageError(msg)
+        return found
 
 
 GATES: dict[str, tuple[Kind, Callable[[float, Choices], Gate]]] = {
@@ -95,7 +100,10 @@ JUDGES: dict[str, tuple[Kind, Build]] = {
         Kind(0.3, "a share", 1e-9, 1.0),
         lambda share, c: Relaxed(Multiplicative(share), Drawing(c.sampling)),
     ),
-    "top-m": (Kind(3, "a number of tokens", 1.0), lambda m, c: Relaxed(TopM(int(m)), Drawing(c.sampling))),
+    "top-m": (
+        Kind(3, "a number of tokens", 1.0, 1000.0, whole=True),
+        lambda m, c: Relaxed(TopM(int(m)), Drawing(c.sampling)),
+    ),
     "typical": (
         Kind(0.09, "Medusa's epsilon; delta is its root", 1e-9, 1.0),
         lambda e, c: Relaxed(Typical(e, math.sqrt(e)), Drawing(c.sampling)),
@@ -109,7 +117,8 @@ JUDGES: dict[str, tuple[Kind, Build]] = {
     "cascade-diff": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "diff")),
     "cascade-opt": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "opt")),
 }
-_EXACT_JUDGES = ("exact", "block")
+# Judges that may take the row after a kept span for one more token; those that judge it for nothing.
+_TAKE_A_BONUS = (Exact, Block, RollBack)
 
 
 def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
@@ -123,18 +132,35 @@ def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
         policy = replace(policy, scope=choices.scope)
     if choices.bonus is not None:
         policy = replace(policy, bonus=choices.bonus)
-    if policy.judge is None and policy.gate.full == "check":
-        msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
-        raise UsageError(msg)
+    if choices.hold is not None and policy.hold != choices.hold and policy.needs:
+        policy = replace(policy, hold=choices.hold)
     if found.exact:
         _check_exact(found, policy, choices)
+    _check_parts(policy, choices)
     return policy
+
+
+def _check_parts(policy: Policy, choices: Choices) -> None:
+    """Refuse parts that would never be asked, or could not do what they are asked for."""
+    calls, msg = policy.gate.calls, None
+    if policy.judge is None and "check" in calls:
+        msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
+    elif choices.judge is not None and "check" not in calls:
+        msg = f"{policy.name} never checks, so a judge would never be asked: --gate always"
+    elif "write" in calls and not policy.hold:
+        msg = f"{policy.name} with a gate that hands the pen over needs --hold, the tokens that the cloud then writes"
+    elif choices.scope == 0 and not isinstance(policy.judge, Within):
+        msg = "--scope 0 judges the row after a span alone: only kl, reverse-kl, js and tv can"
+    elif choices.bonus and not (policy.judge is greedy_match or isinstance(policy.judge, _TAKE_A_BONUS)):
+        msg = f"the judge of {policy.name} takes no bonus"
+    if msg:
+        raise UsageError(msg)
 
 
 def _check_exact(found: Preset, policy: Policy, choices: Choices) -> None:
     """Refuse what would let through tokens that no exact judge has seen."""
-    name = (choices.judge or "exact").split(":")[0]
-    if policy.scope is not None or policy.gate.full != "check" or name not in (*_EXACT_JUDGES, "greedy"):
+    exact = isinstance(policy.judge, Exact | Block) or (policy.judge is greedy_match and choices.greedy)
+    if policy.scope is not None or policy.gate.full != "check" or not exact:
         msg = (
             f"{found.name} promises {found.guarantee}; that holds only if an exact judge checks every token: "
             "no --scope, a gate that checks, no other judge"

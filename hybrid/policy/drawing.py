@@ -15,6 +15,7 @@ from hybrid.errors import UsageError
 from hybrid.policy.judges import Case, Tail, best_of
 from hybrid.policy.requests import Held
 from hybrid.prob import Coarse, Dense, TopK, coarse, coarse_known, kl_divergence, shown_law
+from hybrid.prob.warp import only
 from hybrid.types import Sampling
 
 
@@ -31,6 +32,8 @@ class Drawing:
         """
         if _plain(self.sampling):
             return coarse(row, draft)
+        if self.sampling.greedy:
+            return coarse_known(Dense(only(draft.num_tokens, [row.best], 0.0)), draft)
         law = shown_law(row, self.sampling, draft.num_tokens)
         return None if law is None else coarse_known(law, draft)
 
@@ -78,9 +81,12 @@ def check_drawable(name: str, sampling: Sampling, cloud_top_k: int) -> None:
     if not _cut(sampling):
         msg = (
             f"{name} must know the cloud's law, and at temperature {sampling.temperature:g} the {cloud_top_k} shown "
-            f"tokens do not determine it: add --top-k {cloud_top_k}, or take --temperature 1"
+            f"tokens do not determine it: add --top-k {cloud_top_k - 1}, or take --temperature 1"
         )
         raise UsageError(msg)
-    if sampling.top_k > cloud_top_k and sampling.top_p == 1.0 and sampling.min_p == 0.0:
-        msg = f"{name} must know the cloud's law, and of --top-k {sampling.top_k} only {cloud_top_k} tokens are shown"
+    if sampling.top_k >= cloud_top_k and sampling.top_p == 1.0 and sampling.min_p == 0.0:
+        msg = (
+            f"{name} must know the cloud's law, and the last of {cloud_top_k} shown tokens may be tied with one that "
+            f"is not: take a --top-k below {cloud_top_k}"
+        )
         raise UsageError(msg)

@@ -8,6 +8,7 @@ limit or an end token. What a gate says depends on its arguments alone: a draft 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -36,6 +37,15 @@ class Gate(Protocol):
         """What to do with a span that was drafted to its limit."""
         ...
 
+    @property
+    def calls(self) -> frozenset[Call]:
+        """All that it may ever say."""
+        ...
+
+    def why(self, row: Dense | None) -> str:
+        """Say why the pen is handed over at a row."""
+        ...
+
     def before(self, row: Dense, place: Place) -> Call | None:
         """May end the draft before a token is drawn from ``row``."""
         ...
@@ -47,6 +57,17 @@ class Gate(Protocol):
 
 class _Silent:
     """A gate that goes on, where it is not said otherwise."""
+
+    full: Call
+
+    @property
+    def calls(self) -> frozenset[Call]:
+        """What it says of a span, and what it may say before."""
+        return frozenset((self.full, getattr(self, "call", self.full)))
+
+    def why(self, row: Dense | None) -> str:  # noqa: ARG002
+        """Say nothing that is not known."""
+        return "the gate hands the pen over"
 
     def before(self, row: Dense, place: Place) -> Call | None:  # noqa: ARG002  (the port's shape)
         """Go on."""
@@ -65,7 +86,7 @@ class Fixed(_Silent):
 
 
 @dataclass(frozen=True)
-class _Doubt(_Silent):
+class _Doubt(_Silent, ABC):
     """Ends the draft before a row in doubt, with one call; says the other of a span that came to its end."""
 
     limit: float
@@ -76,9 +97,13 @@ class _Doubt(_Silent):
         """Ask at the doubtful position itself, before a token is drawn there."""
         return self.call if self.in_doubt(row) else None
 
+    def why(self, row: Dense | None) -> str:
+        """Say how doubtful the local model was."""
+        return "the local model is in doubt" + (f": entropy {row.entropy():.3g} nats" if row else "")
+
+    @abstractmethod
     def in_doubt(self, row: Dense) -> bool:
         """Whether the row is one to ask about."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -123,9 +148,22 @@ class Random(_Silent):
         odds = np.array([self.rate, 1.0 - self.rate])
         return self.call if SeededCoin(self.seed)(odds, Toss(place.position, "gate", 0)) == 0 else None
 
+    def why(self, row: Dense | None) -> str:  # noqa: ARG002
+        """Say that it means nothing."""
+        return "a coin said so"
+
+
+class _Asking(_Silent):
+    """A gate that may have a drawn token checked."""
+
+    @property
+    def calls(self) -> frozenset[Call]:
+        """What it says of a span, and of a token."""
+        return frozenset((self.full, "check"))
+
 
 @dataclass(frozen=True)
-class Perturbed(_Silent):
+class Perturbed(_Asking):
     """Checks a drawn token that other temperatures would often have drawn otherwise (U-HLM, arXiv:2412.12687).
 
     The uncertainty is the share of draws, one at each of some temperatures, that differ from the token: here its
@@ -144,7 +182,7 @@ class Perturbed(_Silent):
 
 
 @dataclass(frozen=True)
-class CertifiedSkip(_Silent):
+class CertifiedSkip(_Asking):
     """Checks a drawn token unless KL(cloud || local) up to ``bound`` nats could not make the rule reject it.
 
     Law: where the divergence is within the bound, what is kept unchecked the rule would have accepted, if the draft is
@@ -161,7 +199,7 @@ class CertifiedSkip(_Silent):
 
 
 @dataclass(frozen=True)
-class Survival(_Silent):
+class Survival(_Asking):
     """Ends a draft for checking when the chance that all of it stands is predicted below ``limit``.
 
     A token's chance is predicted as 1 - sqrt(entropy / 5), at least 0: AdaEDL's entropy bound (arXiv:2410.18351), its

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from hybrid.policy.coins import Coin, Toss
-from hybrid.policy.gates import NEVER, Gate
+from hybrid.policy.gates import ALWAYS, NEVER, Gate
 from hybrid.policy.judges import Case, Judge, Tail, Verdict
 from hybrid.policy.requests import (
     Check,
@@ -36,7 +36,7 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
-from hybrid.prob import Dense, Floats, kl_divergence
+from hybrid.prob import Floats, kl_divergence
 from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
@@ -111,13 +111,15 @@ def decode(policy: Policy, coin: Coin) -> Asking[None]:
 
 def _round(policy: Policy, here: _Progress) -> Asking[None]:
     """Draft a span, settle it, and let the cloud write where it was turned down."""
-    drafted = yield from _draft(
-        Draft(here.at, policy.span, policy.gate, after=_wants_after(policy), rejections=here.rejections)
-    )
+    request = Draft(here.at, policy.span, policy.gate, after=_wants_after(policy), rejections=here.rejections)
+    drafted = yield from _draft(request)
+    if drafted.call == "check" and not drafted.span and policy.scope != 0 and not policy.bonus:
+        # The gate asks about a token that is not drawn yet, and the cloud may not give it: it is drawn, and judged.
+        drafted = yield from _draft(replace(request, limit=1, gate=ALWAYS))
     if drafted.call != "check" or policy.judge is None:
         yield from _emit(here, drafted.span)
         if drafted.call == "write" and not here.over:
-            yield from _write(policy, here, policy.hold, _doubt(drafted.after))
+            yield from _write(policy, here, policy.hold, policy.gate.why(drafted.after))
         return
     free = 0 if policy.scope is None else max(0, len(drafted.span) - policy.scope)
     yield from _emit(here, drafted.span[:free])
@@ -148,12 +150,8 @@ def _tail(here: _Progress, tail: Tail) -> Asking[None]:
             raise _out_of_turn(reply)
 
 
-def _doubt(row: Dense | None) -> str:
-    return "the local model is in doubt" + (f": entropy {row.entropy():.3g} nats" if row else "")
-
-
 def _wants_after(policy: Policy) -> bool:
-    return policy.judge is not None and not policy.bonus
+    return policy.judge is not None and (not policy.bonus or policy.scope == 0)
 
 
 def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> Asking[Verdict]:

@@ -1,15 +1,16 @@
 """How far a draft must be from the target before an acceptance rule can reject its favourite token.
 
 The law. A certificate is the infimum of a divergence over all drafts whose most likely token (ties: the worst of them)
-the rule rejects. So a position whose divergence is below its certificate is never rejected, and no larger number can
-promise that. From a top-k row it is exact where the likeliest rejected token is listed, else a lower bound.
+the rule rejects. So a position whose divergence (of an interval: its upper end) is below its certificate is never
+rejected, and no larger number can promise that. From a top-k row it is exact where the likeliest rejected token is
+listed, else a lower bound.
 ``tests/prob/test_certificates.py`` holds it against a convex solver and against drafts on either side of the boundary.
 
 The quantity and its direction, KL(target || draft), are A. Sharma's ("When Is a Draft Accepted?", 2026,
-arXiv:2606.30265). The paper's formulas were not at hand; every formula here is derived. They rest on one lemma: a
-token draws level with others at the least cost by pooling with those that are farthest ahead of it, and the pool
-shares its mean. It serves both sides, for a full local row is as good a row as the target's. All values in nats, those
-of ``"tv"`` in probability. This file must not know where the divergence it is compared with comes from.
+arXiv:2606.30265); the formulas are derived here. They rest on one lemma: a token draws level with others at the least
+cost by pooling with those farthest from it, and the pool shares its mean. It serves both sides: what is least over all
+targets, the draft given, is the reverse divergence from the draft's own row. All values in nats, those of ``"tv"`` in
+probability. This file must not know where the divergence comes from that is held against a certificate.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def tree_certificate(row: Row, m: int, measure: Measure = "forward") -> float:
 
 
 def margin_certificate(margin: float) -> float:
-    """Return the least forward certificate of any row with ``margin`` between its best token and the rejected one.
+    """Return the least forward certificate of any row with ``margin`` between its best and its best rejected token.
 
     ((1 + x) ln(1 + x) + (1 - x) ln(1 - x)) / 2, attained by two tokens alone; at least x^2 / 2. Raises ValueError for a
     margin that is none.
@@ -112,8 +113,8 @@ def cover_certificate(draft: Dense, m: int) -> float:
 def _pool(values: Floats) -> tuple[int, float]:
     """How many of the values share their mean, and that mean.
 
-    Shape (N,): the token that must draw level, then those beyond it, the farthest first. Each is pooled that is still
-    beyond the mean so far; that is the prefix whose mean is farthest from where the token started.
+    Shape (N,): the token that must draw level, then those it must meet, all above it or all below, the farthest first.
+    One is pooled while it lies beyond the mean so far; so the pool is the prefix whose mean is farthest from the start.
     """
     means = np.cumsum(values) / np.arange(1, values.size + 1)
     last = int(np.abs(means - values[0]).argmax())

@@ -192,6 +192,11 @@ class TopK:
         """The most likely token."""
         return int(self.ids[0])
 
+    @property
+    def listed(self) -> TopK:
+        """The top-k list alone, without the actual token."""
+        return TopK(self.ids[: self.num_listed], self.logprobs[: self.num_listed], self.cap, self.num_listed)
+
 
 def _check(ids: list[int], logprobs: list[float]) -> None:
     if min(ids) < 0 or max(ids) > MAX_ID:

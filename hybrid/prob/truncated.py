@@ -74,8 +74,7 @@ def _least(target: _Half, draft: _Half, num_rest: int) -> float:
 
     def too_low(level: float) -> bool:
         of_target, of_draft = hidden(level)
-        room = draft.left(of_draft)
-        return room < 0.0 or target.left(of_target) > room * float(np.exp(level))
+        return log_mass(target.left(of_target)) > log_mass(draft.left(of_draft)) + level
 
     level = bisect(too_low, -REACH, REACH) if num_rest else 0.0
     of_target, of_draft = hidden(level)

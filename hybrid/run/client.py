@@ -209,7 +209,7 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
         cloud_top_k=settings.cloud_top_k,
     )
     chosen = preset(settings.policy, choices)
-    return preset("local", choices) if settings.offline else chosen
+    return PRESETS["local"].build(choices) if settings.offline else chosen
 
 
 class Client:

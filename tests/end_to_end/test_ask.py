@@ -179,7 +179,7 @@ def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
     trace = tmp_path / "trace.jsonl"
     done = invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--json", "--threshold", "0.01")
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert lines[0] == {"trace": 1}
+    assert lines[0] == {"trace": 2}
     assert lines[1]["event"] == "started"
     assert lines[-1]["event"] == "finished"
     shown = [line["token"]["text"] for line in lines if line.get("event") == "shown"]

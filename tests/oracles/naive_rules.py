@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from hypothesis import assume
 from hypothesis import strategies as st
+from naive_divergence import FAR_APART, TIED, law
 
 from hybrid.prob import Additive, Greedy, Multiplicative, TopM, Typical
 
@@ -16,8 +18,37 @@ RULES = st.one_of(
     st.builds(Additive, MARGINS),
     st.builds(Multiplicative, SHARES),
     st.builds(TopM, COUNTS),
-    st.builds(Typical, SHARES, SHARES),
+    st.builds(Typical, SHARES, st.floats(0.02, 2.0)),
 )
+
+
+def targets(min_size=1):
+    """Rows of at most ten tokens, ties and zeros and tokens far apart among them."""
+    return st.lists(TIED | FAR_APART, min_size=min_size, max_size=10).filter(any).map(law)
+
+
+@st.composite
+def cases(draw, min_size=1):
+    """A target, and a rule whose threshold often lies a thousandth beside some token, where a slip would show."""
+    probs = (target := draw(targets(min_size))).probs.tolist()
+    rule = draw(RULES)
+    if len(probs) > 1 and draw(st.booleans()):
+        best, *others = sorted(probs, reverse=True)
+        limit = draw(st.sampled_from(others)) * draw(st.sampled_from([0.999, 1.001]))
+        assume(1e-6 < limit < best)
+        near = (
+            Additive(best - limit),
+            Multiplicative(limit / best),
+            Typical(limit, 99),
+            Typical(1, limit * perplexity(probs)),
+        )
+        rule = draw(st.sampled_from(near))
+    assume(not undecided(probs, rule))
+    return target, rule
+
+
+def perplexity(probs):
+    return math.exp(-math.fsum(p * math.log(p) for p in probs if p > 0))
 
 
 def best_first(probs):
@@ -32,8 +63,7 @@ def threshold(probs, rule):
         case Multiplicative(share):
             return max(probs) * share
         case Typical(epsilon, delta):
-            entropy = -math.fsum(p * math.log(p) for p in probs if p > 0)
-            return min(epsilon, delta * math.exp(-entropy))
+            return min(epsilon, delta / perplexity(probs))
 
 
 def accepted(probs, rule):

@@ -85,8 +85,8 @@ def play(
     """Answer a policy's requests; returns the shown tokens and the log of requests.
 
     ``coin`` None decodes greedily (what is certain needs no coin), else both models draw under ``law``. ``fails(n)``
-    tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. A gate may say "drop",
-    which no real driver knows: the token it has looked at is forgotten, and what is left is checked.
+    tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. A gate may say
+    "drop", which no real driver knows: the token it has looked at is forgotten, and what is left is checked.
     """
 
     def toss(probs, _) -> int:

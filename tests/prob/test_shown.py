@@ -153,11 +153,15 @@ def test_the_whole_law_is_not_known_from_a_part():
 
 
 def test_min_p_that_cuts_the_tail_nobody_knows_where_still_leaves_a_nucleus():
-    """0.9 of 1 or of 0.97: the two best tokens, whatever min-p leaves of the 0.03 outside."""
+    """0.9 of 1 or of 0.97: the two best tokens, whatever min-p leaves of the 0.03 outside.
+
+    The other way: 0.93 of 1 takes four tokens and of 0.96 three, and whether the 0.04 is one token or two is not shown.
+    """
     full = law([0.6, 0.35, 0.02, 0.02, 0.01])
     assert known(full, 3, top_p=0.9, min_p=0.02)
     assert known(full, 3, top_p=0.9, top_k=4)
-    assert not known(full, 3, top_p=0.96, min_p=0.02)
+    assert not known(law([0.5, 0.3, 0.1, 0.06, 0.02, 0.02]), 4, top_p=0.93, min_p=0.05)
+    assert not known(law([0.5, 0.3, 0.1, 0.06, 0.04, 0.0]), 4, top_p=0.93, min_p=0.05)
 
 
 def test_a_token_beyond_the_vocabulary_has_no_place_in_it():

@@ -64,6 +64,6 @@ BILD = Preset(
     "bild",
     "draft until the local model is unsure; the cloud rolls back what it finds too unlikely",
     source="BiLD (arXiv:2302.07863)",
-    guarantee="every drafted token that stays has -ln p at most --threshold, or may have, if it is not listed",
+    guarantee="a drafted token stays if it is the cloud's best, or -ln p is at most --threshold (unlisted: may be)",
     build=_build,
 )

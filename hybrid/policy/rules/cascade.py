@@ -28,7 +28,8 @@ class Cascade:
 
     With rows p of the cloud and q of the local model at temperature 1: ``chow`` where max q < 1 - alpha, ``diff`` where
     max q < max p - alpha, ``opt`` where max q < max p - alpha * TV(p, q), with the largest TV that the list allows, so
-    that a deferral is certain. No bonus: its token would be the cloud's where the rule may not defer.
+    that a deferral is certain. (The list alone: a rule that looked at the drafted token would bias the law.) No bonus:
+    its token would be the cloud's where the rule may not defer.
 
     Law: at each position the cloud's law where the rule defers, the local model's where it does not.
     """
@@ -56,7 +57,7 @@ class Cascade:
         best = math.exp(local.top(1)[0][1])
         if self.deferral == "chow":
             return best < 1.0 - self.alpha
-        slack = 1.0 if self.deferral == "diff" else total_variation(row, local).upper
+        slack = 1.0 if self.deferral == "diff" else total_variation(row.listed, local).upper
         return best < float(row.probs[0]) - self.alpha * slack
 
 

@@ -27,7 +27,8 @@ REPLACED = "exact sampling drew another token"
 class Exact:
     """Keep a token with chance min(1, p / q), else draw from what p has more than q.
 
-    Law: the text has the cloud model's own law under the user's sampling, whatever drafted it. Where a row does not
+    Law: the text has the cloud model's own law under the user's sampling, whatever drafted it, for every sampling that
+    ``check_drawable`` lets through. Where a row does not
     determine that law its token is the cloud's to draw, whatever was drafted: no coin has looked at it.
     """
 

@@ -7,7 +7,6 @@ What a divergence says about them are ``prob.certificates`` (after arXiv:2606.30
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from hybrid.policy.choices import SPAN, Choices, Preset, number
 from hybrid.policy.drawing import Drawing, check_drawable
@@ -51,17 +50,14 @@ class Relaxed:
 class Certified(Relaxed):
     """Keep a token that is the local model's favourite while the divergence is below the rule's certificate.
 
-    Law: where the draft is greedy, every kept token is one that the rule accepts; with ``lower`` as ``end``, perhaps.
+    Law: where the draft is greedy, every kept token is one that the rule accepts.
     """
-
-    end: Literal["lower", "upper"] = "upper"
 
     def accepts(self, row: TopK, held: Held) -> bool:
         """Compare KL(cloud || local) with the least at which the rule can reject a favourite."""
         if held.local is None or held.id != held.local.best:
             return super().accepts(row, held)
-        found = kl_divergence(row, held.local)
-        return (found.upper if self.end == "upper" else found.lower) < certificate(row, self.rule)
+        return kl_divergence(row, held.local).upper < certificate(row, self.rule)
 
 
 def _relaxed(choices: Choices) -> Policy:
@@ -91,6 +87,6 @@ CERTIFIED = Preset(
     "certified",
     "ask only where KL(cloud || local) up to a bound could change the most likely token",
     source="certificates after arXiv:2606.30265, from the drafter's side",
-    guarantee="the cloud's greedy text, wherever KL(cloud || local) at the skipped positions is at most --threshold",
+    guarantee="at temperature 0 the cloud's greedy text, if KL is at most --threshold wherever it does not ask",
     build=_certified,
 )

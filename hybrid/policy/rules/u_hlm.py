@@ -26,6 +26,6 @@ U_HLM = Preset(
     "u-hlm",
     "verify only tokens that other temperatures would have drawn otherwise",
     source="U-HLM (arXiv:2412.12687)",
-    guarantee="a checked position has the cloud's law given that it is checked; the others the local model's",
+    guarantee="what is not checked is the local model's; what is checked is kept or replaced as in exact",
     build=_build,
 )
