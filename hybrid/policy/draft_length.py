@@ -19,7 +19,7 @@ def best_length(acceptance: float, overhead: float, per_token: float, longest: i
     depend on its length; ``per_token``: those of one drafted token, positive. Raises ValueError for other numbers.
 
     >>> best_length(0.8, overhead=0.15, per_token=0.015)
-    9
+    6
     """
     if not (0.0 <= acceptance <= 1.0 and 0.0 <= overhead < np.inf and 0.0 < per_token < np.inf and longest >= 1):
         msg = f"no draft length for an acceptance of {acceptance}, {overhead} s a round and {per_token} s a token"

@@ -27,7 +27,7 @@ def kept(law, draft):
     return math.fsum(map(min, law, draft))
 
 
-@settings(max_examples=40)
+@settings(max_examples=32)
 @given(cases())
 @example((np.array([1.0, 0.0]), np.array([0.3, 0.7]), 0.2))
 def test_it_is_a_distribution_within_the_budget(case):
@@ -38,7 +38,7 @@ def test_it_is_a_distribution_within_the_budget(case):
     assert naive_kl(target, law) <= budget + SPENT
 
 
-@settings(max_examples=30)
+@settings(max_examples=24)
 @given(cases())
 def test_a_larger_budget_keeps_no_fewer_drafts(case):
     target, draft, _ = case
@@ -46,7 +46,7 @@ def test_a_larger_budget_keeps_no_fewer_drafts(case):
     assert all(less <= more + 1e-12 for less, more in itertools.pairwise(rates))
 
 
-@settings(max_examples=30)
+@settings(max_examples=24)
 @given(cases())
 def test_no_budget_gives_the_target_and_enough_gives_the_draft(case):
     target, draft, _ = case
@@ -68,7 +68,7 @@ def nearest_on_the_way(target, other, budget):
     return (1 - near) * target + near * other
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(cases(TIED), st.integers(0, 2**32 - 1))
 def test_no_other_law_within_the_budget_keeps_more(case, seed):
     """Random directions, the draft's own, and small steps from the law itself."""
@@ -80,7 +80,7 @@ def test_no_other_law_within_the_budget_keeps_more(case, seed):
         assert kept(nearest_on_the_way(target, other, budget), draft) <= kept(law, draft) + 1e-7
 
 
-@settings(max_examples=30)
+@settings(max_examples=24)
 @given(cases(TIED.filter(bool)))
 def test_it_is_the_target_times_clipped_odds_and_spends_the_budget(case):
     target, draft, budget = case

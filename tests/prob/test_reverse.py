@@ -41,7 +41,7 @@ CLEAR = 1e-5
 
 
 @BOTH
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(pair=pairs(draft_weight=MAYBE_EXCLUDED))
 def test_the_interval_contains_the_true_value(measure, naive, pair):
     """For every k; where either side excludes tokens, too."""
@@ -54,7 +54,7 @@ def test_the_interval_contains_the_true_value(measure, naive, pair):
 
 
 @BOTH
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(pair=large_pairs())
 def test_the_interval_contains_the_true_value_over_large_vocabularies(measure, naive, pair):
     target, draft = pair
@@ -69,7 +69,7 @@ def without_dust(row, whole):
 
 
 @BOTH
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pair=pairs())
 def test_both_ends_are_attained(measure, naive, pair):
     target, draft = pair
@@ -82,7 +82,7 @@ def test_both_ends_are_attained(measure, naive, pair):
 
 
 @BOTH
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(pair=pairs(min_size=2), k=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 def test_no_feasible_completion_falls_outside(measure, naive, pair, k, seed):
     target, draft = pair
@@ -93,7 +93,7 @@ def test_no_feasible_completion_falls_outside(measure, naive, pair, k, seed):
 
 
 @BOTH
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pair=pairs(min_size=2, draft_weight=MAYBE_EXCLUDED))
 def test_the_interval_only_tightens_as_k_grows(measure, naive, pair):
     target, draft = pair
@@ -130,7 +130,7 @@ def test_a_tail_below_rounding_is_taken_for_anything_from_nothing_to_rounding(ta
     assert kl_reverse(TopK.from_lists({0: math.log1p(-tail)}), law([0.5, 0.5])).upper == math.inf
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(pairs(draft_weight=MAYBE_EXCLUDED))
 def test_the_jensen_shannon_divergence_is_symmetric_and_at_most_ln_two(pair):
     one, other = pair

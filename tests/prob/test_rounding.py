@@ -42,7 +42,7 @@ def boxes(row, size, rounding):
     return low, high
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(pairs(draft_weight=MAYBE_EXCLUDED))
 def test_without_rounding_it_is_the_tight_lower_end(pair):
     target, draft = pair
@@ -50,7 +50,7 @@ def test_without_rounding_it_is_the_tight_lower_end(pair):
         assert kl_within_rounding(row, draft, 0.0) == pytest.approx(kl_divergence(row, draft).lower, abs=SLACK)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(large_pairs(), st.integers(1, 99))
 def test_without_rounding_it_is_the_tight_lower_end_over_large_vocabularies(pair, k):
     target, draft = pair
@@ -58,7 +58,7 @@ def test_without_rounding_it_is_the_tight_lower_end_over_large_vocabularies(pair
     assert kl_within_rounding(row, draft, 0.0) == pytest.approx(kl_divergence(row, draft).lower, abs=1e-8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(pairs(draft_weight=MAYBE_EXCLUDED), st.integers(1, 10), ROUNDINGS)
 def test_what_was_rounded_is_never_nearer(pair, k, grid):
     """The lower end of the rounded row itself may be above the truth: that is what the boxes are for."""
@@ -67,7 +67,7 @@ def test_what_was_rounded_is_never_nearer(pair, k, grid):
     assert found <= naive_kl(target.probs, draft.probs) + SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pairs(), st.integers(1, 10), ROUNDINGS)
 def test_some_distribution_within_the_boxes_attains_it(pair, k, rounding):
     target, draft = pair
@@ -78,7 +78,7 @@ def test_some_distribution_within_the_boxes_attains_it(pair, k, rounding):
     assert kl_within_rounding(row, draft, rounding) == pytest.approx(naive_kl(nearest, draft.probs), abs=1e-8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(pairs(min_size=2), st.integers(1, 10), ROUNDINGS, st.integers(0, 2**32 - 1))
 def test_no_distribution_within_the_boxes_is_nearer(pair, k, rounding, seed):
     target, draft = pair
@@ -91,7 +91,7 @@ def test_no_distribution_within_the_boxes_is_nearer(pair, k, rounding, seed):
         assert found <= naive_kl(other, draft.probs) + SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pairs(), st.integers(1, 10))
 def test_more_rounding_allows_no_larger_divergence(pair, k):
     target, draft = pair
@@ -100,7 +100,7 @@ def test_more_rounding_allows_no_larger_divergence(pair, k):
     assert all(more <= less + SLACK for less, more in itertools.pairwise(found))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pairs(), st.integers(1, 10), ROUNDINGS)
 def test_the_draft_shown_in_rounded_numbers_diverges_by_nothing(pair, k, grid):
     _, same = pair
@@ -133,7 +133,7 @@ def test_a_token_the_draft_has_not_got_stays_infinitely_far():
 BOUNDED = st.lists(st.tuples(st.floats(-30, 0), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(BOUNDED, st.floats(0.0, 1.0))
 def test_what_is_poured_keeps_its_bounds_and_reaches_the_mass(tokens, share):
     log_shape, some, others = np.array(tokens).T

@@ -40,7 +40,7 @@ def same(one, other):
     return one.probs == pytest.approx(other.probs, abs=1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(WEIGHTS, K, SAMPLINGS)
 def test_it_is_the_warped_law_of_the_full_distribution_or_unknown(weights, k, sampling):
     full = law(weights)
@@ -48,7 +48,7 @@ def test_it_is_the_warped_law_of_the_full_distribution_or_unknown(weights, k, sa
     assert found is None or same(found, warp(full, sampling))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(WEIGHTS, K, SAMPLINGS, st.randoms(use_true_random=False))
 def test_it_holds_whichever_of_equal_tokens_the_server_shows(weights, k, sampling, random):
     """A server may break ties by chance; the full distribution does not."""
@@ -59,7 +59,7 @@ def test_it_holds_whichever_of_equal_tokens_the_server_shows(weights, k, samplin
     assert found is None or same(found, warp(full, sampling))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(WEIGHTS, K, SAMPLINGS, st.data())
 def test_an_appended_token_changes_nothing(weights, k, sampling, data):
     """Else whether a law is known would depend on what was drafted, and what stands in the end on that."""
@@ -71,7 +71,7 @@ def test_an_appended_token_changes_nothing(weights, k, sampling, data):
     assert without is None or without.probs.tolist() == with_it.probs.tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(WEIGHTS.filter(all), SAMPLINGS)
 def test_it_is_known_where_all_is_shown(weights, sampling):
     full = law(weights)
@@ -82,7 +82,7 @@ def test_it_is_known_where_all_is_shown(weights, sampling):
 RANKED = st.lists(st.integers(1, 10**6), min_size=3, max_size=9, unique=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(RANKED, st.integers(2, 8), TEMPERATURES, st.data())
 def test_fewer_tokens_than_are_shown_are_known_after_any_temperature(weights, k, temperature, data):
     full = law(weights)
@@ -91,7 +91,7 @@ def test_fewer_tokens_than_are_shown_are_known_after_any_temperature(weights, k,
     assert known(full, k, temperature=temperature, top_k=top_k, top_p=0.8, min_p=0.1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(RANKED, st.integers(1, 8), TEMPERATURES.filter(lambda t: t > 1e-300), st.floats(0.01, 0.99))
 def test_min_p_is_known_where_it_drops_the_last_shown_token(weights, k, temperature, min_p):
     """The share is of what the temperature made of it: at half the temperature 0.3 of the best is 0.09."""
@@ -103,7 +103,7 @@ def test_min_p_is_known_where_it_drops_the_last_shown_token(weights, k, temperat
     assert known(full, k, temperature=temperature, min_p=min_p, top_p=0.7)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(RANKED, st.integers(2, 8), st.floats(0.01, 0.99))
 def test_top_p_is_known_where_what_is_above_the_cap_reaches_it(weights, k, top_p):
     full = law(weights)
@@ -113,7 +113,7 @@ def test_top_p_is_known_where_what_is_above_the_cap_reaches_it(weights, k, top_p
     assert known(full, k, top_p=top_p, top_k=0)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(RANKED, st.integers(2, 8), st.sampled_from([0.25, 0.5, 0.7, 1.0, 1.3, 5.0]), st.floats(0.01, 0.99))
 def test_top_p_is_known_after_a_temperature_exactly_where_the_two_extreme_tails_agree(weights, k, temperature, top_p):
     """The mass of the best tokens depends on the tail's shape: heaped under the cap or even. No third is further."""

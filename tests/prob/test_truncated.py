@@ -18,7 +18,7 @@ K = st.integers(1, 10)
 ROUNDED = 1e-5
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(pairs(draft_weight=MAYBE_EXCLUDED), K, st.data())
 def test_estimate_and_lower_end_never_exceed_the_truth(pair, k, data):
     """Whatever either shows, appended tokens included."""
@@ -33,7 +33,7 @@ def test_estimate_and_lower_end_never_exceed_the_truth(pair, k, data):
         assert found.lower <= truth + SLACK
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 2.0, 3.0]), K, K)
 def test_the_lower_end_is_attained(seed, spread, k, other_k):
     """By a full target and a full draft that show exactly these rows."""
@@ -48,7 +48,7 @@ def test_the_lower_end_is_attained(seed, spread, k, other_k):
     assert naive_kl(nearest, its_draft) == pytest.approx(found.lower, abs=1e-6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(pairs(min_size=2), K)
 def test_a_draft_that_shows_everything_is_a_draft_known_in_full(pair, k):
     target, draft = pair
@@ -60,7 +60,7 @@ def test_a_draft_that_shows_everything_is_a_draft_known_in_full(pair, k):
     assert found.estimate == pytest.approx(kl_coarse(row, draft), abs=1e-8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pairs(min_size=2), K, K, K)
 def test_the_lower_end_only_tightens_as_either_shows_more(pair, k, other_k, more):
     target, draft = pair
@@ -72,7 +72,7 @@ def test_the_lower_end_only_tightens_as_either_shows_more(pair, k, other_k, more
     assert longer <= both + ROUNDED
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pairs(), K, K)
 def test_equal_distributions_may_have_no_divergence_whatever_is_shown(pair, k, other_k):
     _, same = pair
