@@ -40,7 +40,7 @@ def same(one, other):
     return one.probs == pytest.approx(other.probs, abs=1e-12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=120)
 @given(WEIGHTS, K, SAMPLINGS)
 def test_it_is_the_warped_law_of_the_full_distribution_or_unknown(weights, k, sampling):
     full = law(weights)
@@ -69,6 +69,12 @@ def test_an_appended_token_changes_nothing(weights, k, sampling, data):
     without, with_it = (shown_law(row, sampling, full.num_tokens) for row in (plain, told))
     assert (without is None) == (with_it is None)
     assert without is None or without.probs.tolist() == with_it.probs.tolist()
+
+
+def test_not_even_an_appended_token_that_proves_its_rank_is_counted():
+    """0.05 is left outside: so 0.1 is third. Had token 3 been drafted, that would not be known."""
+    row = TopK.from_dense(law([0.6, 0.25, 0.1, 0.05]), 2, actual=2)
+    assert shown_law(row, Sampling(temperature=1.0, top_k=3), 4) is None
 
 
 @settings(max_examples=30)
