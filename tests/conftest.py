@@ -22,9 +22,14 @@ settings.load_profile("ci")
 MODELS = Path(hybrid.__file__).parent / "models"
 
 
+# llama.cpp rounds activations to float16 and sums in an order that depends on what is decoded together. Between a batch
+# and single tokens 0.028 (small), 0.030 (large) and 0.044 nats (mid) were seen on processors without tile instructions.
+FLOAT16_NATS = 0.05
+
+
 def _agree(found: Dense, expected: Dense) -> bool:
     known = expected.probs >= 1e-3
-    close = np.abs(found.logprobs[known] - expected.logprobs[known]).max() <= 0.02
+    close = np.abs(found.logprobs[known] - expected.logprobs[known]).max() <= FLOAT16_NATS
     (_, first), (_, second) = expected.top(2)
     return bool(close) and (found.best == expected.best or first - second <= 0.03)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import llama_cpp as ll
 
-from hybrid.engine.llama import CHUNK, Weights
+from hybrid.engine.llama import CHUNK, Weights, safe_model_params
 from hybrid.errors import EngineError
 from hybrid.types import Ids
 
@@ -60,15 +61,24 @@ class BareContext:
 
 def completion_chunks(path: Path, prompt: Ids, num_tokens: int, logprobs: int) -> Iterator[object]:
     """Stream ``llama_cpp.Llama.create_completion`` with log-probabilities, a chunk a token, on one thread."""
-    model = ll.Llama(
-        str(path), n_ctx=len(prompt) + num_tokens + 8, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False
-    )
+    model = _loaded(path, n_ctx=len(prompt) + num_tokens + 8, logits_all=True)
     try:
         yield from model.create_completion(
             list(prompt), max_tokens=num_tokens, logprobs=logprobs, temperature=0.0, stream=True
         )
     finally:
         model.close()
+
+
+def _loaded(path: Path, **settings: Any) -> ll.Llama:
+    """Load with parameters that ``Llama`` takes from its module and from nobody else."""
+    params = safe_model_params()
+    module = ll.llama_cpp
+    own, module.llama_model_default_params = module.llama_model_default_params, lambda: params
+    try:
+        return ll.Llama(str(path), n_threads=1, n_threads_batch=1, verbose=False, **settings)
+    finally:
+        module.llama_model_default_params = own
 
 
 __all__ = ["BareContext", "completion_chunks"]

@@ -70,7 +70,7 @@ class Weights:
         _check_file(self.path)
         _LOG.install()
         ll.llama_backend_init()
-        params = ll.llama_model_default_params()
+        params = safe_model_params()
         params.n_gpu_layers = gpu_layers
         _LOG.errors.clear()
         self._model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
@@ -162,6 +162,18 @@ class Weights:
         if self._model:
             ll.llama_model_free(self._model)
             self._model = None
+
+
+def safe_model_params() -> ll.llama_model_params:
+    """Return llama.cpp's own parameters of a model, without Intel's tile instructions where it was built for them.
+
+    On quantised weights those end the process: gcc drops llama.cpp's tile configuration as unused, and the first tile
+    instruction is then an illegal one (llama.cpp pull request 26954). Without the extra buffer types the weights are
+    multiplied as on any other machine.
+    """
+    params = ll.llama_model_default_params()
+    params.use_extra_bufts = b"AMX_INT8 = 1" not in ll.llama_print_system_info()
+    return params
 
 
 def _check_file(path: Path) -> None:

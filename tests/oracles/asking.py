@@ -40,22 +40,26 @@ def cached(body: dict) -> int:
     return body["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+# As in tests/conftest.py: what was seen between one way of decoding and another, up to 0.044, and a little.
+FLOAT16_NATS = 0.05
+
+
 def by_id(row: dict) -> dict[int, float]:
     """``token_id:7`` and ``7`` to 7."""
     return {int(key.removeprefix("token_id:")): value for key, value in row.items()}
 
 
 def assert_row(shown: dict[int, float], dense, k: int, actual: int) -> None:
-    """A row shows the best k and the actual token, with the oracle's values (within 0.02 where p is at least 1e-3)."""
+    """A row shows the best k and the actual token, with the oracle's values (to noise where p is at least 1e-3)."""
     assert actual in shown
     listed = set(shown) - {actual}
     assert k - 1 <= len(listed) <= k
     assert len(shown) >= k
     least = dense.top(k)[-1][1] if k else 0.0
     for token in listed:
-        assert dense.logprobs[token] >= least - 0.03
+        assert dense.logprobs[token] >= least - FLOAT16_NATS
     for token, logprob in shown.items():
-        assert abs(logprob - dense.logprobs[token]) <= (0.02 if dense.probs[token] >= 1e-3 else 0.5)
+        assert abs(logprob - dense.logprobs[token]) <= (FLOAT16_NATS if dense.probs[token] >= 1e-3 else 0.5)
 
 
 def assert_greedy(oracle, prefix: list[int], written: list[int], banned=()) -> None:
