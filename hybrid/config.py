@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
     hold: int | None = Field(None, ge=1, description="tokens the cloud writes before it may hand back; then doubled")
     max_tokens: int = Field(512, ge=1, description="most tokens in an answer")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="strings that end the text before them"
+    )
     temperature: float = Field(0.0, ge=0, allow_inf_nan=False, description="0: always the most likely token")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="0: all tokens")

@@ -82,6 +82,9 @@ def ask(
         int | None, typer.Option(help="kl, doubt: tokens the cloud writes before it may hand back (4).", metavar="N")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End the text before this string; may be given again.", metavar="TEXT")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens (0: all).")] = None,

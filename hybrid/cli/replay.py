@@ -43,6 +43,7 @@ def replay(
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with.", metavar="N")] = None,
     hold: Annotated[int | None, typer.Option(help="Tokens the cloud writes at once.", metavar="N")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string.", metavar="TEXT")] = None,
     price: Annotated[str | None, typer.Option(help="USD per million tokens.", metavar="P/C/O")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import Degraded, Event, Finished, Shown
+from hybrid.run.events import Degraded, Event, Finished, Flushed, Shown
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -33,6 +33,8 @@ class Screen:
         match event:
             case Shown(_, token):
                 self._token(token)
+            case Flushed(text):
+                self._text(text)
             case Degraded(why):
                 if self._shown and self._out.is_terminal:
                     self._err.print()  # not in the middle of the answer's line
@@ -46,12 +48,15 @@ class Screen:
 
     def _token(self, token: Token) -> None:
         self._shown = True
-        if not self._out.is_terminal:
-            # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
-            sys.stdout.write(token.text)
-            sys.stdout.flush()
-            return
-        self._out.print(styled(token), end="")
+        if self._out.is_terminal:
+            self._out.print(styled(token), end="")
+        else:
+            self._text(token.text)
+
+    def _text(self, text: str) -> None:
+        # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
+        sys.stdout.write(text.translate(VISIBLE) if self._out.is_terminal else text)
+        sys.stdout.flush()
 
 
 def styled(token: Token) -> Text:

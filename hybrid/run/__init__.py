@@ -2,7 +2,7 @@
 
 from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
 from hybrid.run.client import AsyncClient, Client, Local
-from hybrid.run.events import Asked, Degraded, Drafted, Event, Finished, Judged, Settled, Shown, Started
+from hybrid.run.events import Asked, Degraded, Drafted, Event, Finished, Flushed, Judged, Settled, Shown, Started
 
 __all__ = [
     "Answer",
@@ -13,6 +13,7 @@ __all__ = [
     "Drafted",
     "Event",
     "Finished",
+    "Flushed",
     "Handoff",
     "Judged",
     "Local",

@@ -36,8 +36,7 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
 PER_ANSWER = frozenset({
     "policy", "gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens",
-    "temperature", "top_p", "top_k", "min_p", "seed", "system", "raw", "offline", "overlap",
-    "trace_rows",
+    "stop", "temperature", "top_p", "top_k", "min_p", "seed", "system", "raw", "offline", "overlap", "trace_rows",
 })  # fmt: skip
 
 
@@ -117,7 +116,9 @@ class AsyncClient:
         asked_at = time.monotonic()
         sampling = sampling_of(settings)
         policy = policy_of(settings, self._pace.span() if settings.span == "auto" else None)
-        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, settings.trace_rows)
+        limits = Limits(
+            settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, settings.trace_rows, settings.stop
+        )
 
         def told(event: Event) -> None:
             self._pace.hear(event)

@@ -58,6 +58,7 @@ class Limits:
     """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for.
 
     ``overlap``: the local model goes on decoding while a check is waited for. ``rows``: every row is told.
+    ``stops``: strings that end the text before them.
     """
 
     max_tokens: int
@@ -65,6 +66,7 @@ class Limits:
     asked_at: float
     overlap: bool = True
     rows: bool = False
+    stops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Driver:
         self._account = side.account
         self._max_context = side.max_context
         self._limits = limits
-        self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at)
+        self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at, limits.stops)
         self._shown: Ids = ()
         self._last_draft: Draft | None = None
         self._reader: Reader | None = None
@@ -115,6 +117,8 @@ class Driver:
                 over = reply if isinstance(reply, Over) else over
         finally:
             await self._rest()
+        if rest := self._record.flush():
+            self._tell(events.Flushed(rest))
         answer = self._record.answer(over.why, self._account.price)
         self._tell(events.Finished(answer))
         return answer
@@ -184,6 +188,8 @@ class Driver:
             position = len(self._shown)
             self._shown += (held.id,)
             self._tell(events.Shown(position, self._record.show(held)))
+            if self._record.readable.stopped:
+                return Over("stop")
             if self._room() <= 0:
                 return Over("length")
         return Going()

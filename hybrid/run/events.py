@@ -103,13 +103,22 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Flushed:
+    """Text of the last token that was held back until it was no stop string."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """The whole answer."""
 
     answer: Answer
 
 
-Event: TypeAlias = Started | Recording | Rows | Drafted | Asked | Settled | Judged | Degraded | Shown | Finished
+Event: TypeAlias = (
+    Started | Recording | Rows | Drafted | Asked | Settled | Judged | Degraded | Shown | Flushed | Finished
+)
 
 TRACE_VERSION = 2
 

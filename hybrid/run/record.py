@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hybrid.policy.requests import Held
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.run.readable import Readable
 from hybrid.spend import Price, bill
 from hybrid.types import CloudUsage, FinishReason
 
@@ -15,13 +16,15 @@ from hybrid.types import CloudUsage, FinishReason
 class Record:
     """Grows while an answer is written; knows no model and no network."""
 
-    def __init__(self, num_prompt_tokens: int, piece: Callable[[int], bytes], asked_at: float) -> None:
+    def __init__(
+        self, num_prompt_tokens: int, piece: Callable[[int], bytes], asked_at: float, stops: Sequence[str] = ()
+    ) -> None:
         """Start empty; the clock (monotonic, in seconds) began to run when the question was asked."""
         self._began = asked_at
         self._first: float | None = None
         self._prompt_tokens = num_prompt_tokens
         self._piece = piece
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.readable = Readable(stops)
         self._tokens: list[Token] = []
         self._charged: list[CloudUsage] = []
         self.drafted = 0
@@ -38,10 +41,17 @@ class Record:
         """Add a token; its text is what became readable with it."""
         if self._first is None:
             self._first = time.monotonic()
-        text = self._decoder.decode(self._piece(held.id))
+        text = self.readable.add(self._piece(held.id))
         token = Token(held.id, text, held.source, held.how, held.kl, held.why, held.certificate)
         self._tokens.append(token)
         return token
+
+    def flush(self) -> str:
+        """Give the last token the text that was held back for a stop string that never came; return that text."""
+        rest = self.readable.rest()
+        if rest:
+            self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
+        return rest
 
     def charge(self, usage: CloudUsage) -> None:
         """Add what a request was charged, or at worst may have been."""

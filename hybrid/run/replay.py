@@ -40,7 +40,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
     cursor = cast(Cursor, TapeCursor(tape))  # rows by another road; a driver asks for nothing else
     drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))
-    limits = Limits(settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False)
+    limits = Limits(settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False, stops=settings.stop)
     worker = Worker("hybrid-replay")
     try:
         driver = Driver(drafter, worker, Side(TapeCloud(tape), account), limits, tell)
