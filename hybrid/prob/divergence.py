@@ -30,6 +30,9 @@ from hybrid.types import Divergence
 ROUNDING = 1e-6
 # What is left after subtracting more than 99 % is not taken for a sum.
 MOST_OF = 0.01
+# A cap passed by this share is a cap reached. Else rounding would leave nothing for the tokens after it, and reverse KL
+# would be infinite.
+CAP_SLACK = 1e-12
 LN2 = float(np.log(2.0))
 
 # What tokens of these log-probabilities under target and draft add to a divergence, elementwise. Twice the
@@ -92,7 +95,7 @@ class _Split:
         """Sum over the tail nearest to the draft: its favourites capped (0 to 3 in practice), the others scaled."""
         capped, mass = [], self.tail
         for q, share in self.favourites():
-            if mass * q <= self.cap * share:
+            if mass * q <= self.cap * share * (1.0 + CAP_SLACK):
                 break
             capped.append(q)
             mass -= self.cap

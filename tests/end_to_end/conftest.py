@@ -111,7 +111,11 @@ class Oracle:
 
     def sample(self, question, rng, max_tokens):
         """Ids drawn at temperature 1."""
-        drawn = self.rows(question, lambda row: int(rng.choice(row.num_tokens, p=row.probs)), max_tokens)
+
+        def draw(row):
+            return int(rng.choice(row.num_tokens, p=row.probs / row.probs.sum()))
+
+        drawn = self.rows(question, draw, max_tokens)
         return tuple(token for _, token in drawn if token not in self.engine.end_ids)
 
     def close(self):

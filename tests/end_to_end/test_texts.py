@@ -35,7 +35,7 @@ def compare(oracle, stub, **choices):
     assert ties <= len(QUESTIONS) // 4, "near ties are rare; this many mean another fault"
 
 
-@pytest.mark.parametrize("span", [1, 4, 11])
+@pytest.mark.parametrize("span", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(11, marks=pytest.mark.slow)])
 def test_greedy_exact_gives_the_large_models_own_greedy_text(oracles, stub, span):
     compare(oracles[1], stub, policy="greedy-exact", span=span)
 

@@ -31,7 +31,7 @@ from naive_divergence import (
     unseen,
 )
 
-from hybrid.prob import TopK, jensen_shannon, kl_reverse
+from hybrid.prob import Dense, TopK, jensen_shannon, kl_reverse
 
 BOTH = pytest.mark.parametrize(
     ("measure", "naive"), [(kl_reverse, naive_reverse), (jensen_shannon, naive_jensen_shannon)]
@@ -153,3 +153,11 @@ def test_the_side_that_is_known_in_full_is_the_second():
     hidden, swapped = jensen_shannon(TopK.from_dense(one, 1), other), jensen_shannon(TopK.from_dense(other, 1), one)
     assert hidden.upper == pytest.approx(naive_jensen_shannon([0.6, 0.0, 0.4, 0.0], [0.3, 0.3, 0.2, 0.2]))
     assert abs(hidden.upper - swapped.upper) > 1e-2
+
+
+def test_a_cap_that_the_tail_just_fills_leaves_a_trace_for_what_follows():
+    """The favourite of the draft takes nearly all of a tail as heavy as the cap: nearly, or the value were infinite."""
+    quarter, ulp = math.log(0.25), math.ulp(math.log(0.25))
+    target = TopK.from_lists({1: quarter + 2 * ulp, 2: quarter + 2 * ulp, 3: quarter - 2 * ulp})
+    draft = Dense(np.array([-0.4700036292457356, *[-2.0794415416798357] * 3, -37.07944154]))
+    assert kl_reverse(target, draft).lower < 0.5

@@ -22,14 +22,17 @@ MAX_TOKENS = 30
 BOUNDED = {"random", "u-hlm", "relaxed", "cascade"}
 # What draws, drops and hands over in other ways than the rest; the others differ from these by a judge's arithmetic.
 WHOLE = {"kl", "doubt", "greedy-exact", "paper", "exact", "u-hlm"}
-CHOICES = [
+EVERY = [
     {"policy": name, "span": span, "threshold": threshold, "entropy": 0.9, "temperature": temperature, "lead": 1}
     for name in PRESETS
     for span in (1, 4)
     for threshold in (0.05, 1.0 if name in BOUNDED else float("inf"))
     for temperature in (0.0, 1.0)
-    if not (name == "greedy-exact" and temperature) and (name in WHOLE or (span == 4 and threshold == 0.05))
+    if not (name == "greedy-exact" and temperature)
 ]
+# By default one of each kind; all of them among the slow tests.
+FEW = [c for c in EVERY if c["policy"] in WHOLE and c["span"] == 4 and c["threshold"] == 0.05]
+CHOICES = [*FEW, *(pytest.param(c, marks=pytest.mark.slow) for c in EVERY if c not in FEW)]
 
 
 class PickyEngine(ScriptedEngine):
