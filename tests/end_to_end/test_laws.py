@@ -100,21 +100,27 @@ def direct(oracles):
     return [[oracles[1].sample(question, rng, LENGTH) for _ in range(N)] for question in QUESTIONS]
 
 
-def sampled(stub, policy):
+# Ends a draft where the words are free, so that the cloud's row there gives the token: what is drawn from a list alone.
+ASKS_FIRST = "max-prob:0.9:check"
+
+
+def sampled(stub, policy, gate=None):
     """N texts of each question under a policy, each with a seed of its own."""
-    with hybrid.open(
-        cloud=stub.url, policy=policy, temperature=1.0, max_tokens=LENGTH, cloud_top_k=TOP_K, span=3
-    ) as client:
+    settings = {"temperature": 1.0, "max_tokens": LENGTH, "cloud_top_k": TOP_K, "span": 3, "gate": gate}
+    with hybrid.open(cloud=stub.url, policy=policy, **settings) as client:
         return [
             [tuple(t.id for t in client.generate(question, seed=seed).tokens) for seed in range(N)]
             for question in QUESTIONS
         ]
 
 
-@pytest.mark.parametrize("policy", ["exact", "block", "cloud"])
-def test_sampled_text_passes_a_two_sample_test_against_the_large_model(stub, direct, policy):
-    found = p_value(sampled(stub, policy), direct, np.random.default_rng(5))
-    print(f"{policy}: p = {found:.4f} at n = {N} for each of {len(QUESTIONS)} questions")
+@pytest.mark.parametrize(
+    ("policy", "gate"),
+    [("exact", None), ("exact", ASKS_FIRST), ("block", None), ("block", ASKS_FIRST), ("cloud", None)],
+)
+def test_sampled_text_passes_a_two_sample_test_against_the_large_model(stub, direct, policy, gate):
+    found = p_value(sampled(stub, policy, gate), direct, np.random.default_rng(5))
+    print(f"{policy}, gate {gate}: p = {found:.4f} at n = {N} for each of {len(QUESTIONS)} questions")
     assert found > LEVEL
 
 
@@ -128,7 +134,7 @@ class AcceptsEverything:
 
 @dataclass(frozen=True)
 class ForgetsTheTail:
-    """Replaces from the listed tokens alone: the residual renormalised on the top k."""
+    """Draws from the listed tokens alone: the residual, and the row after, renormalised on the top k."""
 
     drawing: Drawing
 
@@ -142,7 +148,12 @@ class ForgetsTheTail:
                 token = int(sides.ids[case.draw(left, i, "residual")])
                 then = replace(best_of(row, held.local, "recovered", "wrong"), id=token)
                 return Verdict(case.accepted(i), then, rejected=True, why="wrong")
-        return Verdict(case.accepted())
+        row = case.next_row
+        if row is None:
+            return Verdict(case.accepted())
+        listed = row.probs[: row.num_listed]
+        token = int(row.ids[case.draw(listed / listed.sum(), len(case.span), "bonus")])
+        return Verdict(case.accepted(), replace(best_of(row, None, "bonus"), id=token))
 
 
 @dataclass(frozen=True)
@@ -156,12 +167,12 @@ class Drops(Exact):
         return super().__call__(case)
 
 
-@pytest.mark.parametrize("judge", [AcceptsEverything, ForgetsTheTail, Drops])
-def test_the_same_test_turns_down_wrong_variants(stub, direct, judge, monkeypatch):
+@pytest.mark.parametrize(("judge", "gate"), [(AcceptsEverything, None), (ForgetsTheTail, ASKS_FIRST), (Drops, None)])
+def test_the_same_test_turns_down_wrong_variants(stub, direct, judge, gate, monkeypatch):
     def build(choices):
         return replace(preset("exact", choices), judge=judge(Drawing(choices.sampling)))
 
     monkeypatch.setitem(PRESETS, "wrong", Preset("wrong", "wrong", source="nobody", guarantee="none", build=build))
-    found = p_value(sampled(stub, "wrong"), direct, np.random.default_rng(5))
+    found = p_value(sampled(stub, "wrong", gate), direct, np.random.default_rng(5))
     print(f"{judge.__name__}: p = {found:.4f}")
     assert found < LEVEL
