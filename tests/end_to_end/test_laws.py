@@ -162,7 +162,7 @@ class Drops(Exact):
 
     def __call__(self, case):
         for i, (held, _) in enumerate(case.judged):
-            if i == 0 and held.law.probs[held.id] < 0.3 and case.draw(np.array([0.5, 0.5]), i, "again") == 0:
+            if i == 0 and held.law.probs[held.id] < 0.3:
                 return Verdict((), None, rejected=True, why="wrong")
         return super().__call__(case)
 
