@@ -57,8 +57,8 @@ class ScriptedCloud:
             while written < question.limit:
                 if fault and written == self._fault_after:
                     raise fault
-                row = self._row(text, question.top_k)
-                token = next(i for i in row.ids.tolist() if i not in question.ban)
+                row, everything = self._row(text, question.top_k), self._row(text, len(question.ban) + 1)
+                token = next(i for i in everything.ids.tolist() if i not in question.ban)
                 text, written = (*text, token), written + 1
                 self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
                 ended = token in self._end_ids

@@ -18,8 +18,8 @@ SPAN = 8
 class Choices:
     """None takes the policy's own value.
 
-    ``threshold`` is the policy's one number, whatever it measures. ``gate`` and ``judge`` are compositions
-    (``compose.py``), which replace the policy's own.
+    ``threshold`` is the policy's one number, whatever it measures. ``lead``, ``hold``, ``scope``, ``bonus``, ``gate``
+    and ``judge`` replace the policy's own (``compose.py``); the others are for the policy's builder.
     """
 
     threshold: float | None = None

@@ -1,4 +1,4 @@
-"""Compositions: a named policy with another gate, judge, scope or bonus, written as ``name`` or ``name:number``.
+"""Compositions: a named policy with another lead, hold, scope, bonus, gate or judge (``name`` or ``name:number``).
 
 ``--policy kl --gate entropy:0.6:check --judge js:0.1`` drafts until the entropy is above 0.6 nats, and keeps what is
 within 0.1 nats of Jensen-Shannon divergence. What a rule guarantees is then its judge's and gate's, not its name's; a
@@ -81,8 +81,7 @@ GATES: dict[str, tuple[Kind, Callable[[float, Choices], Gate]]] = {
 
 def _measured(measure: Name) -> Build:
     def build(threshold: float, choices: Choices) -> Judge:
-        judge = within(replace(choices, threshold=threshold), threshold, measure)
-        return replace(judge, drawing=Drawing(choices.sampling))
+        return replace(within(choices, threshold, measure), drawing=Drawing(choices.sampling))
 
     return build
 
@@ -123,6 +122,10 @@ _TAKE_A_BONUS = (Exact, Block, RollBack)
 
 def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
     """Return the policy with what was chosen in the place of its own. Raises UsageError."""
+    if policy.gate is not NEVER:  # one model alone opens nothing and hands nothing over
+        lead = policy.lead if choices.lead is None else choices.lead
+        hold = policy.hold if choices.hold is None else choices.hold
+        policy = replace(policy, lead=lead, hold=hold)
     if choices.gate is not None:
         policy = replace(policy, gate=_gate(choices.gate, choices))
     if choices.judge is not None:
@@ -132,8 +135,6 @@ def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
         policy = replace(policy, scope=choices.scope)
     if choices.bonus is not None:
         policy = replace(policy, bonus=choices.bonus)
-    if choices.hold is not None and policy.hold != choices.hold and policy.needs:
-        policy = replace(policy, hold=choices.hold)
     if found.exact:
         _check_exact(found, policy, choices)
     _check_parts(policy, choices)

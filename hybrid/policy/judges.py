@@ -7,7 +7,7 @@ the whole loop in ``tests/policy``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -64,9 +64,14 @@ class Case:
         """The row after the span, if there is one."""
         return self.rows[len(self.span)] if len(self.rows) > len(self.span) else None
 
-    def accepted(self, num_tokens: int | None = None) -> Span:
-        """Return the first tokens (or all that were judged), marked as accepted, with what was measured."""
-        return tuple(_measured(held, row) for held, row in self.judged[:num_tokens])
+    def accepted(self, num_tokens: int | None = None, measured: Mapping[int, Divergence] | None = None) -> Span:
+        """Return the first tokens (or all that were judged), marked as accepted, with their divergence.
+
+        ``measured`` holds, by its place in the span, what the judge has computed already: at a large vocabulary that is
+        most of what a check costs here.
+        """
+        known = measured or {}
+        return tuple(_accepted(held, row, known.get(i)) for i, (held, row) in enumerate(self.judged[:num_tokens]))
 
     def ahead(self) -> Divergence | None:
         """Measure the position after the span, where both rows are known: it belongs to the next token."""
@@ -76,8 +81,9 @@ class Case:
 Judge: TypeAlias = Callable[[Case], Verdict]
 
 
-def _measured(held: Held, row: TopK) -> Held:
-    kl = held.kl or (kl_divergence(row, held.local) if held.local else None)
+def _accepted(held: Held, row: TopK, kl: Divergence | None) -> Held:
+    if kl is None and held.local is not None:
+        kl = kl_divergence(row, held.local)
     return replace(held, how="accepted", cloud=row, kl=kl, certificate=certificate(row, Greedy()))
 
 

@@ -246,7 +246,8 @@ class Driver:
         rows = await self._read_along(request, chunk.ids)
         self._tell_local_rows()
         for i, row in enumerate(chunk.rows if self._limits.rows else ()):
-            self._tell(events.Rows(request.at + chunk.ids[:i], cloud=row, written=chunk.ids[i]))
+            banned = tuple(sorted(request.ban))
+            self._tell(events.Rows(request.at + chunk.ids[:i], cloud=row, written=chunk.ids[i], banned=banned))
         written = [
             Held(token, "cloud", "written", local=local, cloud=row)
             for token, row, local in zip(chunk.ids, chunk.rows, rows, strict=True)

@@ -38,13 +38,14 @@ class Recording:
 class Rows:
     """What one of the models, or both, gave at a position: raw rows after the answer's tokens ``at``.
 
-    ``written`` is the token that the cloud wrote there.
+    ``written`` is the token that the cloud wrote there, from outside ``banned``.
     """
 
     at: Ids
     local: Dense | None = None
     cloud: TopK | None = None
     written: int | None = None
+    banned: Ids = ()
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def _rows(event: Rows) -> dict[str, Any]:
         if row is None
         else {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist(), "num_listed": row.num_listed},
         "written": event.written,
+        "banned": list(event.banned),
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hybrid.policy.draft_length import best_length
 from hybrid.run.events import Drafted, Event, Finished, Settled
 
-# The weight of the newest measurement, and what is believed of acceptance before any: one success in one try.
+# The weight of the newest measurement, and what is believed of acceptance before any: one success in two tries.
 NEWEST = 0.2
-KEPT, TRIED = 1.0, 1.0
+KEPT, TRIED = 1.0, 2.0
 
 
 class Pace:
@@ -28,14 +28,14 @@ class Pace:
                 self._round_trip = _averaged(self._round_trip, ms)
             case Finished(answer) if answer.usage.checks:
                 kept = sum(token.how == "accepted" for token in answer.tokens)
-                turned_down = sum(token.how == "recovered" for token in answer.tokens)
+                turned_down = sum(token.source == "cloud" and token.why is not None for token in answer.tokens)
                 self._kept, self._tried = self._kept + kept, self._tried + kept + turned_down
 
     def span(self) -> int | None:
         """Return the best draft length for what was measured; None before the first check."""
         if self._per_token is None or self._round_trip is None or not self._per_token > 0.0:
             return None
-        return best_length(self._kept / (self._tried + 1.0), self._round_trip, self._per_token)
+        return best_length(self._kept / self._tried, self._round_trip, self._per_token)
 
 
 def _averaged(before: float | None, now: float) -> float:

@@ -2,7 +2,8 @@
 
 The law: what is replayed under the policy and the settings it was recorded under is the recorded answer, token for
 token, with its requests; under another policy it is what that policy would have written, as long as the file holds
-every row that it asks for (``tests/run/test_tape.py``). What is not there is never guessed: ``MissingRow`` says what
+every row that it asks for (``tests/run/test_tape.py``). Sampled, what the cloud draws at a place is the draw that was
+recorded there, under the same sampling and the same ban. What is not there is never guessed: ``MissingRow`` says what
 and where.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ class Tape:
     max_tokens: int = 0
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)
+    written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
+    """What the cloud wrote, by its place and what it must not write there."""
 
     @classmethod
     def read(cls, path: Path) -> Tape:
@@ -86,7 +88,7 @@ class Tape:
                 if line["cloud"] is not None:
                     self.cloud[key] = _row(**line["cloud"])
                 if line["written"] is not None:
-                    self.written[key] = line["written"]
+                    self.written[key, frozenset(line["banned"])] = line["written"]
 
 
 def _row(ids: list[int], logprobs: list[float], num_listed: int) -> TopK:
@@ -182,11 +184,11 @@ class TapeCloud:
         return found
 
     def _token(self, text: Ids, row: TopK, question: WriteQuestion) -> int:
-        answer = text[len(self._tape.prompt) :]
-        written = self._tape.written.get(key_of(answer))
-        if written is not None and written not in question.ban:
-            return written
         if question.sampling.greedy and row.best not in question.ban:
             return row.best
-        what = "what the cloud draws"
-        raise MissingRow(what, answer)
+        answer = text[len(self._tape.prompt) :]
+        written = self._tape.written.get((key_of(answer), question.ban))
+        if written is None or replace(question.sampling, seed=self._tape.sampling.seed) != self._tape.sampling:
+            what = "what the cloud draws"
+            raise MissingRow(what, answer)
+        return written

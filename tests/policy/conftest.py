@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -231,3 +232,33 @@ def toys():
     }.items():
         setattr(Toys, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
     return Toys
+
+
+SIZE, LENGTH, NUM_PAIRS = 5, 12, 8
+
+
+@pytest.fixture(scope="session")
+def pairs_of(toys):
+    """Models on five tokens that part at many positions; their texts do not end early."""
+
+    @lru_cache
+    def made(share):
+        smalls = [toys.Toy(f"small{i}", SIZE) for i in range(NUM_PAIRS)]
+        return [(small, toys.Mix(small, f"large{i}", share)) for i, small in enumerate(smalls)]
+
+    return made
+
+
+@pytest.fixture
+def both(pairs_of):
+    return pairs_of(0.5)
+
+
+@pytest.fixture
+def written(toys):
+    """What a policy shows of the greedy decoding of a pair."""
+
+    def play(policy, pair, k=SIZE):
+        return toys.play(policy, *pair, None, LENGTH, k=k, end=-1)[0]
+
+    return play

@@ -130,6 +130,17 @@ def test_strict_judges_by_the_upper_end():
     assert built(judge="js:0.2", strict=True).judge.number == "upper"
 
 
+@pytest.mark.parametrize("name", ["local", "cloud"])
+def test_one_model_alone_opens_nothing_and_hands_nothing_over(name):
+    assert built(name, lead=3, hold=3) == built(name)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in {"local", "cloud"}])
+def test_every_other_policy_takes_a_lead_and_a_hold(name):
+    policy = built(name, lead=3, hold=5)
+    assert (policy.lead, policy.hold) == (3, 5)
+
+
 def test_what_was_not_chosen_stays_the_policys_own():
     own = built("bild")
     changes = {"gate": ("never", NEVER), "judge": ("block", Block(Drawing(GREEDY))), "scope": (2, 2)}

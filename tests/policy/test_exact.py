@@ -12,16 +12,17 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from wrong_judges import AcceptsEverything, ForgetsTheTail
 
 from hybrid.policy import Choices, Place, preset
 from hybrid.policy.drawing import Drawing
 from hybrid.policy.gates import Fixed
-from hybrid.policy.judges import Case, Tail, Verdict, best_of
+from hybrid.policy.judges import Case, Tail, Verdict
 from hybrid.policy.requests import Held, Write
 from hybrid.policy.rules.block import Block
 from hybrid.policy.rules.cascade import Cascade
 from hybrid.policy.rules.exact import UNDETERMINED, Exact
-from hybrid.prob import Dense, accept_prob, coarse, residual, warp
+from hybrid.prob import Dense, warp
 from hybrid.types import Sampling
 
 LENGTH = 3
@@ -219,27 +220,6 @@ def test_of_one_token_block_keeps_what_exact_keeps(toys, pair):
 
 
 # ---- wrong variants ------------------------------------------------------------------------------------------------
-
-
-class AcceptsEverything(Exact):
-    def __call__(self, case):
-        return Verdict(case.accepted())
-
-
-class ForgetsTheTail(Exact):
-    """Draws the replacement from the listed tokens alone: the residual renormalised on the top k."""
-
-    def __call__(self, case):
-        for i, (held, row) in enumerate(case.judged):
-            sides = coarse(row, held.law)
-            chance = float(accept_prob(sides.target, sides.draft)[sides.symbol(held.id)])
-            if case.draw(np.array([chance, 1 - chance]), i, "accept") == 1:
-                left = residual(sides.target, sides.draft)[:-1]
-                left = left / left.sum() if left.sum() > 0 else np.full(left.size, 1 / left.size)
-                token = int(sides.ids[case.draw(left, i, "residual")])
-                then = replace(best_of(row, held.local, "recovered"), id=token)
-                return Verdict(case.accepted(i), then, rejected=True)
-        return Verdict(case.accepted())
 
 
 class SeesWhatWasAppended(Exact):

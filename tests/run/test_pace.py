@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybrid.policy.draft_length import best_length
-from hybrid.run.events import Drafted, Settled
+from hybrid.run.events import Drafted, Finished, Settled
 from hybrid.run.pace import Pace
 from hybrid.types import CloudUsage
 
@@ -30,6 +30,20 @@ def test_tokens_that_were_decoded_ahead_took_no_time_now():
     assert pace.span() is None
     pace.hear(Drafted(0, (1, 2, 3, 4), num_ready=3, ms=10.0))
     assert pace.span() == best_length(0.5, 100.0, 10.0)
+
+
+def test_acceptance_is_what_stood_of_what_was_judged_whoever_wrote_instead(house, run):
+    """A rejection counts once: by the token recovered, or by the first one that the cloud then wrote."""
+    for choices in ({}, {"temperature": 1.0}):
+        pace = Pace()
+        pace.hear(Drafted(0, (1, 2, 3, 4), ms=40.0))
+        pace.hear(Settled("r", "check", CloudUsage(1, 1), 0, 100.0))
+        answer = run(house().client.generate(PROMPT, raw=True, max_tokens=80, policy="kl", threshold=0.6, **choices))
+        pace.hear(Finished(answer))
+        kept = sum(token.how == "accepted" for token in answer.tokens)
+        rejections = len(answer.handoffs)
+        assert min(kept, rejections) > 2
+        assert pace.span() == best_length((1.0 + kept) / (2.0 + kept + rejections), 100.0, 10.0)
 
 
 def test_a_far_cloud_and_a_good_draft_make_long_spans(house, run):

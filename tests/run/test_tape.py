@@ -102,6 +102,36 @@ def test_what_the_cloud_would_draw_is_never_guessed(house, run, tmp_path):
         run(replay(path, policy="cloud", temperature=1.0))
 
 
+def test_a_draw_counts_only_under_the_sampling_and_the_ban_it_was_drawn_with(house, run, tmp_path):
+    """Greedy it is the best token, whatever was drawn; a token from outside a list is no draw from the whole law."""
+    path = tmp_path / "trace.jsonl"
+    sampled = run(recorded(house(), path, policy="cloud", **AT_ONE))
+    greedy = run(replay(path, policy="cloud", temperature=0.0, max_tokens=1))
+    tape = Tape.read(path)
+    assert greedy.tokens[0].id == tape.cloud[key_of(())].best
+    assert run(replay(path)).text == sampled.text
+    with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
+        run(replay(path, top_k=3))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line.get("written") is not None:
+            line["banned"] = [0]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
+        run(replay(path))
+
+
+def test_what_was_drawn_outside_a_list_is_found_by_who_draws_outside_it(house, run, tmp_path):
+    """Two shown tokens leave tails: ``exact`` is replayed with them; ``cloud`` takes none for a draw of its own."""
+    path, h = tmp_path / "trace.jsonl", house()
+    h.client._settings = h.client._settings.model_copy(update={"cloud_top_k": 2})
+    answer = run(recorded(h, path, policy="exact", **AT_ONE))
+    assert told(run(replay(path, cloud_top_k=2))) == told(answer)
+    with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
+        run(replay(path, policy="cloud"))
+    assert any(ban for _, ban in Tape.read(path).written)
+
+
 def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(house, run, tmp_path):
     path = tmp_path / "trace.jsonl"
     run(recorded(house(), path, rows=False, policy="kl"))

@@ -21,7 +21,7 @@ def _cloud(choices: Choices) -> Policy:
 def _random(choices: Choices) -> Policy:
     rate = number("a rate", choices.threshold, RATE, most=1.0)
     gate = Random(rate, choices.sampling.seed)
-    return Policy("random", SPAN, gate, hold=choices.hold or HOLD, lead=choices.lead or 0)
+    return Policy("random", SPAN, gate, hold=HOLD)
 
 
 LOCAL = Preset(

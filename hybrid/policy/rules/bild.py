@@ -55,9 +55,7 @@ def _build(choices: Choices) -> Policy:
     check_drawable("bild", choices.sampling, choices.cloud_top_k)
     judge = RollBack(number("a roll-back limit in nats", choices.threshold, ROLL_BACK), Drawing(choices.sampling))
     gate = MaxProb(FALL_BACK, "check", "check")
-    return Policy(
-        "bild", choices.span or SPAN, gate, judge, bonus=True, lead=choices.lead or 0, tails=not choices.greedy
-    )
+    return Policy("bild", choices.span or SPAN, gate, judge, bonus=True, tails=not choices.greedy)
 
 
 BILD = Preset(

@@ -7,7 +7,7 @@ that ends it, so they are leaves of the tree of drafts like any other end of a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -91,9 +91,7 @@ def _left_over(weight: float, sides: Coarse) -> Floats:
 def _build(choices: Choices) -> Policy:
     check_drawable("block", choices.sampling, choices.cloud_top_k)
     judge = Block(Drawing(choices.sampling))
-    hold, lead = choices.hold or 0, choices.lead or 0
-    policy = Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=not choices.greedy)
-    return replace(policy, hold=hold, lead=lead)
+    return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=not choices.greedy)
 
 
 BLOCK = Preset(

@@ -64,7 +64,7 @@ class Cascade:
 def _build(choices: Choices) -> Policy:
     check_drawable("cascade", choices.sampling, choices.cloud_top_k)
     judge = Cascade(Drawing(choices.sampling), number("a deferral cost", choices.threshold, ALPHA, most=1.0))
-    return Policy("cascade", choices.span or SPAN, ALWAYS, judge, lead=choices.lead or 0, tails=not choices.greedy)
+    return Policy("cascade", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
 
 
 CASCADE = Preset(

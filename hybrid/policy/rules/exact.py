@@ -81,10 +81,7 @@ def law_of(held: Held) -> Dense:
 def _build(choices: Choices) -> Policy:
     check_drawable("exact", choices.sampling, choices.cloud_top_k)
     judge = Exact(Drawing(choices.sampling))
-    hold, lead = choices.hold or 0, choices.lead or 0
-    return Policy(
-        "exact", choices.span or SPAN, ALWAYS, judge, bonus=True, hold=hold, lead=lead, tails=not choices.greedy
-    )
+    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=not choices.greedy)
 
 
 EXACT = Preset(

@@ -30,7 +30,7 @@ def _build(choices: Choices) -> Policy:
     if not choices.greedy:
         msg = "greedy-exact reproduces the cloud model's greedy text: it needs --temperature 0"
         raise UsageError(msg)
-    return Policy("greedy-exact", choices.span or SPAN, ALWAYS, greedy_match, bonus=True, lead=choices.lead or 0)
+    return Policy("greedy-exact", choices.span or SPAN, ALWAYS, greedy_match, bonus=True)
 
 
 GREEDY_EXACT = Preset(

@@ -64,16 +64,14 @@ def _relaxed(choices: Choices) -> Policy:
     check_drawable("relaxed", choices.sampling, choices.cloud_top_k)
     rule = Multiplicative(number("a share", choices.threshold, SHARE, least=1e-9, most=1.0))
     judge = Relaxed(rule, Drawing(choices.sampling))
-    return Policy("relaxed", choices.span or SPAN, ALWAYS, judge, lead=choices.lead or 0, tails=not choices.greedy)
+    return Policy("relaxed", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
 
 
 def _certified(choices: Choices) -> Policy:
     check_drawable("certified", choices.sampling, choices.cloud_top_k)
     gate = CertifiedSkip(number("a bound in nats", choices.threshold, BOUND))
     judge = greedy_match if choices.greedy else Relaxed(Greedy(), Drawing(choices.sampling))
-    return Policy(
-        "certified", choices.span or SPAN, gate, judge, scope=1, lead=choices.lead or 0, tails=not choices.greedy
-    )
+    return Policy("certified", choices.span or SPAN, gate, judge, scope=1, tails=not choices.greedy)
 
 
 RELAXED = Preset(

@@ -19,7 +19,7 @@ def _build(choices: Choices) -> Policy:
     check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
     gate = Perturbed(number("an uncertainty", choices.threshold, UNCERTAINTY, most=1.0))
     judge = Exact(Drawing(choices.sampling))
-    return Policy("u-hlm", choices.span or SPAN, gate, judge, scope=1, lead=choices.lead or 0, tails=not choices.greedy)
+    return Policy("u-hlm", choices.span or SPAN, gate, judge, scope=1, tails=not choices.greedy)
 
 
 U_HLM = Preset(

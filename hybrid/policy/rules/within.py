@@ -7,7 +7,7 @@ which takes any divergence and replaces the one token it turns down.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -62,15 +62,22 @@ class Within:
 
     def __call__(self, case: Case) -> Verdict:
         """Judge the span (the bonus is never taken: it would break the law at infinity)."""
+        measured: dict[int, Divergence] = {}
         for i, (held, row) in enumerate(case.judged):
-            if held.local and self.exceeds(found := MEASURES[self.measure](row, held.local)):
-                return self._rejection(case, i, held.local, found)
-        ahead = case.ahead()
-        if case.next_row is not None and case.after is not None:
-            found = MEASURES[self.measure](case.next_row, case.after)
+            if held.local is None:
+                continue
+            found = MEASURES[self.measure](row, held.local)
+            if isinstance(found, Divergence):
+                measured[i] = found
             if self.exceeds(found):
-                return replace(self._rejection(case, len(case.span), case.after, found), ahead=ahead)
-        return Verdict(case.accepted(), ahead=ahead)
+                return self._rejection(case, i, held.local, found, measured)
+        if case.next_row is None or case.after is None:
+            return Verdict(case.accepted(measured=measured))
+        found = MEASURES[self.measure](case.next_row, case.after)
+        ahead = found if isinstance(found, Divergence) else case.ahead()
+        if self.exceeds(found):
+            return replace(self._rejection(case, len(case.span), case.after, found, measured), ahead=ahead)
+        return Verdict(case.accepted(measured=measured), ahead=ahead)
 
     def exceeds(self, measured: Divergence | Interval) -> bool:
         """Whether the deciding end of the interval is above the threshold."""
@@ -80,63 +87,51 @@ class Within:
         """Whether the two models are close enough for the pen to go back."""
         return not self.exceeds(measured)
 
-    def _rejection(self, case: Case, offset: int, local: Dense, found: Divergence | Interval) -> Verdict:
+    def _rejection(
+        self, case: Case, offset: int, local: Dense, found: Divergence | Interval, measured: Mapping[int, Divergence]
+    ) -> Verdict:
         value = found.lower if self.number == "lower" else found.upper
         unit = "" if self.measure == "TV" else " nats"
         why = f"{self.measure} {value:.3g}{unit}, above {self.threshold:g}"
         then = self.drawing.token(case, offset, local, "recovered", why) if self.drawing else None
-        return Verdict(case.accepted(offset), then, rejected=True, why=why)
+        return Verdict(case.accepted(offset, measured), then, rejected=True, why=why)
 
 
 def within(choices: Choices, threshold: float, measure: Name = "KL") -> Within:
-    """Build the judge of the choices. Greedy, the cloud's token is recovered; else it is left to the cloud to write.
+    """Build the judge for a threshold. Greedy, the cloud's token is recovered; else it is left to the cloud to write.
 
     The most likely token of a truncated row is no sample.
     """
     end: Literal["lower", "upper"] = "upper" if choices.strict else "lower"
-    drawing = Drawing(choices.sampling) if choices.greedy else None
-    return Within(number("a threshold in nats", choices.threshold, threshold), end, drawing, measure)
+    return Within(threshold, end, Drawing(choices.sampling) if choices.greedy else None, measure)
+
+
+def _threshold(choices: Choices, default: float) -> float:
+    return number("a threshold in nats", choices.threshold, default)
 
 
 def _kl(choices: Choices) -> Policy:
-    judge = within(choices, THRESHOLD)
-    return Policy(
-        "kl",
-        choices.span or KL_SPAN,
-        ALWAYS,
-        judge,
-        hold=choices.hold or HOLD,
-        back=judge.agrees,
-        patience=2,
-        lead=choices.lead or 0,
-    )
+    judge = within(choices, _threshold(choices, THRESHOLD))
+    return Policy("kl", choices.span or KL_SPAN, ALWAYS, judge, hold=HOLD, back=judge.agrees, patience=2)
 
 
 def _doubt(choices: Choices) -> Policy:
-    judge = within(choices, CALM)
-    return Policy(
-        "doubt",
-        UNASKED_SPAN,
-        Entropy(number("an entropy in nats", choices.entropy, ENTROPY)),
-        hold=choices.hold or HOLD,
-        back=judge.agrees,
-        patience=2,
-        lead=choices.lead or 0,
-    )
+    judge = within(choices, _threshold(choices, CALM))
+    gate = Entropy(number("an entropy in nats", choices.entropy, ENTROPY))
+    return Policy("doubt", UNASKED_SPAN, gate, hold=HOLD, back=judge.agrees, patience=2)
 
 
 def _paper(choices: Choices) -> Policy:
     span = choices.span or SPAN
-    lead = LEAD if choices.lead is None else choices.lead
     # Nothing is recovered: the cloud writes the next k tokens itself.
-    judge = replace(within(choices, THRESHOLD), drawing=None)
-    return Policy("paper", span, ALWAYS, judge, scope=0, hold=span, lead=lead)
+    judge = replace(within(choices, _threshold(choices, THRESHOLD)), drawing=None)
+    return Policy("paper", span, ALWAYS, judge, scope=0, hold=span, lead=LEAD)
 
 
 def _fsd(choices: Choices) -> Policy:
     check_drawable("fsd", choices.sampling, choices.cloud_top_k)
-    judge = replace(within(choices, FUZZY, "JS"), drawing=Drawing(choices.sampling))
-    return Policy("fsd", choices.span or SPAN, ALWAYS, judge, lead=choices.lead or 0, tails=not choices.greedy)
+    judge = replace(within(choices, _threshold(choices, FUZZY), "JS"), drawing=Drawing(choices.sampling))
+    return Policy("fsd", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
 
 
 KL = Preset(
