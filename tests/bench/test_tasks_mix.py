@@ -74,10 +74,15 @@ def test_what_the_table_names_exists():
 # ---- the stream ----------------------------------------------------------------------------------------------------
 
 
-@models
+@pytest.mark.parametrize(
+    "model", ["large", *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name != "large")]
+)
 @families
 def test_no_test_problem_comes_out_of_the_training_stream(model, family):
-    """By hash, computed here, 20,000 draws a family: neither a test problem nor a twin of one."""
+    """By hash, computed here, 20,000 draws a family: neither a test problem nor a twin of one.
+
+    What the smaller models are given the large one is given, too: theirs are among the slow tests.
+    """
     stream = training_stream(model, "train", random.Random(17), (family,))
     trained = {problem.canonical for problem, _ in itertools.islice(stream, 20_000)}
     buckets = {int(hashlib.sha256(text.encode()).hexdigest(), 16) % 10 for text in trained}

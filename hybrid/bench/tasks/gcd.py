@@ -25,12 +25,13 @@ def generate(rng: Rng, level: int) -> Problem:
     """Draw one problem; the order of the numbers makes twins."""
     while True:
         numbers = _numbers(rng, level)
-        work, result, num_columns = _worked(numbers)
-        if 0 < num_columns <= MOST_COLUMNS[level - 1]:
+        pairs = _subtracted(numbers)
+        if 0 < sum(len(str(high)) for high, low in pairs if high != low) <= MOST_COLUMNS[level - 1]:
             break
+    result = pairs[-1][1]
     rng.shuffle(numbers)
     asked = f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
-    worked = WORDING.text(rng, work, str(result))
+    worked = WORDING.text(rng, " ".join(_step(high, low) for high, low in pairs), str(result))
     canonical = f"gcd: {' '.join(map(str, sorted(numbers)))}"
     return Problem("gcd", level, rng.choice(ASK).format(asked), worked, str(result), canonical)
 
@@ -45,20 +46,25 @@ def _numbers(rng: Rng, level: int) -> list[int]:
             return numbers[::-1]
 
 
-def _worked(numbers: list[int]) -> tuple[str, int, int]:
-    """Return the work, the result and the number of columns in which digits were subtracted."""
+def _subtracted(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return what is subtracted from what, up to two that are equal, for each further number."""
     first, *others = numbers
-    steps, num_columns = [], 0
+    pairs = []
     for other in others:
         high, low = max(first, other), min(first, other)
         while high != low:
-            width = len(str(high))
-            num_columns += width
-            steps.append(f"{high}-{low:0{width}d}: {column.subtracted(high, low, columns_first=False)};")
+            pairs.append((high, low))
             high, low = max(low, high - low), min(low, high - low)
-        steps.append(f"{high}={low};")
+        pairs.append((high, low))
         first = high
-    return " ".join(steps), first, num_columns
+    return pairs
+
+
+def _step(high: int, low: int) -> str:
+    """Write one difference, digit by digit, or that there is none."""
+    if high == low:
+        return f"{high}={low};"
+    return f"{high}-{low:0{len(str(high))}d}: {column.subtracted(high, low, columns_first=False)};"
 
 
 def grade(problem: Problem, text: str) -> bool:
