@@ -119,7 +119,8 @@ async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) ->
             url = await opened.enter_async_context(bundled_server())
         # A proxy of the environment is for the world outside; it would not find a server on this machine.
         wire = Wire(url, key, deadlines, through_proxies=not _is_loopback(url))
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt)
+        dialect = settings.dialect if settings.cloud else "vllm"
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client

@@ -29,6 +29,9 @@ class Settings(BaseSettings):
     local: Path | None = Field(None, description="GGUF file of the local model")
     cloud: str | None = Field(None, description="base URL of the cloud endpoint")
     cloud_model: str | None = Field(None, description="model name at the endpoint")
+    dialect: str | None = Field(
+        None, description="the endpoint's dialect, where it cannot be found out; see hybrid probe"
+    )
     api_key_env: str = Field("HYBRID_API_KEY", description="environment variable that holds the endpoint's key")
     price: str | None = Field(None, description="USD per million prompt/cached/completion tokens, or free")
     cap: str | None = Field(None, description="most USD to spend")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hybrid.policy import Need
 
 EPILOG = """
 A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
@@ -49,6 +52,7 @@ def policies(
 policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
 
 
-def _needs(found: Sequence[str]) -> str:
-    said = {"score": "an endpoint that scores a draft", "write": "one that writes with its log-probabilities"}
-    return ", and ".join(said[need] for need in found) or "no endpoint"
+def _needs(found: Sequence[Need]) -> str:
+    from hybrid.policy import SAID  # noqa: PLC0415  (help needs no numpy)
+
+    return "an endpoint that can " + " and ".join(SAID[need] for need in found) if found else "no endpoint"

@@ -1,5 +1,5 @@
 """One remote model behind one port; dialects are pure, one file speaks HTTP."""
 
-from hybrid.cloud.port import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion, worst
 
-__all__ = ["Capabilities", "Chunk", "Cloud", "ScoreQuestion", "Scores", "WriteQuestion"]
+__all__ = ["Capabilities", "Chunk", "Cloud", "Question", "ScoreQuestion", "Scores", "WriteQuestion", "worst"]

@@ -5,65 +5,79 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from hybrid.cloud.dialects import vllm
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.dialect import Dialect, Setup
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.find import found
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, Words, WriteQuestion
 from hybrid.cloud.wire import Wire
-from hybrid.errors import ModelNotFound, NotAnApi, VocabularyMismatch
-from hybrid.types import Ids
+from hybrid.types import CloudUsage, Ids
 
 
 class Endpoint:
-    """The cloud port over vLLM's dialect."""
+    """The cloud port over one dialect."""
 
-    def __init__(self, wire: Wire, model: str | None = None, salt: str | None = None) -> None:
-        """Take a wire, the model's name (None: the only one served) and the salt of this client's prefix cache."""
+    def __init__(
+        self,
+        wire: Wire,
+        model: str | None = None,
+        salt: str | None = None,
+        words: Words | None = None,
+        dialect: str | None = None,
+    ) -> None:
+        """Take a wire, the model's name (None: the only one served), the salt of this client's prefix cache.
+
+        ``words`` is the local vocabulary, for dialects that speak in text; ``dialect`` None: it is found out.
+        """
         self._wire = wire
+        self._setup = Setup(model or "", Spelling(words) if words else None, salt)
+        self._wanted = dialect
+        self._dialect: Dialect = Vllm(self._setup)
         self._model = model
-        self._salt = salt
 
     def __repr__(self) -> str:
-        """Name endpoint and model."""
-        return f"Endpoint({self._wire.url}, {self._model})"
+        """Name endpoint, dialect and model."""
+        return f"Endpoint({self._wire.url}, {self._dialect.name}, {self._model or None})"
 
     async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:
-        """Ask for the model list and, where there is a tokenizer, for the probe's ids."""
-        models = vllm.read_models(await self._wire.get(vllm.MODELS))
-        if self._model is None and len(models) != 1:
-            msg = f"{self._wire.url} serves {len(models)} models: choose one with --cloud-model ({', '.join(models)})"
-            raise ModelNotFound(msg)
-        model = self._model or next(iter(models))
-        if model not in models:
-            msg = f"{self._wire.url} does not serve {model!r}; it serves {', '.join(models)}"
-            raise ModelNotFound(msg)
-        self._model = model
-        await self._compare(model, probe, probe_ids)
-        return Capabilities(model, vllm.ABILITIES, models[model])
+        """Find out at no charge which model is served in which dialect, and whether it splits the probe alike."""
+        self._dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        self._model = capabilities.model
+        return capabilities
 
-    async def _compare(self, model: str, probe: str, probe_ids: Ids) -> None:
-        body = {"model": model, "prompt": probe, "add_special_tokens": False}
-        try:
-            tokens = vllm.read_tokens(await self._wire.post(vllm.TOKENIZE, body))
-        except (NotAnApi, ModelNotFound):  # 404: a server of this family without a tokenizer route
-            return
-        if tuple(tokens) != probe_ids:
-            msg = (
-                f"{model} at {self._wire.url} and the local model do not share a vocabulary "
-                f"(the same text is {list(tokens)[:8]} there and {list(probe_ids)[:8]} here)"
-            )
-            raise VocabularyMismatch(msg)
+    def worst(self, question: Question) -> CloudUsage:
+        """Ask the dialect."""
+        return self._dialect.worst(question)
 
     async def score(self, question: ScoreQuestion) -> Scores:
-        """Score a draft."""
-        body = vllm.score_body(question, self._model or "", self._salt)
-        reply = await self._wire.post(vllm.COMPLETIONS, body, question.request_id, shape=vllm.ScoreReply)
-        return vllm.read_scores(question, reply)
+        """Ask what the dialect asks until it has its rows."""
+        asking = self._dialect.score(question)
+        try:
+            asked = next(asking)
+            while True:
+                reply = await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape)
+                asked = asking.send(reply)
+        except StopIteration as done:
+            scores: Scores = done.value
+            return scores
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
-        """Stream a continuation."""
-        body = vllm.write_body(question, self._model or "", self._salt)
-        async with aclosing(self._wire.stream(vllm.COMPLETIONS, body, question.request_id)) as replies:
+        """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""
+        written = self._dialect.write(question)
+        if written is None:
+            yield Chunk(finish="length", usage=CloudUsage(0, 0))
+            return
+        asked, read = written
+        if asked.stream is None:
+            yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
+            return
+        lines = asked.stream == "lines"
+        async with aclosing(self._wire.stream(asked.path, asked.body, question.request_id, lines=lines)) as replies:
             async for reply in replies:
-                yield vllm.read_chunk(reply, question.top_k)
+                chunk = read(reply)
+                yield chunk
+                if chunk.finish and asked.stream != "to done":
+                    return
 
     async def aclose(self) -> None:
         """Close the wire."""

@@ -1,6 +1,6 @@
 """One remote model, as the rest of the house sees it: it scores a draft, and it writes.
 
-Everything that comes through this port has been checked: rows are distributions, there are as many as were due, and
+Everything that comes through this port has been checked: rows are distributions, there are no more than were due, and
 what is missing is missing. Failures are the exceptions of ``hybrid.errors``.
 """
 
@@ -11,29 +11,45 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import CloudUsage, Ids, Message, Sampling
 
-Ability: TypeAlias = Literal["score", "write"]
+Ability: TypeAlias = Literal["score", "write", "open", "ids"]
+"""score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
+numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the endpoint said it is and can do."""
+    """What the endpoint said it is and can do.
+
+    ``rows``: what it writes comes with its log-probabilities. ``candidates``: rows can hold tokens asked for by id.
+    ``most_k``: the longest top-k list it gives; ``way``: how a draft is scored there; None: not known.
+    """
 
     model: str
     abilities: frozenset[Ability]
     max_context: int | None = None
+    dialect: str = ""
+    way: str | None = None
+    rows: bool = True
+    candidates: bool = False
+    most_k: int | None = None
 
 
 @dataclass(frozen=True)
 class ScoreQuestion:
-    """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix."""
+    """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix.
+
+    ``candidates`` are tokens whose own log-probability is wanted in each row, where the endpoint can tell it without
+    losing the top-k list: one tuple per row, or none at all.
+    """
 
     prefix: Ids
     span: Ids
     after: bool
     top_k: int
     request_id: str
+    candidates: tuple[Ids, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -43,7 +59,11 @@ class ScoreQuestion:
 
 @dataclass(frozen=True)
 class WriteQuestion:
-    """Continue ``prefix`` by at most ``limit`` tokens, none of them in ``ban``."""
+    """Continue ``prefix`` by at most ``limit`` tokens, none of them in ``ban``.
+
+    The last ``begun`` tokens of the prefix are the answer's; those before render ``turns``, the conversation as it was
+    put, for endpoints that take no prompt but messages.
+    """
 
     prefix: Ids
     limit: int
@@ -51,11 +71,26 @@ class WriteQuestion:
     sampling: Sampling
     request_id: str
     ban: frozenset[int] = frozenset()
+    begun: int = 0
+    turns: tuple[Message, ...] = ()
+
+
+Question: TypeAlias = ScoreQuestion | WriteQuestion
+
+
+def worst(question: Question) -> CloudUsage:
+    """Return the most that one request by ids is charged: nothing cached, everything written."""
+    if isinstance(question, ScoreQuestion):
+        return CloudUsage(len(question.prefix) + len(question.span), 1)
+    return CloudUsage(len(question.prefix), question.limit)
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One row per scored token, then the row after; ``pieces`` are the endpoint's own texts of some ids."""
+    """One row per scored token, then the row after; perhaps fewer than were asked, never later ones without earlier.
+
+    ``pieces`` are the endpoint's own texts of some ids.
+    """
 
     rows: tuple[TopK, ...]
     usage: CloudUsage
@@ -64,13 +99,38 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some tokens as they were written, each with its row. ``finish`` and ``usage`` come once, towards the end."""
+    """Some tokens as they were written, each with its row (None: not told).
+
+    ``finish`` and ``usage`` come once, towards the end.
+    """
 
     ids: Ids = ()
-    rows: tuple[TopK, ...] = ()
+    rows: tuple[TopK | None, ...] = ()
     text: str = ""
     finish: Literal["stop", "length"] | None = None
     usage: CloudUsage | None = None
+
+
+class Words(Protocol):
+    """The local vocabulary: what dialects need of it that speak in text."""
+
+    @property
+    def num_tokens(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        ...
+
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
+        """Split text."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token; control tokens by their name."""
+        ...
 
 
 class Cloud(Protocol):
@@ -83,8 +143,12 @@ class Cloud(Protocol):
         """
         ...
 
+    def worst(self, question: Question) -> CloudUsage:
+        """Return the most that answering may be charged."""
+        ...
+
     async def score(self, question: ScoreQuestion) -> Scores:
-        """Score a draft in one round trip."""
+        """Score a draft in as few round trips as the endpoint allows."""
         ...
 
     def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import numpy as np
 
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
 from hybrid.errors import CloudError
 from hybrid.prob import Dense, TopK
 from hybrid.types import CloudUsage, Ids
@@ -34,7 +34,11 @@ class ScriptedCloud:
 
     async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
         """Say that it can do everything."""
-        return Capabilities("scripted", frozenset(("score", "write")))
+        return Capabilities("scripted", frozenset(("score", "write", "open", "ids")))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One request by ids."""
+        return worst(question)
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Score from the table."""

@@ -71,16 +71,17 @@ class Wire:
 
     async def get(self, path: str) -> Mapping[str, Any]:
         """GET a JSON object."""
-        return await self._json(self._client.build_request("GET", path))
+        answer: Mapping[str, Any] = await self._json(self._client.build_request("GET", path))
+        return answer
 
     async def post(
         self, path: str, body: Mapping[str, Any], request_id: str | None = None, shape: type | None = None
-    ) -> Mapping[str, Any]:
-        """POST a JSON object and read one back; ``shape`` names the fields that are wanted and what to leave unread."""
+    ) -> Any:
+        """POST a JSON object and read JSON; ``shape`` names the fields that are wanted and what to leave unread."""
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
         return await self._json(request, shape)
 
-    async def _json(self, request: httpx.Request, shape: type | None = None) -> Mapping[str, Any]:
+    async def _json(self, request: httpx.Request, shape: type | None = None) -> Any:
         with self._faults():
             async with asyncio.timeout(self._total):
                 response = await self._client.send(request, stream=True)
@@ -92,9 +93,13 @@ class Wire:
         return _parse(raw, self.url, shape)
 
     async def stream(
-        self, path: str, body: Mapping[str, Any], request_id: str
+        self, path: str, body: Mapping[str, Any], request_id: str, *, lines: bool = False
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """POST and yield the JSON of every server-sent event. Raises Unreachable if the stream ends before [DONE]."""
+        """POST and yield the JSON of every server-sent event, or of every line.
+
+        Raises Unreachable if the stream ends before [DONE]. Where there is none, the reader stops at the event that
+        says it is the last.
+        """
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
         deadline = asyncio.get_running_loop().time() + self._total
         with self._faults():
@@ -105,13 +110,14 @@ class Wire:
                 if response.is_error or response.is_redirect:
                     async with asyncio.timeout_at(deadline):
                         self._accept(response, await _read(response))
-                if "text/event-stream" not in response.headers.get("content-type", ""):
+                if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", ""):
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
                 async for line in _lines(response, deadline):
-                    if not line.startswith(b"data:"):
+                    data = line.strip()
+                    if not data or not (lines or data.startswith(b"data:")):
                         continue  # comments keep the connection alive
-                    data = line.removeprefix(b"data:").strip()
+                    data = data.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return
                     yield _parse(data, self.url)

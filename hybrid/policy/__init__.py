@@ -3,11 +3,12 @@
 from hybrid.policy.choices import Choices, Preset
 from hybrid.policy.coins import Coin, SeededCoin, Toss
 from hybrid.policy.gates import Place
-from hybrid.policy.loop import Need, Policy, decode
+from hybrid.policy.loop import SAID, Need, Policy, decode
 from hybrid.policy.presets import PRESETS, preset
 
 __all__ = [
     "PRESETS",
+    "SAID",
     "Choices",
     "Coin",
     "Need",

@@ -11,7 +11,7 @@ the local model's text from there on; every answer ends, whatever the cloud says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
@@ -41,7 +41,13 @@ from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[Request, Reply, T]
-Need: TypeAlias = Literal["score", "write"]
+Need: TypeAlias = Literal["score", "write", "open", "ids"]
+SAID: Mapping[Need, str] = {
+    "score": "score a draft",
+    "write": "continue a partial answer",
+    "open": "write an answer",
+    "ids": "name tokens by number",
+}
 Back: TypeAlias = Callable[[Divergence], bool]
 """Whether a divergence means that the two models agree."""
 
@@ -73,9 +79,12 @@ class Policy:
     @property
     def needs(self) -> frozenset[Need]:
         """What the endpoint must be able to do."""
-        score: set[Need] = {"score"} if self.judge else set()
-        write: set[Need] = {"write"} if self.hold or self.lead or self.tails else set()
-        return frozenset(score | write)
+        found: set[Need] = set()
+        found |= {"score"} if self.judge else set()
+        found |= {"open"} if self.lead else set()
+        found |= {"write"} if self.hold or self.tails else set()
+        found |= {"ids"} if self.tails else set()  # whoever draws needs the drafted token's own probability
+        return frozenset(found)
 
 
 @dataclass

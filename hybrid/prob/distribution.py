@@ -136,10 +136,11 @@ class Dense:
 class TopK:
     """What an endpoint shows of a distribution: some ids with their log-probabilities, and a cap on all others.
 
-    ``ids`` and ``logprobs`` have shape (A,): the top-k list, best first, and possibly the actual token after it.
-    ``num_listed`` is the length of the list alone: whoever draws from a row must not let what is shown depend on what
-    was drafted. ``cap`` is the smallest probability *of the top-k list*: no other token is more likely than that. The
-    appended actual token tells its own probability and nothing about the rest, so it does not lower the cap.
+    ``ids`` and ``logprobs`` have shape (A,): the top-k list, best first, and after it those that were asked for by
+    name: the actual token, the drafter's candidates. ``num_listed`` is the length of the list alone: whoever draws from
+    a row must not let what is shown depend on what was drafted. ``cap``: no other token is more likely than that. It is
+    the smallest probability *of the top-k list*; a token asked for by name tells its own probability and nothing about
+    the rest, so it does not lower the cap.
     """
 
     ids: Ints
@@ -148,22 +149,31 @@ class TopK:
     num_listed: int
 
     @classmethod
-    def from_lists(cls, top: Mapping[int, float], actual: tuple[int, float] | None = None) -> TopK:
-        """Build from a top-k list (id to log-probability) and the actual token's own log-probability.
+    def from_lists(
+        cls,
+        top: Mapping[int, float],
+        actual: tuple[int, float] | None = None,
+        named: Mapping[int, float] | None = None,
+        hidden: float = 0.0,
+    ) -> TopK:
+        """Build from a top-k list (id to log-probability), the actual token's own, and others asked for by name.
 
-        Raises NotADistribution for what cannot be a distribution: an empty list, NaN, a positive log-probability, a sum
-        above one by more than rounding. Sentinels for "not listed" (at or below -1000) are dropped, never believed.
+        ``hidden``: the probability that tokens missing from the list may hold though it should show them (their texts
+        are no one token's): the cap is then at least that. Raises NotADistribution for what cannot be a distribution:
+        an empty list, NaN, a positive log-probability, a sum above one by more than rounding. Sentinels for "not
+        listed" (at or below -1000) are dropped, never believed.
         """
         kept = sorted(((lp, i) for i, lp in top.items() if not lp <= CENSORED), key=lambda pair: (-pair[0], pair[1]))
         if not kept:
             msg = "a position without a top-k list"
             raise NotADistribution(msg)
         ids, logprobs = [i for _, i in kept], [lp for lp, _ in kept]
-        if actual is not None and actual[0] not in top and not actual[1] <= CENSORED:
-            ids.append(actual[0])
-            logprobs.append(actual[1])
+        for token, logprob in (dict([actual] if actual else []) | dict(named or {})).items():
+            if token not in top and not logprob <= CENSORED:
+                ids.append(token)
+                logprobs.append(logprob)
         _check(ids, logprobs)
-        cap = float(np.exp(logprobs[len(kept) - 1]))
+        cap = max(hidden, float(np.exp(logprobs[len(kept) - 1])))
         return cls(np.array(ids, dtype=np.int64), np.array(logprobs, dtype=np.float64), cap, len(kept))
 
     @classmethod
@@ -194,7 +204,7 @@ class TopK:
 
     @property
     def listed(self) -> TopK:
-        """The top-k list alone, without the actual token."""
+        """The top-k list alone, without what was asked for by name."""
         return TopK(self.ids[: self.num_listed], self.logprobs[: self.num_listed], self.cap, self.num_listed)
 
 

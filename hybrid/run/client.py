@@ -20,7 +20,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.config import Settings, load
 from hybrid.engine import Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
-from hybrid.policy import PRESETS, Choices, Policy, SeededCoin, preset
+from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import Driver, Limits, Side
@@ -128,7 +128,7 @@ class AsyncClient:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             cloud = await self._reach(policy)
-            side = Side(cloud, self._account, self._connected[1].max_context if self._connected else None)
+            side = Side(cloud, self._account, self._connected[1] if self._connected else None, _turns(prompt, settings))
             return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
@@ -139,9 +139,7 @@ class AsyncClient:
         if isinstance(prompt, str) and settings.raw:
             ids = engine.tokenize(prompt, special=True)
         else:
-            turns = [Message("user", prompt)] if isinstance(prompt, str) else list(prompt)
-            system = [Message("system", settings.system)] if settings.system else []
-            ids = engine.render(system + turns)
+            ids = engine.render(_turns(prompt, settings))
         if not ids:
             msg = "the prompt is empty"
             raise UsageError(msg)
@@ -163,10 +161,16 @@ class AsyncClient:
         cloud, capabilities = self._connected
         if missing := policy.needs - capabilities.abilities:
             able = [n for n, p in PRESETS.items() if p.build(Choices()).needs <= capabilities.abilities]
-            lacking = " and ".join(sorted(missing))
+            lacking = " and ".join(SAID[need] for need in sorted(missing))
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         return cloud
+
+
+def _turns(prompt: Prompt, settings: Settings) -> tuple[Message, ...]:
+    """Return the conversation that was put."""
+    system = (Message("system", settings.system),) if settings.system else ()
+    return system + ((Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt))
 
 
 async def _at_rest(task: asyncio.Task[Answer]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from hybrid.cloud import Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud import Capabilities, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Worker
 from hybrid.errors import CloudError, CloudRefusal, VocabularyMismatch
 from hybrid.policy import Policy, decode
@@ -46,11 +46,13 @@ from hybrid.run.reader import Reader
 from hybrid.run.record import Record
 from hybrid.run.till import Tell, Till
 from hybrid.spend import Account, Denial
-from hybrid.types import Ids
+from hybrid.types import Ids, Message
 
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
 _OUTGROWN = "the text has outgrown the cloud model's context"
+# The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
+CANDIDATES = 4
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Side:
-    """The cloud's side: the model, or the sentence why it cannot be had, its context, and the account that pays."""
+    """The cloud's side: the model, or the sentence why it cannot be had, what it can do, and the account that pays.
+
+    ``turns``: the conversation as it was put, for endpoints that take no prompt but messages.
+    """
 
     cloud: Cloud | str
     account: Account
-    max_context: int | None = None
+    capabilities: Capabilities | None = None
+    turns: tuple[Message, ...] = ()
 
 
 class Driver:
@@ -88,7 +94,8 @@ class Driver:
         self._worker = worker
         self._cloud = side.cloud
         self._account = side.account
-        self._max_context = side.max_context
+        self._can = side.capabilities
+        self._turns = side.turns
         self._limits = limits
         self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at, limits.stops)
         self._shown: Ids = ()
@@ -105,7 +112,7 @@ class Driver:
             pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
             ends = tuple(sorted(self._engine.end_ids))
             self._tell(events.Recording(pieces, ends, self._drafter.sampling, self._limits.max_tokens))
-        loop, reply = decode(policy, self._drafter.coin), None
+        loop, reply = decode(self._weighable(policy), self._drafter.coin), None
         over = Over("stop")
         try:
             while True:
@@ -122,6 +129,13 @@ class Driver:
         answer = self._record.answer(over.why, self._account.price)
         self._tell(events.Finished(answer))
         return answer
+
+    def _weighable(self, policy: Policy) -> Policy:
+        """Where what the cloud writes cannot be weighed, it hands back after its tokens, unmeasured; and says so."""
+        if policy.back is None or self._can is None or self._can.rows or isinstance(self._cloud, str):
+            return policy
+        self._degrade("the endpoint gives no log-probabilities: only the local model's own doubt decides")
+        return replace(policy, back=None)
 
     async def _reply(self, request: Request) -> Reply:
         match request:
@@ -202,12 +216,14 @@ class Driver:
         prefix, span = self._drafter.prompt + request.at, ids(request.span)
         if self._cloud_room(len(prefix) + len(span)) < 1:
             return self._no_answer(_OUTGROWN)
-        leave = self._till.leave("check", len(request.at), len(prefix) + len(span), 1, num_tokens=len(span))
+        after = request.after and not (span and span[-1] in self._engine.end_ids)
+        candidates = self._candidates(request, after)
+        question = ScoreQuestion(prefix, span, after, self._limits.top_k, "", candidates)
+        leave = self._till.leave("check", len(request.at), self._cloud.worst(question), len(span))
         if isinstance(leave, Denial):
             return self._refused(leave)
-        after = request.after and not (span and span[-1] in self._engine.end_ids)
+        question = replace(question, request_id=leave.request_id)
         try:
-            question = ScoreQuestion(prefix, span, after, self._limits.top_k, leave.request_id)
             with self._looking_ahead(request):
                 scores = await self._cloud.score(question)
             leave.settle(scores.usage)
@@ -255,24 +271,33 @@ class Driver:
         ends = self._engine.end_ids
         if chunk.finish == "stop" and ends and not (chunk.ids and chunk.ids[-1] in ends):
             written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
-        return Wrote(tuple(written), ended=chunk.finish is not None)
+        return Wrote(tuple(written), ended=not self._reader.open)
 
     def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
-        leave = self._till.leave("write", len(request.at), len(prefix), limit)
+        question = WriteQuestion(prefix, limit, self._limits.top_k, self._drafter.sampling, "", request.ban)
+        leave = self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
             return leave
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = self._drafter.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
-        top_k, limit = self._limits.top_k, leave.grant.limit
-        question = WriteQuestion(prefix, limit, top_k, sampling, leave.request_id, request.ban)
+        question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
+        question = replace(question, begun=len(request.at), turns=self._turns)
         return Reader(request.at, leave, cloud.write(question))
 
     def _cloud_room(self, num_tokens: int) -> int:
         """Tokens the cloud's context has room for after a prompt of so many."""
-        return self._limits.max_tokens if self._max_context is None else self._max_context - num_tokens
+        room = self._can.max_context if self._can else None
+        return self._limits.max_tokens if room is None else room - num_tokens
+
+    def _candidates(self, request: Check, after: bool) -> tuple[Ids, ...]:
+        """Return what the local model thinks likely at each position due, where the cloud can be asked about it."""
+        if not (self._can and self._can.candidates):
+            return ()
+        rows = [held.local for held in request.span] + [None] * after
+        return tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)
 
     async def _read_along(self, request: Write, written: Ids) -> list[Dense] | list[None]:
         """Keep the local cache and its distributions abreast of what the cloud writes, if the policy weighs them."""

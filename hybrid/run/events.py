@@ -121,7 +121,7 @@ Event: TypeAlias = (
     Started | Recording | Rows | Drafted | Asked | Settled | Judged | Degraded | Shown | Flushed | Finished
 )
 
-TRACE_VERSION = 2
+TRACE_VERSION = 3
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _rows(event: Rows) -> dict[str, Any]:
         "local": None if event.local is None else packed(event.local),
         "cloud": None
         if row is None
-        else {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist(), "num_listed": row.num_listed},
+        else {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist(), "num_listed": row.num_listed, "cap": row.cap},
         "written": event.written,
         "banned": list(event.banned),
     }

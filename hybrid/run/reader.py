@@ -42,7 +42,8 @@ class Reader:
                     self.at += chunk.ids
                     self.written += chunk.ids
                     self.text += chunk.text
-                    self.open = chunk.finish is None
+                    # Many servers say why they ended in an event of its own; what was asked for is there before it.
+                    self.open = chunk.finish is None and len(self.written) < self._leave.grant.limit
                     self._hold_to_limit()
                     return chunk
         except BaseException as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.cloud import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
 from hybrid.engine import Cancelled
 from hybrid.errors import HybridError, UsageError
 from hybrid.prob import Dense, TopK
@@ -91,9 +91,9 @@ class Tape:
                     self.written[key, frozenset(line["banned"])] = line["written"]
 
 
-def _row(ids: list[int], logprobs: list[float], num_listed: int) -> TopK:
-    row = TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))
-    return TopK(np.array(ids), np.array(logprobs), row.cap, num_listed)
+def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float) -> TopK:
+    TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
+    return TopK(np.array(ids), np.array(logprobs), cap, num_listed)
 
 
 class TapeCursor:
@@ -151,7 +151,11 @@ class TapeCloud:
 
     async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
         """Say that it can do everything: what it cannot is missing."""
-        return Capabilities("tape", frozenset(("score", "write")))
+        return Capabilities("tape", frozenset(("score", "write", "open", "ids")))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One request by ids."""
+        return worst(question)
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Look the rows up. Raises MissingRow."""

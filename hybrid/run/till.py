@@ -29,15 +29,11 @@ class Till:
         self._tell = tell
 
     def leave(
-        self,
-        kind: events.Kind,
-        position: int,
-        prompt_tokens: int,
-        limit: int,
-        num_tokens: int | None = None,
+        self, kind: events.Kind, position: int, worst: CloudUsage, num_tokens: int | None = None
     ) -> Leave | Denial:
-        """Reserve the worst case of a request. ``limit`` may come back lowered to what the cap allows."""
-        grant = self._account.ask(prompt_tokens, limit)
+        """Reserve the worst case of a request. A write's limit may come back lowered to what the cap allows."""
+        limit = worst.completion_tokens
+        grant = self._account.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
         if isinstance(grant, Denial):
             return grant
         self._record.requests += 1

@@ -42,14 +42,14 @@ class Account:
         """What the endpoint charges; None if nobody said."""
         return self._price
 
-    def ask(self, prompt_tokens: int, limit: int) -> Grant | Denial:
-        """Reserve the worst case of a request; a ``limit`` that does not fit is lowered to what does (at least 1)."""
+    def ask(self, prompt_tokens: int, limit: int, least: int = 1) -> Grant | Denial:
+        """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
         if self._price is None:
             if self._ledger.cap_nanousd is not None and self._ledger.cap_nanousd > 0:
                 return Denial("there is a cap but no price for this endpoint: state --price P/C/O, or --price free")
             amount = 0
         else:
-            limit = self._fitting(self._price, prompt_tokens, limit)
+            limit = self._fitting(self._price, prompt_tokens, limit, least)
             amount = self._price.worst_case(prompt_tokens, limit)
         reservation = self._ledger.reserve(amount)
         if reservation is None:
@@ -65,12 +65,12 @@ class Account:
         """Nano-dollars for a usage; None where the price is not known."""
         return None if self._price is None else self._price.cost(usage)
 
-    def _fitting(self, price: Price, prompt_tokens: int, limit: int) -> int:
+    def _fitting(self, price: Price, prompt_tokens: int, limit: int, least: int) -> int:
         remaining = self._ledger.remaining_nanousd
         if remaining is None:
             return limit
-        low, high = 1, max(1, limit)
-        while low < high:  # the largest limit whose worst case fits; 1 where none does, and the ledger then refuses
+        low, high = least, max(least, limit)
+        while low < high:  # the largest limit whose worst case fits; the least where none does: the ledger then refuses
             middle = (low + high + 1) // 2
             low, high = (middle, high) if price.worst_case(prompt_tokens, middle) <= remaining else (low, middle - 1)
         return low

@@ -137,8 +137,8 @@ def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(hous
     run(recorded(house(), path, rows=False, policy="kl"))
     with pytest.raises(UsageError, match="holds no rows: record it with --trace-rows"):
         Tape.read(path)
-    path.write_text('{"trace": 1}\n')
-    with pytest.raises(UsageError, match="no trace of version 2"):
+    path.write_text('{"trace": 2}\n')
+    with pytest.raises(UsageError, match="no trace of version 3"):
         Tape.read(path)
     path.write_text('{"trace": 2}\n{"event": "rows"}\n')
     with pytest.raises(UsageError, match="is damaged"):

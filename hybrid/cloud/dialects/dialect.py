@@ -1,0 +1,103 @@
+"""What a dialect is: pure functions from a question to requests, and from their replies to an answer.
+
+A dialect opens no connection: it yields what is to be asked and is sent the replies (``Asking``), so that a golden body
+and a recorded reply test it whole. Nor does it guess: what a server of its family may or may not do is found out
+by ``cloud.find`` and ``cloud.probe`` and given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.port import Ability, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.types import CloudUsage
+
+T = TypeVar("T")
+Json: TypeAlias = Mapping[str, Any]
+# How a draft is scored: in one request; by prefixes with one new token each; by forcing the draft on the model; by
+# letting it write and comparing; None: not at all.
+Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One POST. ``shape`` names the fields that are wanted and what to leave unread.
+
+    ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
+    lines of JSON; None: the reply is one event.
+    """
+
+    path: str
+    body: Json
+    shape: type | None = None
+    stream: Literal["to done", "to finish", "lines"] | None = None
+
+
+Asking: TypeAlias = Generator[Asked, Any, T]
+Reading: TypeAlias = Callable[[Any], Chunk]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every dialect needs to know: the model's name there, the local vocabulary, the salt of the prefix cache."""
+
+    model: str = ""
+    spelling: Spelling | None = None
+    salt: str | None = None
+
+    @property
+    def words(self) -> Spelling:
+        """The local vocabulary. Raises ValueError where there is none, which is the caller's fault."""
+        if self.spelling is None:
+            msg = "this dialect speaks in text and needs the local vocabulary"
+            raise ValueError(msg)
+        return self.spelling
+
+
+class Dialect(Protocol):
+    """One family's words. ``rows``: what it writes comes with log-probabilities."""
+
+    @property
+    def name(self) -> str:
+        """What ``--dialect`` calls it."""
+        ...
+
+    @property
+    def way(self) -> Way | None:
+        """How it scores."""
+        ...
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How a server of this family may be able to score, the cheapest first."""
+        ...
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What can be asked of it."""
+        ...
+
+    @property
+    def rows(self) -> bool:
+        """Whether written tokens come with their rows."""
+        ...
+
+    @property
+    def candidates(self) -> bool:
+        """Whether rows can hold tokens asked for by id."""
+        ...
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Yield the requests that score a draft, and return its rows."""
+        ...
+
+    def worst(self, question: ScoreQuestion | WriteQuestion) -> CloudUsage:
+        """Return the most that answering may be charged."""
+        ...
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+        """Return the request that continues a text and what reads each event of it; None: nothing can be asked here."""
+        ...

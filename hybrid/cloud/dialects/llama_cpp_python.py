@@ -1,0 +1,162 @@
+"""llama-cpp-python's server (0.3.36), ``/v1/completions`` with echo: text in, rows by text out.
+
+Where the shapes come from: ``llama_cpp/server/types.py`` and ``Llama._create_completion``. It must be started with
+``--logits_all true``. What bites, each guarded below and in ``tests/cloud/test_llama_cpp_python.py``:
+
+- *Off by one without BOS*: the rows of an echoed prompt are those after each token, listed as if they were before it
+  (issue 1983). Which of the two it is, the number of listed tokens tells: an end token is forbidden, so that one token
+  is always generated, and a shifted list has no row for it.
+- *Keys are texts*: tokens of one text collapse, and control tokens and parts of characters are all the empty text. What
+  a row does not show although it is likely is asked for: does the model end here? If it does not, the row is missing.
+- A streamed row loses characters that are split over tokens, so nothing is streamed; ``max_tokens`` 0 means no limit;
+  repetition is penalised and min-p cuts by default, so every parameter is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hybrid.cloud.dialects.dialect import Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
+from hybrid.cloud.dialects.spelled import bytes_worst, read_written, row_by_text
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.vllm import BAN
+from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Ids, Sampling
+
+COMPLETIONS, TOKENIZE = "/v1/completions", "/extras/tokenize"
+# How often a check may ask what a row hides: the end of a text is the one place where it matters, and comes once.
+AGAIN = 2
+
+
+@dataclass(frozen=True)
+class LlamaCppPython:
+    """The dialect of ``python -m llama_cpp.server``."""
+
+    setup: Setup
+    way: Way | None = "one request"
+    name: str = "llama-cpp-python"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
+    rows: bool = True
+    candidates: bool = False
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Echo the text and read the rows of the draft; ask once more where a row hides its most likely token."""
+        words = self.setup.words
+        span = _sayable(words, question)
+        text = None if span is None else self._text(question.prefix + span)
+        if span is None or text is None:
+            return Scores((), CloudUsage(0, 0))  # the prefix ends inside a character: nothing can be asked about it
+        never = {str(token): BAN for token in sorted(words.end_ids)}
+        reply = yield self._ask(text, question.top_k, echo=True, logit_bias=never)
+        usage = read_usage(reply)
+        rows: list[TopK] = []
+        asked = 0
+        for i, (row, hidden) in enumerate(_echoed(words, question, span, reply)):
+            if row is not None and hidden <= float(row.probs[0]):
+                rows.append(row)
+                continue
+            text = self._text(question.prefix + span[:i])
+            if asked == AGAIN or text is None:
+                break
+            asked += 1
+            reply = yield self._ask(text, question.top_k)
+            usage += read_usage(reply)
+            if choice_of(reply).get("finish_reason") != "stop":
+                break  # something else than the end, that has no text of its own
+            rows.append(_ending(row, _end(words, question.prefix + span[: i + 1]), hidden))
+        return Scores(tuple(rows), usage)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One token per byte; a check may ask again."""
+        again = AGAIN if isinstance(question, ScoreQuestion) else 0
+        return bytes_worst(self.setup.words, question, requests=1 + again)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+        """Ask for a continuation in one piece."""
+        text = self._text(question.prefix)
+        if text is None:
+            return None
+        body = self._body(text, question.limit, question.top_k, question.sampling)
+        if question.ban:
+            body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
+        return Asked(COMPLETIONS, body), partial(read_written, self.setup.words, top_k=question.top_k)
+
+    def _text(self, ids: Ids) -> str | None:
+        """Return what to send: the server puts the opening token before it by itself."""
+        opening = self.setup.words.opening
+        return self.setup.words.text_of(ids[len(opening) :] if ids[: len(opening)] == opening else ids)
+
+    def _ask(self, text: str, top_k: int, **more: object) -> Asked:
+        return Asked(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
+
+    def _body(self, text: str, max_tokens: int, top_k: int, sampling: Sampling) -> dict[str, Any]:
+        body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens, "logprobs": top_k}
+        drawn = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+        }
+        return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+def _sayable(words: Spelling, question: ScoreQuestion) -> Ids | None:
+    """Return as much of the span as ends with a whole character; None where not even the prefix does."""
+    for length in range(len(question.span), -1, -1):
+        if words.text_of(question.prefix + question.span[:length]) is not None:
+            return question.span[:length]
+    return None
+
+
+@guarded
+def _echoed(words: Spelling, question: ScoreQuestion, span: Ids, reply: Any) -> list[tuple[TopK | None, float]]:
+    """Return the rows that are due, each with what it hides; none where the server splits the text in another way.
+
+    They are counted from the end, where the last row is the one after the text whether the list is shifted or not.
+    """
+    logprobs = choice_of(reply).get("logprobs")
+    if not isinstance(logprobs, dict):
+        msg = "the endpoint answered without rows: start it with --logits_all true"
+        raise MissingCapability(msg)
+    tokens, tops = logprobs["tokens"], logprobs["top_logprobs"]
+    if len(tokens) != len(tops):
+        msg = f"the endpoint gave {len(tops)} rows for {len(tokens)} tokens"
+        raise BadReply(msg)
+    prompt = len(question.prefix) + len(span)
+    opening = question.prefix[: len(words.opening)] == words.opening
+    listed = prompt - len(words.opening) * opening
+    generated = len(tokens) - listed  # 0: shifted, and the generated token is not listed; 1: it is
+    if read_usage(reply).prompt_tokens != prompt or generated not in {0, 1}:
+        return []
+    echoed = tokens[len(tokens) - generated - len(span) : len(tokens) - generated]
+    if any(
+        theirs and theirs != words.bytes_of([ours]).decode("utf-8", "ignore") for theirs, ours in _pairs(echoed, span)
+    ):
+        return []
+    first = len(tops) - len(span) - 1
+    due = min(question.num_rows, len(span) + 1)
+    return [row_by_text(words, tops[first + i], tokens[first + i], question.top_k) for i in range(due)]
+
+
+def _pairs(echoed: Sequence[str], span: Ids) -> Iterator[tuple[str, int]]:
+    return zip(echoed, span, strict=True)
+
+
+def _end(words: Spelling, text: Ids) -> int:
+    """Return which end token is meant: the one that was drafted, or else the one that ends the turns so far."""
+    return next((token for token in reversed(text) if token in words.end_ids), min(words.end_ids))
+
+
+def _ending(row: TopK | None, end: int, hidden: float) -> TopK:
+    """Give the hidden mass to the end of the text, which the server says is the most likely token."""
+    shown = {} if row is None else dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True))
+    return TopK.from_lists(shown | {end: math.log(hidden)})

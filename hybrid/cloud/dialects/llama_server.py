@@ -1,0 +1,152 @@
+"""llama.cpp's own server, ``/completion``: token ids in, raw log-probabilities of the whole vocabulary out.
+
+Where the shapes come from: ``tools/server/README.md`` and ``server-task.cpp`` of llama.cpp, and replies of xllamacpp
+2026.10.11549. It scores no prompt; two ways make it tell (``ways``):
+
+- *replay*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
+  the unmodified model. Once the grammar is used up only an end token may follow, and its row is the row after the
+  span. A grammar cannot name an end token: one that ends the draft is left to that rule.
+- *prefixes*: an array of prompts with one new token each.
+
+What bites: with speculative decoding of its own the server reports probability 1 and no list for what its draft model
+guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the server's, so every one is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hybrid.cloud.dialects import ways
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, guarded, id_list, number, row_of, same_count
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Ids
+
+COMPLETION, PROPS = "/completion", "/props"
+FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+@dataclass(frozen=True)
+class LlamaServer:
+    """The dialect of ``/completion``."""
+
+    setup: Setup
+    way: Way | None = "replay"
+    name: str = "llama-server"
+    ways: tuple[Way, ...] = ("replay", "prefixes", "compare")
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
+    rows: bool = True
+    candidates: bool = False
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Ask in the way this server was found to answer."""
+        if self.way == "prefixes":
+            return ways.prefixes(self, question)
+        return ways.compare(self, question) if self.way == "compare" else self._replay(question)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Nothing cached; what is written runs to its limit."""
+        if isinstance(question, ScoreQuestion):
+            return ways.worst_of(self.way, question)
+        return CloudUsage(len(question.prefix), question.limit)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
+        """Ask for a streamed continuation."""
+        body = self._body(list(question.prefix), question) | {"stream": True}
+        return Asked(COMPLETION, body, stream="to finish"), partial(read_chunk, top_k=question.top_k)
+
+    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+        """Ask for several continuations; a single prompt stands alone, as the server then answers."""
+        prompts = [list(question.prefix) for question in questions]
+        return Asked(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
+
+    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+        """Read them."""
+        replies = sorted(reply, key=lambda part: part["index"]) if isinstance(reply, list) else [reply]
+        if len(replies) != len(questions):
+            msg = f"the endpoint gave {len(replies)} continuations for {len(questions)} prompts"
+            raise BadReply(msg)
+        return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
+
+    def _replay(self, question: ScoreQuestion) -> Asking[Scores]:
+        ends = self.setup.words.end_ids
+        num_rows = question.num_rows
+        forced = question.span[:-1] if question.span and question.span[-1] in ends else question.span
+        write = WriteQuestion(question.prefix, num_rows, question.top_k, ways.GREEDY, question.request_id)
+        body = self._body(list(question.prefix), write) | {"samplers": []}
+        if forced:
+            body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced[:num_rows])
+        chunk = read_chunk((yield Asked(COMPLETION, body)), top_k=question.top_k)
+        if chunk.ids[: len(forced)] != forced[:num_rows]:
+            msg = "the endpoint did not write the draft it was held to"
+            raise MissingCapability(msg)
+        return Scores(tuple(_known(chunk.rows[:num_rows])), ways.added([chunk]))
+
+    def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
+        sampling = question.sampling
+        body: dict[str, Any] = {
+            "model": self.setup.model,
+            "prompt": prompt,
+            "n_predict": question.limit,
+            "n_probs": question.top_k,
+            "return_tokens": True,
+            "cache_prompt": True,
+            # As vLLM applies them; what is not listed (penalties, dry, xtc) is not applied.
+            "samplers": ["temperature", "min_p", "top_k", "top_p"],
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+        }
+        return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
+
+
+def _known(rows: Sequence[TopK | None]) -> Iterator[TopK]:
+    for row in rows:
+        if row is None:
+            return
+        yield row
+
+
+@guarded
+def read_chunk(reply: Json, top_k: int) -> Chunk:
+    """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended."""
+    broke_off(reply)
+    ids = id_list(reply.get("tokens") or [])
+    rows = _rows(ids, reply.get("completion_probabilities"), top_k) if ids else ()
+    if not reply["stop"]:
+        return Chunk(ids, rows, reply["content"])
+    ended = FINISH.get(reply.get("stop_type", ""))
+    if ended is None:
+        msg = f"the endpoint ended with stop_type {reply.get('stop_type')!r}"
+        raise BadReply(msg)
+    return Chunk(ids, rows, reply["content"], "stop" if ended == "stop" else "length", _usage(reply))
+
+
+def _rows(ids: Ids, told: object, top_k: int) -> tuple[TopK, ...]:
+    if told is None:
+        raise MissingCapability(NO_ROWS)
+    return tuple(_row(token, entry, top_k) for token, entry in zip(ids, same_count(told, ids), strict=True))
+
+
+def _row(token: int, entry: Json, top_k: int) -> TopK:
+    if "top_probs" in entry:
+        msg = "the endpoint gives probabilities after sampling; raw log-probabilities are needed"
+        raise MissingCapability(msg)
+    if entry["id"] != token:
+        msg = "the endpoint's rows are not those of its tokens"
+        raise BadReply(msg)
+    listed = {count(other["id"]): number(other["logprob"]) for other in entry["top_logprobs"]}
+    return row_of(listed, token, number(entry["logprob"]), top_k, None)
+
+
+def _usage(reply: Json) -> CloudUsage:
+    prompt = count(reply["tokens_evaluated"])
+    cached = (reply.get("timings") or {}).get("cache_n", 0)
+    return CloudUsage(prompt, count(reply["tokens_predicted"]), min(prompt, count(cached)))

@@ -1,0 +1,127 @@
+"""What the readers of all dialects check alike. A reply of any other shape is BadReply, whatever it trips over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from hybrid.errors import BadReply, MissingCapability, one_line
+from hybrid.prob import NotADistribution, TopK
+from hybrid.types import CloudUsage, Ids
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NO_ROWS = "the endpoint wrote without log-probabilities: no policy can weigh its tokens"
+
+
+def guarded(read: Callable[P, R]) -> Callable[P, R]:
+    """Make a reading function total: a reply of any other shape is BadReply, whatever it trips over."""
+
+    @wraps(read)
+    def total(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return read(*args, **kwargs)
+        except NotADistribution as error:
+            msg = f"the endpoint gave {error}"
+            raise BadReply(msg) from error
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            msg = "the endpoint's reply is not shaped as the protocol says"
+            raise BadReply(msg) from error
+
+    return total
+
+
+def number(value: object) -> float:
+    """Take a JSON number as a log-probability; minus infinity and its stand-ins stay what they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = "not a number"
+        raise TypeError(msg)
+    return float(value) if not math.isinf(float(value)) else -math.inf if value < 0 else math.nan
+
+
+def count(value: object) -> int:
+    """Take a JSON number as a count of tokens."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        msg = "not a count"
+        raise TypeError(msg)
+    return value
+
+
+def id_list(value: object) -> Ids:
+    """Take a JSON list as token ids. Raises BadReply."""
+    if not isinstance(value, list) or not all(isinstance(i, int) and i >= 0 and i is not True for i in value):
+        msg = "the endpoint's token ids are not a list of numbers"
+        raise BadReply(msg)
+    return tuple(value)
+
+
+def choice_of(reply: Any, index: int = 0) -> Mapping[str, Any]:
+    """Return one choice of an OpenAI-style reply. Raises BadReply."""
+    choices = reply.get("choices") if isinstance(reply, Mapping) else None
+    if not isinstance(choices, list) or len(choices) <= index or not isinstance(choices[index], dict):
+        msg = "the endpoint's reply has no choices"
+        raise BadReply(msg)
+    choice: Mapping[str, Any] = choices[index]
+    return choice
+
+
+def finish_of(reason: object) -> Literal["stop", "length"] | None:
+    """Take a finish reason. Raises BadReply for one that no plain continuation ends with."""
+    if reason in (None, ""):
+        return None
+    if reason == "stop":
+        return "stop"
+    if reason == "length":
+        return "length"
+    msg = f"the endpoint ended with finish_reason {reason!r}"
+    raise BadReply(msg)
+
+
+def broke_off(reply: Any) -> None:
+    """Raise BadReply for an error that came inside a stream."""
+    error = reply.get("error") if isinstance(reply, Mapping) else None
+    if error:
+        msg = f"the endpoint broke off: {one_line(error.get('message', error) if isinstance(error, dict) else error)}"
+        raise BadReply(msg)
+
+
+def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: Mapping[int, float] | None) -> TopK:
+    """Build the row of a written token; beyond ``top_k`` entries it was appended, and tells nothing of the others."""
+    if not listed:
+        msg = "the endpoint gave a token without a top-k list: missing, not certain"
+        raise BadReply(msg)
+    if len(listed) > top_k and token in listed:
+        listed = {i: lp for i, lp in listed.items() if i != token}
+    return TopK.from_lists(listed, (token, own), named)
+
+
+def same_count(rows: object, ids: Ids) -> list[Any]:
+    """Take the log-probabilities of some tokens, as many as there are. Raises MissingCapability for none at all."""
+    if not isinstance(rows, list):
+        raise MissingCapability(NO_ROWS)
+    if len(rows) != len(ids):
+        msg = f"the endpoint gave {len(rows)} rows for {len(ids)} tokens"
+        raise BadReply(msg)
+    return rows
+
+
+@guarded
+def read_usage(reply: Any) -> CloudUsage:
+    """Read what was charged, as OpenAI says it. Raises BadReply where the reply does not say."""
+    usage = reply.get("usage")
+    try:
+        details = usage.get("prompt_tokens_details") or {}
+        read = CloudUsage(
+            count(usage["prompt_tokens"]),
+            count(usage.get("completion_tokens") or 0),
+            count(details.get("cached_tokens") or 0),
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        msg = "the endpoint's reply does not say what it charged (usage)"
+        raise BadReply(msg) from error
+    if read.cached_tokens > read.prompt_tokens:
+        msg = "the endpoint says that more prompt tokens were cached than there were"
+        raise BadReply(msg)
+    return read

@@ -1,0 +1,91 @@
+"""Scoring a draft on endpoints that only write: three ways to make them tell what they would have said.
+
+- ``prefixes``: the prefix and each longer one, a new token each. Every row is exact; every prefix is paid for.
+- ``replay``: the draft is forced on the model, which writes it and says what it thought. One prefix, one round trip.
+- ``compare``: the model writes on by itself, and its rows hold up to the first token where the two texts part. Fewer
+  rows than asked, at the price of one continuation.
+
+The law: each way's rows are those that scoring in one request gives, for as many positions as it answers
+(``tests/cloud/test_ways.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from hybrid.cloud.dialects.dialect import Asked, Asking
+from hybrid.cloud.dialects.reading import NO_ROWS
+from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Ids, Sampling
+
+GREEDY = Sampling()
+
+
+class Writer(Protocol):
+    """A dialect that can be asked for continuations in one piece, several prompts at once if it takes that."""
+
+    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+        """Return the request for the continuations of some prompts, all under the limit of the first."""
+        ...
+
+    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+        """Return one chunk per prompt, with its usage."""
+        ...
+
+
+def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
+    return WriteQuestion(prefix, limit, question.top_k, GREEDY, question.request_id)
+
+
+def prefixes(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
+    """Ask for one token after each prefix, all in one request."""
+    asked = [_write(question, question.prefix + question.span[:i], 1) for i in range(question.num_rows)]
+    chunks = writer.read_whole(asked, (yield writer.whole(asked)))
+    rows: list[TopK] = []
+    for chunk in chunks:
+        if not (chunk.rows and chunk.rows[0]):
+            break  # it ended without saying by which token
+        rows.append(chunk.rows[0])
+    return _scores(rows, chunks)
+
+
+def compare(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
+    """Let the model write on, and take its rows up to the first token that is not the draft's."""
+    asked = [_write(question, question.prefix, question.num_rows)]
+    chunks = writer.read_whole(asked, (yield writer.whole(asked)))
+    written, rows = chunks[0], list[TopK]()
+    for i, row in enumerate(written.rows[: question.num_rows]):
+        if row is None or written.ids[:i] != question.span[:i]:
+            break
+        rows.append(row)
+    return _scores(rows, chunks)
+
+
+def _scores(rows: list[TopK], chunks: Sequence[Chunk]) -> Scores:
+    if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
+        raise MissingCapability(NO_ROWS)
+    return Scores(tuple(rows), added(chunks))
+
+
+def added(chunks: Sequence[Chunk]) -> CloudUsage:
+    """Add up what some continuations were charged. Raises BadReply where one does not say."""
+    total = CloudUsage(0, 0)
+    for chunk in chunks:
+        if chunk.usage is None:
+            msg = "the endpoint's reply does not say what it charged (usage)"
+            raise BadReply(msg)
+        total += chunk.usage
+    return total
+
+
+def worst_of(way: str | None, question: ScoreQuestion) -> CloudUsage:
+    """Return the most that scoring by a way is charged, by ids."""
+    prefix, rows = len(question.prefix), question.num_rows
+    if way == "prefixes":
+        return CloudUsage(rows * prefix + rows * (rows - 1) // 2, rows)
+    if way in {"replay", "compare"}:
+        return CloudUsage(prefix, rows)
+    return CloudUsage(prefix + len(question.span), 1)

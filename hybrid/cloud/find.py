@@ -1,0 +1,183 @@
+"""Finding out, at no charge, what kind of endpoint stands behind an address.
+
+Every family has a route of its own that answers for nothing; no name is believed. What only a paid request can tell
+(does scoring work, up to which k, on which grid) is ``cloud.probe``'s to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybrid.cloud.dialects import llama_cpp_python, llama_server, vllm
+from hybrid.cloud.dialects.dialect import Dialect, Setup
+from hybrid.cloud.dialects.reading import count, guarded
+from hybrid.cloud.port import Capabilities
+from hybrid.cloud.wire import Wire
+from hybrid.errors import BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError, VocabularyMismatch
+from hybrid.types import Ids
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is made and known.
+
+    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); ``shows`` is what the answer
+    then holds; "" where a refusal is the answer, since an empty question tells that there is such a route. ``split``
+    is the route of its tokenizer and makes its question from a model's name and a text.
+    """
+
+    build: Callable[[Setup], Dialect]
+    knock: tuple[str, Body | None]
+    shows: str
+    split: tuple[str, Callable[[str, str], Body]] | None = None
+
+
+# In the order in which they are looked for: the more a family can do, the earlier.
+FAMILIES: Mapping[str, Family] = {
+    "llama-server": Family(
+        llama_server.LlamaServer,
+        (llama_server.PROPS, None),
+        "default_generation_settings",
+        ("/tokenize", lambda _, text: {"content": text, "add_special": False, "parse_special": False}),
+    ),
+    "vllm": Family(
+        vllm.Vllm,
+        ("/version", None),
+        "version",
+        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+    ),
+    "llama-cpp-python": Family(
+        llama_cpp_python.LlamaCppPython,
+        (llama_cpp_python.TOKENIZE, {"input": "a"}),
+        "tokens",
+        (llama_cpp_python.TOKENIZE, lambda model, text: {"model": model, "input": text}),
+    ),
+}
+
+
+async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, Ids]) -> tuple[Dialect, Capabilities]:
+    """Return the dialect spoken at an endpoint, set up for its model, and what it can do.
+
+    ``wanted`` names the dialect if the user did; ``probe`` is a text and its local ids. Raises UsageError for a dialect
+    that is none, CloudRefusal for what will never work, CloudFailure for a bad day.
+    """
+    if wanted is not None and wanted not in FAMILIES:
+        msg = f"no dialect is called {wanted!r}; there are {', '.join(FAMILIES)}"
+        raise UsageError(msg)
+    models = await _models(wire)
+    setup = replace(setup, model=_chosen(setup.model, models, wire.url))
+    name, said = (wanted, {}) if wanted else await _recognised(wire)
+    family = FAMILIES[name]
+    if family.split:
+        path, question = family.split
+        told = await _heard(wire, path, question(setup.model, probe[0]))
+        if told is not None:
+            _compare(read_tokens(told), probe[1], f"{setup.model} at {wire.url}")
+    dialect = family.build(setup)
+    context = models.get(setup.model) or _context(said)
+    return dialect, capabilities_of(dialect, setup.model, context)
+
+
+def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabilities:
+    """Return what a dialect can do, as the port says it."""
+    return Capabilities(
+        model,
+        dialect.abilities,
+        context,
+        dialect=dialect.name,
+        way=dialect.way,
+        rows=dialect.rows,
+        candidates=dialect.candidates,
+    )
+
+
+async def _models(wire: Wire) -> dict[str, int | None]:
+    """Ask for the served models; none where there is no such list."""
+    try:
+        return read_models(await wire.get(vllm.MODELS))
+    except ModelNotFound:  # a 404 in JSON: a server without this route
+        return {}
+
+
+def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
+    served = ", ".join(models)
+    if not model and len(models) != 1:
+        msg = f"{url} serves {len(models)} models: choose one with --cloud-model ({served or 'it lists none'})"
+        raise ModelNotFound(msg)
+    if model and models and model not in models:
+        msg = f"{url} does not serve {model!r}; it serves {served}"
+        raise ModelNotFound(msg)
+    return model or next(iter(models))
+
+
+async def _recognised(wire: Wire) -> tuple[str, Body]:
+    """Knock at every family's own route, and return the first that opens with what it said."""
+    answers = await asyncio.gather(*(_knock(wire, family) for family in FAMILIES.values()))
+    for name, answer in zip(FAMILIES, answers, strict=True):
+        if answer is not None:
+            return name, answer
+    msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(FAMILIES)})"
+    raise NotAnApi(msg)
+
+
+async def _knock(wire: Wire, family: Family) -> Body | None:
+    answer = await _heard(wire, *family.knock, refusal_opens=not family.shows)
+    return answer if answer is not None and (not family.shows or family.shows in answer) else None
+
+
+async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Body | None:
+    """Ask a route that may not exist; None if it does not."""
+    try:
+        return await (wire.get(path) if body is None else wire.post(path, body))
+    except (NotAnApi, ModelNotFound):
+        return None
+    except (BadReply, MissingCapability):
+        if refusal_opens:
+            return {}
+        return None
+
+
+def _compare(tokens: Ids, ours: Ids, there: str) -> None:
+    if tokens[-len(ours) :] == ours and len(tokens) <= len(ours) + 1:  # one more: a BOS token before them
+        return
+    msg = (
+        f"{there} and the local model do not share a vocabulary "
+        f"(the same text is {list(tokens)[:8]} there and {list(ours)[:8]} here)"
+    )
+    raise VocabularyMismatch(msg)
+
+
+@guarded
+def _context(said: Body) -> int | None:
+    """Read how long a text may be, where the family's own route tells."""
+    settings = said.get("default_generation_settings") or {}
+    told = settings.get("n_ctx") or said.get("context_length")
+    return None if told is None else count(told)
+
+
+@guarded
+def read_models(reply: Body) -> dict[str, int | None]:
+    """Read the served models and their context lengths (None: not told)."""
+    try:
+        return {
+            str(model["id"]): None if model.get("max_model_len") is None else count(model["max_model_len"])
+            for model in reply["data"]
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        msg = "the endpoint's model list cannot be read"
+        raise BadReply(msg) from error
+
+
+@guarded
+def read_tokens(reply: Body) -> Ids:
+    """Read the ids of a tokenised text."""
+    tokens = reply.get("tokens")
+    if not isinstance(tokens, list):
+        msg = "the endpoint's tokenizer gave no tokens"
+        raise BadReply(msg)
+    return tuple(tokens)
