@@ -7,11 +7,12 @@ import json
 import sys
 from contextlib import aclosing, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import typer
 
 from hybrid.cli.exits import exit_codes
+from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
 from hybrid.config import CONFIG_FILE
@@ -35,77 +36,10 @@ endpoint unusable, 130 interrupted.
 """
 
 
+@takes_flags
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
-    local: Annotated[Path | None, typer.Option(help="GGUF file of the local model.", metavar="GGUF")] = None,
-    cloud: Annotated[str | None, typer.Option(help="Base URL of the endpoint.", metavar="URL")] = None,
-    cloud_model: Annotated[str | None, typer.Option(help="Model name at the endpoint.", metavar="M")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")
-    ] = None,
-    price: Annotated[
-        str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")
-    ] = None,
-    cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="How to decode (kl); `hybrid policies` lists them all.", metavar="P")
-    ] = None,
-    gate: Annotated[
-        str | None, typer.Option(help="Another gate: entropy:0.6, max-prob:0.5:check, ...", metavar="NAME[:X[:CALL]]")
-    ] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="Another judge: js:0.1, multiplicative:0.3, ...", metavar="NAME[:X]")
-    ] = None,
-    scope: Annotated[
-        int | None, typer.Option(help="Trailing tokens of a span that a check judges (all).", metavar="N")
-    ] = None,
-    bonus: Annotated[
-        bool | None, typer.Option("--bonus/--no-bonus", help="Take the cloud's token after a span that stands.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="The policy's number. kl: nats of KL tolerated (0.5); doubt: 0.02, to hand back.", metavar="T"
-        ),
-    ] = None,
-    entropy: Annotated[
-        float | None, typer.Option(help="Policy doubt: entropy above which it asks, in nats (0.5).", metavar="H")
-    ] = None,
-    strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")
-    ] = None,
-    span: Annotated[
-        str | None, typer.Option(help="Tokens drafted before a check (8; kl: 32), or auto.", metavar="K")
-    ] = None,
-    lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")] = None,
-    hold: Annotated[
-        int | None, typer.Option(help="kl, doubt: tokens the cloud writes before it may hand back (4).", metavar="N")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer (512).", metavar="N")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End the text before this string; may be given again.", metavar="TEXT")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 (the default): always the most likely token.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens (0: all).")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Drop tokens below this share of the best one's chance.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all draws (0).", metavar="S")] = None,
-    system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
-    raw: Annotated[
-        bool | None, typer.Option("--raw/--no-raw", help="No chat template: continue the prompt as it stands.")
-    ] = None,
-    offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Send no request.")] = None,
-    overlap: Annotated[
-        bool | None, typer.Option("--overlap/--no-overlap", help="Draft on while a check is waited for (on).")
-    ] = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option(help="Local context in tokens; default: the model's own, 8192 at most.", metavar="N"),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="llama.cpp threads; default: one core is left free.", metavar="N")
-    ] = None,
-    gpu_layers: Annotated[int | None, typer.Option(help="Layers to keep on a GPU; -1: all.", metavar="N")] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write every event to FILE, one JSON object a line.", metavar="FILE")
@@ -113,11 +47,11 @@ def ask(
     trace_rows: Annotated[
         bool | None, typer.Option("--trace-rows/--no-trace-rows", help="Rows into the trace: see `hybrid replay`.")
     ] = None,
+    **flags: Unpack[Flags],
 ) -> None:
     """Answer one question."""
-    flags = {k: v for k, v in locals().items() if k not in {"prompt", "as_json", "trace"} and v is not None}
     with exit_codes():
-        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))
+        asyncio.run(_ask(_text(prompt), {**flags, "trace_rows": trace_rows}, as_json=as_json, trace=trace))
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
