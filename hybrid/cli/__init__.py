@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hybrid.cli.ask import ask
+from hybrid.cli.batch import batch
 from hybrid.cli.bench import bench
 from hybrid.cli.demo import demo
 from hybrid.cli.models import models
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(ask)
+app.command()(batch)
 app.command()(demo)
 app.command()(bench)
 app.command()(policies)

@@ -1,4 +1,4 @@
-"""What is being done, on standard error: a line that changes on a terminal, a line each elsewhere."""
+"""What is being done, on standard error: a line that changes on a terminal, a line each or nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rich.console import Console
 
 
 @contextmanager
-def progress(at_first: str) -> Iterator[Callable[[str], None]]:
+def progress(at_first: str, *, only_on_a_terminal: bool = False) -> Iterator[Callable[[str], None]]:
     """Give a function to say it with; a terminal shows ``at_first`` until it is called."""
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and only_on_a_terminal:
+        yield lambda _: None
+    elif not console.is_terminal:
         yield lambda said: typer.echo(f"hybrid: {said}", err=True)
-        return
-    with console.status(at_first) as status:
-        yield status.update
+    else:
+        with console.status(at_first) as status:
+            yield status.update

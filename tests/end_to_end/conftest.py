@@ -62,7 +62,7 @@ def own_stub(bundled, start_server):
 def on_a_terminal(bundled):
     """Run a command on a terminal of its own, in colour, and return what it showed there."""
 
-    def run(command: list[str], columns: str) -> bytes:
+    def run(command: list[str], columns: str, exit_code: int = 0) -> bytes:
         leader, follower = pty.openpty()
         environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": columns}
         environment.pop("NO_COLOR", None)
@@ -73,7 +73,7 @@ def on_a_terminal(bundled):
             while part := os.read(leader, 4096):
                 seen += part
         os.close(leader)
-        assert process.wait(30) == 0
+        assert process.wait(30) == exit_code
         return seen
 
     return run

@@ -1,0 +1,80 @@
+"""What a batch came to: counts over the lines of its output, whichever run wrote them.
+
+The law: figures are those of the output file, so that a batch that was interrupted ends in the same ones; an unknown
+price makes the bill unknown, never 0 (``tests/cli/test_batch.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hybrid.cli.journal import Entry
+from hybrid.spend import Bill
+
+
+@dataclass
+class Tally:
+    """Counts lines as they are written. ``kept`` of them an earlier run has written; the rest is over all of them."""
+
+    answered: int = 0
+    failed: int = 0
+    kept: int = 0
+    degraded: int = 0
+    local_tokens: int = 0
+    cloud_tokens: int = 0
+    cloud_requests: int = 0
+    bill: Bill = Bill(0, 0)  # noqa: RUF009  (frozen)
+    first_failure: str | None = None
+    first_reason: str | None = None
+
+    def keep(self, entry: Entry) -> None:
+        """Count a line that stood there."""
+        self.kept += 1
+        self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Count a line."""
+        if entry.error is not None:
+            self.failed += 1
+            self.first_failure = self.first_failure or f"line {entry.line}: {entry.error}"
+            return
+        self.answered += 1
+        if entry.degraded is not None:
+            self.degraded += 1
+            self.first_reason = self.first_reason or f"line {entry.line}: {entry.degraded}"
+        if entry.usage:
+            self.local_tokens += entry.usage.local_tokens
+            self.cloud_tokens += entry.usage.cloud_tokens
+            self.cloud_requests += entry.usage.cloud_requests
+        if entry.bill:
+            mine, alone = entry.bill.nanousd, entry.bill.cloud_only_nanousd
+            self.bill = Bill(_sum(self.bill.nanousd, mine), _sum(self.bill.cloud_only_nanousd, alone))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        return asdict(self)
+
+    def so_far(self) -> str:
+        """Say how far it is."""
+        return f"{_counted(self.answered)} answered" + (f", {self.failed} failed" if self.failed else "")
+
+    def summary(self) -> list[str]:
+        """Say it all: what came of the lines, what it cost, and the first of everything that went wrong."""
+        parts = [self.so_far() + (f" ({self.kept} by an earlier run)" if self.kept else ""), str(self.bill)]
+        if total := self.local_tokens + self.cloud_tokens:
+            parts.append(f"{100 * self.cloud_tokens / total:.0f} % of the tokens by the cloud")
+        said = [", ".join(parts)]
+        if self.first_reason:
+            said.append(f"in {_counted(self.degraded)} the local model went on alone; the first is {self.first_reason}")
+        if self.first_failure:
+            said.append(f"the first that failed is {self.first_failure}")
+        return said
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _counted(num_lines: int) -> str:
+    return f"{num_lines} line{'' if num_lines == 1 else 's'}"

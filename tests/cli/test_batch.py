@@ -1,0 +1,285 @@
+"""``hybrid batch`` over scripted models: the real command and client, tables in the place of models."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+import typer.main
+from anyio.from_thread import start_blocking_portal
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+from hybrid.cli.flags import Flags
+from hybrid.cloud.scripted import ScriptedCloud
+from hybrid.config import Settings
+from hybrid.engine import ScriptedEngine, Worker
+from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
+from hybrid.run import AsyncClient, Client, Local
+from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
+
+HOUSE = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
+WORDS, END = HOUSE["WORDS"], HOUSE["END"]
+
+
+@contextmanager
+def client_over_tables(fault, engine, **flags):
+    """A blocking client like that of ``hybrid.open``, with the price, cap and policy that the flags name."""
+    worker, price = Worker("test"), flags.get("price")
+    cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({END}))
+    ledger = MemoryLedger(usd_to_nanousd(flags["cap"]) if flags.get("cap") else None)
+
+    async def reach():
+        if fault:
+            raise fault
+        return cloud, await cloud.connect("", ())
+
+    settings = Settings(cloud_top_k=8, max_tokens=6, policy=flags.get("policy") or "kl")
+    account = Account(Price.parse(price) if price else None, ledger)
+    try:
+        with start_blocking_portal() as portal:
+            yield Client(AsyncClient(Local(engine, worker), reach, account, settings), portal)
+    finally:
+        worker.close()
+
+
+class Scripted:
+    """What stands behind ``hybrid.open``: how often it was entered, what goes wrong, and before which answer."""
+
+    def __init__(self):
+        self.opened = 0
+        self.asked = 0
+        self.cloud_fault = None
+        self.fault = None
+        self.before = 0
+
+    @contextmanager
+    def open(self, **flags):
+        self.opened += 1
+        engine = ScriptedEngine(WORDS, HOUSE["SMALL"], end_ids=frozenset({END}), num_context=40)
+        with client_over_tables(self.cloud_fault, engine, **flags) as client:
+            generate = client.generate
+
+            def counted(prompt, **choices):
+                self.asked += 1
+                if self.fault and self.asked == self.before:
+                    raise self.fault
+                return generate(prompt, **choices)
+
+            client.generate = counted
+            yield client
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    found = Scripted()
+    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
+    return found
+
+
+@pytest.fixture
+def batch(scripted, tmp_path):
+    """Run the command on these lines, in this folder's files."""
+
+    def run(questions, *flags):
+        (tmp_path / "in").write_text("".join(f"{each}\n" for each in questions))
+        return CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), *flags])
+
+    return run
+
+
+@pytest.fixture
+def out(tmp_path):
+    """What the output holds, without the time it took."""
+
+    def read():
+        found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+        for line in found:
+            line.pop("timing", None)
+        return found
+
+    return read
+
+
+GOOD = [json.dumps({"id": f"n{i}", "prompt": f"a {'b ' * i}c"}) for i in range(5)]
+BAD = {
+    "nope": "cannot be read as JSON",
+    '{"id": "z", "messages": []}': "at least one object",
+    '{"id": "z", "prompt": " "}': "the prompt is empty",
+    '{"id": "z", "prompt": "a", "policy": "nix"}': "no policy is called 'nix'",
+    '{"id": "z", "prompt": "a", "max_tokens": 0}': "max_tokens: ",
+    '{"id": "z", "prompt": "a", "cap": 1}': "no field called cap",
+    json.dumps({"id": "z", "prompt": "a " * 50}): "the local context holds 40",
+}
+
+
+def test_the_flags_are_those_of_ask_with_the_same_help():
+    commands = typer.main.get_command(app).commands
+    ask, found = ({each.name: each for each in commands[name].params} for name in ("ask", "batch"))
+    for name in Flags.__annotations__:
+        assert (found[name].opts, found[name].help) == (ask[name].opts, ask[name].help)
+    assert (
+        ask.keys() - Flags.__annotations__.keys() == {"prompt", "as_json", "trace", "trace_rows", "help"} & ask.keys()
+    )
+    settings = Settings.model_fields.keys()
+    assert Flags.__annotations__.keys() | {"trace_rows"} <= settings
+
+
+def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
+    done = batch(GOOD)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert [(line["line"], line["id"]) for line in out()] == [(i + 1, f"n{i}") for i in range(5)]
+    assert list(out()[0]) == [
+        "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
+    ]  # fmt: skip
+
+
+def test_a_bad_line_costs_no_other_line_its_answer(batch, out):
+    lines = [*BAD, *GOOD, *BAD]
+    done = batch(lines)
+    assert done.exit_code == 5
+    found = out()
+    assert [line["line"] for line in found] == list(range(1, len(lines) + 1))
+    said = list(BAD.values())
+    for line, words in zip(found[:7] + found[12:], said + said, strict=True):
+        assert list(line) == ["line", "input", "id", "error"]
+        assert words in line["error"]
+        assert line["id"] == (None if "JSON" in words else "z")
+    assert all(line["text"] for line in found[7:12])
+    assert "hybrid: 5 lines answered, 14 failed" in done.stderr
+    assert "hybrid: the first that failed is line 1: the line cannot be read as JSON" in done.stderr
+
+
+def test_a_line_may_choose_for_itself(batch, out):
+    batch([GOOD[0], '{"prompt": "a c", "max_tokens": 2, "policy": "local"}', GOOD[0]])
+    first, own, again = out()
+    assert len(own["tokens"]) == 2
+    assert own["usage"]["cloud_requests"] == 0
+    assert {**first, "line": 3, "id": "n0"} == again, "and for no other line"
+
+
+@pytest.mark.parametrize("before", [1, 3, 5])
+def test_interrupted_before_any_answer_it_goes_on_and_ends_in_the_same_file(scripted, batch, out, tmp_path, before):
+    batch(GOOD)
+    whole = out()
+    (tmp_path / "out").unlink()
+    scripted.asked, scripted.before, scripted.fault = 0, before, KeyboardInterrupt()
+    done = batch(GOOD)
+    assert done.exit_code == 130
+    kept = "nothing is answered yet" if before == 1 else f"all up to line {before - 1} is answered"
+    assert done.stderr == f"hybrid: {kept}; the same command goes on from there\n"
+    assert out() == whole[: before - 1]
+    scripted.fault, scripted.asked = None, 0
+    assert batch(GOOD).exit_code == 0
+    assert out() == whole
+    assert scripted.asked == 6 - before
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(EngineError("said"), 3), (AccessDenied("said"), 4), (MissingCapability("said"), 4)],
+    ids=["engine", "key", "capability"],
+)
+def test_what_is_no_lines_fault_ends_the_batch_and_is_in_no_line(scripted, batch, out, fault, code):
+    """Else every line that is left would hold a wrong key's error, and be done with it."""
+    scripted.before, scripted.fault = 3, fault
+    done = batch(GOOD)
+    assert done.exit_code == code
+    assert done.stderr.splitlines() == [
+        "hybrid: all up to line 2 is answered; the same command goes on from there",
+        "hybrid: said",
+    ]
+    assert len(out()) == 2
+
+
+def test_a_policy_that_a_line_chose_and_the_endpoint_cannot_is_the_lines_error(scripted, batch, out):
+    scripted.before, scripted.fault = 1, MissingCapability("said")
+    assert batch(['{"prompt": "a", "policy": "exact"}', GOOD[0]]).exit_code == 5
+    assert [line.get("error") for line in out()] == ["said", None]
+
+
+def test_where_the_cap_is_reached_the_local_model_answers_the_rest_and_says_so(batch, out):
+    done = batch(GOOD * 4, "--price", "1/0.1/4", "--cap", "0.0003", "--json")
+    assert done.exit_code == 0
+    found, summary = out(), json.loads(done.stdout)
+    reasons = [line["degraded"] for line in found]
+    assert reasons[0] is None
+    assert all("the cap of 0.0003 USD" in reason for reason in reasons[-5:])
+    assert summary["bill"]["nanousd"] == sum(line["bill"]["nanousd"] for line in found) <= 300_000
+    assert summary["degraded"] == len(reasons) - reasons.count(None)
+    assert f"line {reasons.index(summary['first_reason'].partition(': ')[2]) + 1}: " in summary["first_reason"]
+
+
+def test_a_dead_endpoint_costs_no_line_its_answer(scripted, batch, out):
+    scripted.cloud_fault = Unreachable("nobody is there")
+    done = batch(GOOD)
+    assert done.exit_code == 0
+    assert {line["degraded"] for line in out()} == {"nobody is there"}
+    assert "in 5 lines the local model went on alone; the first is line 1: nobody is there" in done.stderr
+
+
+def test_a_finished_batch_is_summed_up_again_and_loads_no_model(scripted, batch, out):
+    first = json.loads(batch(GOOD, "--json", "--price", "1/0.1/4").stdout)
+    again = json.loads(batch(GOOD, "--json").stdout)
+    assert (first["kept"], again["kept"]) == (0, 5)
+    assert {**first, "kept": 5} == again
+    assert first["local_tokens"] + first["cloud_tokens"] == sum(len(line["tokens"]) for line in out())
+    assert scripted.opened == 1
+    assert "5 lines answered (5 by an earlier run), " in batch(GOOD).stderr
+
+
+def test_a_price_nobody_stated_makes_the_bill_unknown(batch):
+    done = batch(GOOD)
+    assert "cost unknown: no price was stated" in done.stderr
+    assert json.loads(batch(GOOD, "--json").stdout)["bill"] == {"nanousd": None, "cloud_only_nanousd": None}
+
+
+def test_another_input_is_refused_before_a_model_is_loaded(scripted, batch, out):
+    batch(GOOD[:2])
+    before = out()
+    done = batch(GOOD[1:])
+    assert done.exit_code == 2
+    assert "line 1 there does not answer line 1 of the input" in done.stderr
+    assert (out(), scripted.opened) == (before, 1)
+
+
+def test_the_input_may_come_from_standard_input_and_go_on_there(scripted, tmp_path):
+    def run(lines):
+        text = "".join(f"{line}\n" for line in lines)
+        return CliRunner().invoke(app, ["batch", "-", str(tmp_path / "out")], input=text)
+
+    assert run(GOOD[:2]).exit_code == 0
+    assert run(GOOD).exit_code == 0
+    assert scripted.asked == 5
+    assert len((tmp_path / "out").read_text().splitlines()) == 5
+
+
+def test_an_input_that_cannot_be_read_is_a_sentence_and_makes_no_output(scripted, tmp_path):
+    for source in (tmp_path / "none", tmp_path):
+        done = CliRunner().invoke(app, ["batch", str(source), str(tmp_path / "out")])
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f"hybrid: {source}: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_input_is_answered_at_once(batch, out, scripted):
+    assert batch([]).exit_code == 0
+    assert batch(["", " "]).stderr.startswith("hybrid: 0 lines answered, ")
+    assert (out(), scripted.opened) == ([], 0)
+
+
+def test_settings_that_cannot_be_are_told_before_anything_is_touched(tmp_path):
+    (tmp_path / "in").write_text('"a"\n')
+    done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), "--policy", "nix"])
+    assert (done.exit_code, "no policy is called 'nix'" in done.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_has_examples_and_says_what_the_exit_codes_mean():
+    said = CliRunner().invoke(app, ["batch", "--help"]).stdout
+    assert "Examples" in said
+    assert "5 finished, but" in said
