@@ -61,7 +61,7 @@ def test_a_proxy_of_the_environment_stands_before_the_world_outside_and_not_befo
 def test_a_clients_salt_reaches_its_requests(built):
     """Two clients with salts of their own do not profit from each other's prefix cache."""
     for settings, salt in [({"cache_salt": "mine"}, "mine"), ({}, None)]:
-        (_, model, found), _ = built("Endpoint", cloud="http://127.0.0.1:9", cloud_model="m", **settings)
+        (_, model, found, *_), _ = built("Endpoint", cloud="http://127.0.0.1:9", cloud_model="m", **settings)
         assert (model, found) == ("m", salt)
 
 

@@ -23,6 +23,7 @@ class Flags(TypedDict, total=False):
     local: Annotated[Path | None, typer.Option(help="GGUF file of the local model.", metavar="GGUF")]
     cloud: Annotated[str | None, typer.Option(help="Base URL of the endpoint.", metavar="URL")]
     cloud_model: Annotated[str | None, typer.Option(help="Model name at the endpoint.", metavar="M")]
+    dialect: Annotated[str | None, typer.Option(help="The endpoint's dialect (found out).", metavar="D")]
     api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")]
     price: Annotated[
         str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")

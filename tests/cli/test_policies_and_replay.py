@@ -21,7 +21,7 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert (found["gates"], found["judges"]) == (list(GATES), list(JUDGES))
     needs = {policy["name"]: policy["needs"] for policy in found["policies"]}
     assert (needs["local"], needs["doubt"], needs["greedy-exact"]) == ([], ["write"], ["score"])
-    assert needs["exact"] == ["score", "write"], "sampled, it leaves tokens to the cloud"
+    assert needs["exact"] == ["ids", "score", "write"], "sampled, it leaves tokens to the cloud"
     said = run.invoke(app, ["policies"]).stdout
     assert all(preset.line in said and preset.guarantee in said for preset in PRESETS.values())
     assert "needs      no endpoint" in said

@@ -140,10 +140,10 @@ def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(hous
     path.write_text('{"trace": 2}\n')
     with pytest.raises(UsageError, match="no trace of version 3"):
         Tape.read(path)
-    path.write_text('{"trace": 2}\n{"event": "rows"}\n')
+    path.write_text('{"trace": 3}\n{"event": "rows"}\n')
     with pytest.raises(UsageError, match="is damaged"):
         Tape.read(path)
-    path.write_text('{"trace": 2}\nhalf a li')
+    path.write_text('{"trace": 3}\nhalf a li')
     with pytest.raises(UsageError, match="is damaged"):
         Tape.read(path)
     with pytest.raises(UsageError, match="No such file"):
