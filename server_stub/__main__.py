@@ -17,7 +17,9 @@ import uvicorn
 from hybrid.engine import Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import HybridError
-from server_stub.app import App, Served
+from server_stub.app import App
+from server_stub.dialects import DIALECTS
+from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 
 
@@ -50,11 +52,14 @@ def main() -> None:
         num_context=engines[0].num_context,
         max_logprobs=args.max_logprobs,
         latency_s=args.latency_ms / 1000,
+        token_s=args.token_ms / 1000,
         scoring_keeps_cache=args.scoring_keeps_cache,
         api_key=args.api_key,
     )
     slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
-    config = uvicorn.Config(App(served, slots).routes(), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        App(served, slots, args.dialect).routes(), log_level="warning", access_log=False, lifespan="off"
+    )
     server = Server(config)
     server.url = f"http://{args.host}:{listener.getsockname()[1]}"
     if args.until_stdin_closes:
@@ -89,15 +94,19 @@ def _positive(text: str) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m server_stub",
-        description="Serve a GGUF model with its log-probabilities, as vLLM's /v1/completions does.",
+        description="Serve a GGUF model with its log-probabilities, as vLLM's /v1/completions does, or another family.",
         epilog="example: python -m server_stub --model large.gguf --port 8000",
     )
     parser.add_argument("--model", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--port", type=int, required=True, help="0 picks a free one")
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--dialect", choices=DIALECTS, default="vllm", help="the family whose routes are served")
     parser.add_argument("--max-logprobs", type=int, default=20, help="most log-probabilities a request may ask for")
     parser.add_argument(
         "--latency-ms", type=float, default=0.0, help="wait this long before answering, as a network would"
+    )
+    parser.add_argument(
+        "--token-ms", type=float, default=0.0, help="take at least this long for every token after the first"
     )
     parser.add_argument(
         "--scoring-keeps-cache", action="store_true", help="score from the prefix cache, as SGLang does"

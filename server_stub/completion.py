@@ -1,14 +1,15 @@
 """One completion, from its prompt to its last token, on a borrowed slot.
 
-It draws as vLLM does (temperature, then top-k, then top-p; bias before all of them) and reports raw log-probabilities:
-those of the model, before bias and sampling. What it computed is noted in its charge as it happens, so that a client
-that went away is charged for what had been done.
+It draws as vLLM does (temperature, then top-k, then top-p; bias before all of them) and keeps raw log-probabilities:
+those of the model, before bias and sampling, unless the ask wants them after the temperature. What it computed is noted
+in its charge as it happens, so that a client that went away is charged for what had been done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import codecs
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 from hybrid.engine import Engine
 from hybrid.prob import Dense, warp
 from hybrid.types import Sampling
+from server_stub.ask import Ask
 from server_stub.rows import Row
 from server_stub.slots import Slot
-from server_stub.wire import CompletionRequest
 
 # vLLM raises what is colder (and not greedy) to this; far below it, scores overflow.
 COLDEST = 0.01
@@ -41,7 +42,7 @@ class Step:
     """One written token: its row, and the text that may be shown with it."""
 
     token: int
-    row: Row
+    row: Row | None
     text: str
     finish: Literal["stop", "length"] | None = None
     stopped_by: str | None = None
@@ -49,37 +50,40 @@ class Step:
 
 @dataclass
 class Completion:
-    """A request at work. ``prompt_rows`` is filled by ``start`` where rows of the prompt were asked for."""
+    """An ask at work. ``prompt_rows`` is filled by ``start`` where rows of the prompt were asked for.
 
-    request: CompletionRequest
-    ids: tuple[int, ...]
+    ``token_s`` is how long each token after the first takes at least: the first comes with the prompt.
+    """
+
+    ask: Ask
     slot: Slot
     charge: Charge
-    keep_cache: bool
+    token_s: float = 0.0
     prompt_rows: list[Row | None] = field(default_factory=list)
 
     async def start(self) -> NDArray[np.float32]:
         """Compute the prompt and return the scores after it."""
-        self.charge.prompt_tokens = len(self.ids)
-        if self.request.scores is None:
-            logits, cached = await self.slot.worker.do(lambda stop: self.slot.prefill(self.ids, stop))
+        ids, scoring = self.ask.ids, self.ask.scoring
+        self.charge.prompt_tokens += len(ids)
+        if scoring is None:
+            logits, cached = await self.slot.worker.do(lambda stop: self.slot.prefill(ids, stop))
         else:
             self.prompt_rows, logits, cached = await self.slot.worker.do(
-                lambda stop: self.slot.score(self.ids, stop, keep_cache=self.keep_cache)
+                lambda stop: self.slot.score(ids, scoring, stop)
             )
-        self.charge.cached_tokens = cached
+        self.charge.cached_tokens += cached
         return logits
 
     async def steps(self, logits: NDArray[np.float32]) -> AsyncIterator[Step]:
         """Write token by token until an end token, a stop string or the limit."""
-        text = _Text(self.request.stops, self.slot.engine)
-        seed = self.request.seed
+        text = _Text(self.ask.stops, self.slot.engine)
+        seed, clock = self.ask.seed, asyncio.get_running_loop().time
         rng = np.random.default_rng(None if seed is None else seed % 2**64)  # JSON's may be negative, numpy's not
-        limit = min(self.request.max_tokens, self.slot.engine.num_context - len(self.ids))
+        limit = min(self.ask.max_tokens, self.slot.engine.num_context - len(self.ask.ids))
         for written in range(1, limit + 1):
             token, row = self._draw(logits, rng)
-            self.charge.completion_tokens = written
-            if token in self.slot.engine.end_ids:
+            self.charge.completion_tokens += 1
+            if token in self.slot.engine.end_ids and not self.ask.ignores_end:
                 yield Step(token, row, text.flush(), "stop")
                 return
             shown, stopped_by = text.add(token)
@@ -90,27 +94,30 @@ class Completion:
                 yield Step(token, row, shown + text.flush(), "length")
                 return
             yield Step(token, row, shown)
+            due = clock() + self.token_s
             logits = await self.slot.worker.do(partial(self.slot.extend, token))
+            await asyncio.sleep(due - clock())
 
     def _draw(self, logits: NDArray[np.float32], rng: np.random.Generator) -> tuple[int, Row]:
         raw = Dense.from_logits(logits)
         biased = raw
-        if self.request.logit_bias:
+        if self.ask.logit_bias:
             scores = logits.astype(np.float64)
-            for token, bias in self.request.logit_bias.items():
+            for token, bias in self.ask.logit_bias.items():
                 if 0 <= token < scores.size:
                     scores[token] += bias
             biased = Dense.from_logits(scores)
-        temperature = max(self.request.temperature, COLDEST) if self.request.temperature else 0.0
-        sampling = Sampling(temperature, max(0, self.request.top_k), self.request.top_p, min_p=self.request.min_p)
+        temperature = max(self.ask.temperature, COLDEST) if self.ask.temperature else 0.0
+        sampling = Sampling(temperature, max(0, self.ask.top_k), self.ask.top_p, min_p=self.ask.min_p)
         token = biased.best if sampling.greedy else int(rng.choice(raw.num_tokens, p=warp(biased, sampling).probs))
-        return token, Row.of(raw, self.slot.max_logprobs, token)
+        told = Dense.from_logits(logits / temperature) if self.ask.scaled_rows and temperature else raw
+        return token, Row.of(told, max(self.slot.max_logprobs, self.ask.num_top), token, self.ask.watched)
 
 
 class _Text:
     """Turns tokens into text, holding back unfinished characters and what may become a stop string."""
 
-    def __init__(self, stops: list[str], engine: Engine) -> None:
+    def __init__(self, stops: Sequence[str], engine: Engine) -> None:
         self._stops = [stop for stop in stops if stop]
         self._engine = engine
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

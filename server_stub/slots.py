@@ -1,8 +1,8 @@
 """Slots: a few contexts over one set of weights, each with the prefix it last computed.
 
 The law: what a slot answers depends on the prompt alone; the cache changes only what had to be computed, and
-``cached_tokens`` tells how much had not. Scoring recomputes the whole prompt unless it is told to keep the cache, in
-which case rows that were computed once are answered again (``tests/server_stub``).
+``cached_tokens`` tells how much had not. Scoring reads as much of the cache as its ``Scoring`` allows: none (vLLM), the
+prefix up to the first wanted row (SGLang), or every row that was computed once (``tests/server_stub/test_slots.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid.engine import Cancelled, Engine, Worker, num_shared
 from hybrid.prob import Dense
+from server_stub.ask import Scoring
 from server_stub.rows import Row
 
 # Rows come in groups of what one decode may return.
@@ -43,19 +44,27 @@ class Slot:
         return self.engine.extend(ids[cached:], 1, cancelled).ravel(), cached
 
     def score(
-        self, ids: tuple[int, ...], cancelled: Cancelled, *, keep_cache: bool
+        self, ids: tuple[int, ...], scoring: Scoring, cancelled: Cancelled
     ) -> tuple[list[Row | None], NDArray[np.float32], int]:
-        """Return a row per position of the prompt (None for the first), the scores after it, and the cached tokens."""
-        cached = start = self._answered(ids) if keep_cache else 0
-        self._stand(start)
+        """Return a row per position of the prompt (None before the wanted ones), the scores after it, the cached count.
+
+        A wanted row that would have needed what the cache does not keep is None too.
+        """
+        shared = min(num_shared(self.engine.ids, ids), len(ids) - 1)
+        cached = self._answered(ids) if scoring.keeps_rows else min(shared, scoring.max_cached)
+        self._stand(cached)
+        start = max(cached, min(scoring.start, len(ids) - 1))
+        if start > cached:
+            self.engine.extend(ids[cached:start], 0, cancelled)
+        size, known = max(self.max_logprobs, scoring.num_top), scoring.start if scoring.keeps_rows else start
         logits = np.empty(0, dtype=np.float32)
         while start < len(ids):
             group = ids[start : start + GROUP]
-            for offset, logits in enumerate(self.engine.extend(group, len(group), cancelled), start=start + 1):
-                actual = ids[offset] if offset < len(ids) else None
-                self.rows[offset] = Row.of(Dense.from_logits(logits), self.max_logprobs, actual)
+            for n, logits in enumerate(self.engine.extend(group, len(group), cancelled), start=start + 1):
+                actual, watched = (ids[n], scoring.watched_after(n)) if n < len(ids) else (None, ())
+                self.rows[n] = Row.of(Dense.from_logits(logits), size, actual, watched)
             start += len(group)
-        return [None, *(self.rows[n] for n in range(1, len(ids)))], logits, cached
+        return [self.rows[n] if n > known else None for n in range(len(ids))], logits, cached
 
     def _answered(self, ids: tuple[int, ...]) -> int:
         """How many tokens need not be computed again: every row before them is known, and the last is needed anyway."""

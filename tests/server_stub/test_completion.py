@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.engine import ScriptedEngine, Worker
+from server_stub.ask import Ask
 from server_stub.completion import Charge, Completion, Step, _Text
 from server_stub.slots import Slot
-from server_stub.wire import CompletionRequest
 
 PROBS = np.array([0.10, 0.40, 0.05, 0.30, 0.15])
 
 
-def completion(engine=None, worker=None, **fields) -> Completion:
-    request = CompletionRequest(prompt=[0], **fields)
+def completion(engine=None, worker=None, token_s=0.0, **fields) -> Completion:
     engine = engine or ScriptedEngine("abcde", lambda _: np.log(PROBS).tolist())
-    return Completion(request, (0,), Slot(engine, worker, 5), Charge(), keep_cache=False)
+    return Completion(Ask((0,), **({"max_tokens": 16} | fields)), Slot(engine, worker, 5), Charge(), token_s)
 
 
 def draws(num: int, logits=None, **fields) -> Counter:
@@ -67,11 +67,11 @@ def test_the_order_of_the_settings_shows_in_the_law():
 
 
 def test_a_bias_comes_before_everything_and_is_not_reported():
-    work, rng = completion(temperature=0.0, logit_bias={"1": -100, "2": 50}), np.random.default_rng(0)
+    work, rng = completion(temperature=0.0, logit_bias={1: -100, 2: 50}), np.random.default_rng(0)
     token, row = work._draw(np.log(PROBS).astype(np.float32), rng)
     assert token == 2
     assert row.actual(2) == (pytest.approx(np.log(0.05)), 5)
-    assert set(draws(200, top_k=1, logit_bias={"1": -100})) == {3}
+    assert set(draws(200, top_k=1, logit_bias={1: -100})) == {3}
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-9, 0.009])
@@ -82,7 +82,7 @@ def test_the_coldest_temperatures_take_the_best_token(temperature):
 
 def test_an_extreme_temperature_or_bias_still_gives_a_token():
     assert len(draws(100, temperature=1e300)) > 1
-    assert set(draws(20, logit_bias={"4": 1e300})) == {4}
+    assert set(draws(20, logit_bias={4: 1e300})) == {4}
 
 
 def steps(engine, **fields) -> tuple[list[Step], Completion]:
@@ -114,6 +114,34 @@ def test_the_charge_is_what_was_written(scripted):
     written, work = steps(scripted(), max_tokens=7)
     assert [step.finish for step in written] == [None] * 6 + ["length"]
     assert (work.charge.prompt_tokens, work.charge.completion_tokens) == (1, 7)
+
+
+def test_every_token_after_the_first_takes_its_time(scripted):
+    """The first comes with the prompt: a check that writes one token must not become slower."""
+    took = []
+    for num_written in (1, 5):
+        started = time.monotonic()
+        steps(scripted(), token_s=0.05, max_tokens=num_written)
+        took.append(time.monotonic() - started)
+    assert took[0] < 0.05 * 3
+    assert took[1] >= 0.05 * 4
+
+
+def test_rows_are_told_after_the_temperature_where_the_family_does_so():
+    """SGLang's are, unless a request is greedy; a divergence computed from them is another one."""
+    for temperature, scale in [(2.0, 2.0), (0.0, 1.0)]:
+        work = completion(temperature=temperature, scaled_rows=True, watched=(3,))
+        token, row = work._draw(np.log(PROBS).astype(np.float32), np.random.default_rng(0))
+        expected = PROBS ** (1 / scale) / (PROBS ** (1 / scale)).sum()
+        assert row.actual(token)[0] == pytest.approx(np.log(expected[token]), abs=1e-6)
+        assert row.watched == ((3, pytest.approx(np.log(expected[3]), abs=1e-6)),)
+
+
+def test_an_end_token_is_one_like_any_other_where_the_ask_ignores_it():
+    engine = ScriptedEngine(["w0", "<end>"], lambda _: [0.0, 5.0], end_ids=frozenset({1}))
+    written, _ = steps(engine, temperature=0.0, max_tokens=3, ignores_end=True)
+    assert [step.token for step in written] == [1, 1, 1]
+    assert written[-1].finish == "length"
 
 
 def test_an_end_token_stops_without_text_and_is_charged():

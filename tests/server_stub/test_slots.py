@@ -7,12 +7,16 @@ import gc
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.engine import Interrupted, Worker
+from hybrid.engine import Interrupted, Worker, num_shared
+from hybrid.prob import Dense
 from server_stub.app import App, Served
+from server_stub.ask import Scoring
+from server_stub.rows import NO_TOKEN
 from server_stub.slots import Slot, Slots
 
 TOP = 2  # rows that are kept do not know every token
@@ -42,7 +46,7 @@ def ask(slot: Slot, call: str, ids: tuple[int, ...], cancelled=never):
     if call == "prefill":
         logits, cached = slot.prefill(ids, cancelled)
         return [], logits.tolist(), cached
-    rows, logits, cached = slot.score(ids, cancelled, keep_cache=call == "score again")
+    rows, logits, cached = slot.score(ids, Scoring(keeps_rows=call == "score again"), cancelled)
     shown = [None if row is None else (row.top, row.actual(ids[n])) for n, row in enumerate(rows)]
     return shown, logits.ravel().tolist(), cached
 
@@ -84,6 +88,39 @@ def test_only_rows_that_were_computed_are_answered_again(scripted):
     ask(slot, "prefill", ids)
     assert ask(slot, "score again", ids)[2] == 0
     assert ask(slot, "prefill", ids)[2] == 4
+
+
+@settings(max_examples=60)
+@given(before=IDS, ids=IDS, start=st.integers(0, 90), max_cached=st.integers(0, 90))
+def test_rows_from_a_start_are_those_of_the_whole_prompt(scripted, before, ids, start, max_cached):
+    """What the cache held decides which rows can be told, and none of their values."""
+    slot, watched = Slot(scripted(), None, TOP), ((4, NO_TOKEN),) * max(0, len(ids) - 1 - start)
+    ask(slot, "score", before)
+    shared, decoded = num_shared(before, ids), slot.engine.num_decoded
+    rows, logits, cached = slot.score(ids, Scoring(start, TOP + 1, watched, max_cached), never)
+    whole, last, _ = Slot(scripted(), None, TOP + 1).score(ids, Scoring(), never)
+    assert cached == min(shared, len(ids) - 1, max_cached)
+    assert slot.engine.num_decoded - decoded == len(ids) - cached
+    assert logits.tolist() == last.tolist()
+    assert len(rows) == len(ids)
+    for n, (row, expected) in enumerate(zip(rows, whole, strict=True)):
+        assert (row is not None) == (n > start and n > cached)
+        if row is not None:
+            assert (row.top, row.beside) == (expected.top, expected.beside)
+            logprobs = Dense.from_logits(scripted().extend(ids[:n]).ravel()).logprobs
+            assert row.watched == ((4, logprobs[4]), (NO_TOKEN, -np.inf))
+
+
+def test_rows_need_what_the_cache_does_not_keep(scripted):
+    """SGLang's boundary: with the prefix read from the cache, the row of the token at ``start`` is not to be had."""
+    slot, ids = Slot(scripted(), None, TOP), (1, 2, 0, 1, 2)
+    ask(slot, "prefill", ids)
+    rows, _, cached = slot.score(ids, Scoring(start=2, max_cached=2), never)
+    assert [row is None for row in rows] == [True, True, True, False, False]
+    assert cached == 2
+    rows, _, cached = slot.score(ids, Scoring(start=2, max_cached=9), never)
+    assert [row is None for row in rows] == [True] * 5
+    assert cached == 4
 
 
 @pytest.fixture

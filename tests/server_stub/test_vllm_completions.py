@@ -1,4 +1,4 @@
-"""The server's reading of requests and writing of replies, without a socket or a model."""
+"""vLLM's completions: the reading of requests and writing of replies, without a socket or a model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from hybrid.prob import Dense
 from server_stub import wire
+from server_stub.completion import Charge
+from server_stub.dialects.vllm_completions import CompletionRequest, choice, envelope, read_request
 from server_stub.rows import Row
-from server_stub.wire import WireError, read_request
+from server_stub.wire import WireError
 
 LOGITS = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
 WITH_TOKEN = LOGITS.flatmap(lambda logits: st.tuples(st.just(logits), st.integers(0, logits.size - 1)))
 
 
-def read(**fields) -> wire.CompletionRequest:
+def read(**fields) -> CompletionRequest:
     return read_request(json.dumps({"prompt": [1, 2]} | fields).encode(), 20)
 
 
@@ -118,9 +120,9 @@ def test_no_tokens_may_be_asked_for_with_echo():
 
 
 def test_one_stop_string_is_a_list_of_one():
-    assert read(stop="x").stops == ["x"]
-    assert read(stop=["x", "y"]).stops == ["x", "y"]
-    assert read().stops == []
+    assert read(stop="x").stops == ("x",)
+    assert read(stop=["x", "y"]).stops == ("x", "y")
+    assert read().stops == ()
 
 
 @pytest.mark.parametrize(
@@ -200,17 +202,22 @@ def test_a_kept_row_says_what_it_does_not_know(case, other, size):
 
 
 def test_fields_that_were_not_asked_for_are_absent():
-    choice = wire.choice("x", "length", None, logprobs=None, token_ids=[])
-    assert choice == {"index": 0, "text": "x", "finish_reason": "length", "stop_reason": None, "token_ids": []}
+    assert choice("x", "length", None, logprobs=None, token_ids=[]) == {
+        "index": 0,
+        "text": "x",
+        "finish_reason": "length",
+        "stop_reason": None,
+        "token_ids": [],
+    }
 
 
 def test_an_envelope_without_usage_has_none():
     """In a stream only the closing event tells the usage."""
-    body = wire.envelope("7", "m", [], None)
+    body = envelope("7", "m", [], None)
     assert set(body) == {"id", "object", "created", "model", "choices"}
     assert (body["id"], body["object"], body["model"]) == ("cmpl-7", "text_completion", "m")
-    used = wire.usage(5, 3, 2)
-    assert wire.envelope("7", "m", [], used)["usage"] == {
+    used = wire.usage(Charge(5, 2, 3))
+    assert envelope("7", "m", [], used)["usage"] == {
         "prompt_tokens": 5,
         "completion_tokens": 3,
         "total_tokens": 8,

@@ -1,0 +1,59 @@
+"""What a request wants computed, in whatever family's words it came: the one thing that all dialects translate into.
+
+An ``Ask`` knows no field of any wire. ``Completion`` computes it and an ``Exchange`` says the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Which rows of the prompt are wanted, and how much of the prefix cache may be read for them.
+
+    The row after n tokens says what follows them. Wanted are those after ``start + 1`` tokens and more: the row of the
+    token at ``start`` itself would need the scores of the position before it, which no cache keeps. Each row tells its
+    ``num_top`` likeliest tokens (the server's own limit at least) and those of ``watched``, one tuple per wanted row.
+    ``max_cached`` tokens of the prefix may come from the cache; ``keeps_rows`` answers rows that were computed once
+    again instead.
+    """
+
+    start: int = 0
+    num_top: int = 0
+    watched: tuple[Ids, ...] = ()
+    max_cached: int = 0
+    keeps_rows: bool = False
+
+    def watched_after(self, num_tokens: int) -> Ids:
+        """Return what the row after so many tokens must tell besides its likeliest."""
+        return self.watched[num_tokens - self.start - 1] if self.watched else ()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prompt to continue, how to draw, and which log-probabilities to keep on the way.
+
+    ``scoring`` None: no rows of the prompt. ``num_top`` and ``watched`` are for the rows of written tokens, as in
+    ``Scoring``. ``scaled_rows``: those rows are told after the temperature instead of raw. ``ignores_end``: an end
+    token is one like any other.
+    """
+
+    ids: Ids
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stops: tuple[str, ...] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    salt: str | None = None
+    scoring: Scoring | None = None
+    num_top: int = 0
+    watched: Ids = ()
+    scaled_rows: bool = False
+    ignores_end: bool = False

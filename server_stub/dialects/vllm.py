@@ -1,0 +1,34 @@
+"""vLLM: ``/v1/completions``, ``/inference/v1/generate``, and what it tells of itself."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from server_stub.bodies import Body, parse
+from server_stub.dialects.vllm_completions import Completions
+from server_stub.exchange import Family
+from server_stub.served import Served
+from server_stub.wire import Json
+
+
+class _Tokenize(Body):
+    model: str | None = None
+    prompt: str = Field()
+    add_special_tokens: bool = True
+
+
+def family(served: Served) -> Family:
+    """Return vLLM's routes."""
+
+    def models(_: bytes) -> Json:
+        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "server_stub"}
+        return {"object": "list", "data": [model | {"max_model_len": served.num_context}]}
+
+    def tokenize(raw: bytes) -> Json:
+        asked = parse(_Tokenize, raw)
+        served.check_model(asked.model)
+        ids = served.encode(asked.prompt, special=asked.add_special_tokens)
+        return {"count": len(ids), "max_model_len": served.num_context, "tokens": list(ids)}
+
+    facts = {("GET", "/v1/models"): models, ("POST", "/tokenize"): tokenize}
+    return Family((Completions(served),), facts)

@@ -1,0 +1,60 @@
+"""What is served: a model's name, vocabulary and limits, and the checks that every family makes against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hybrid.engine import Vocabulary
+from server_stub.rows import Row
+from server_stub.wire import WireError
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model and the switches of the command line."""
+
+    name: str
+    vocabulary: Vocabulary
+    num_context: int
+    max_logprobs: int = 20
+    latency_s: float = 0.0
+    token_s: float = 0.0
+    scoring_keeps_cache: bool = False
+    logprobs: bool = True
+    api_key: str | None = None
+
+    def check_model(self, name: str | None) -> None:
+        """Raise WireError where another model is asked for."""
+        if name is not None and name != self.name:
+            raise WireError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
+
+    def encode(self, prompt: str | Sequence[int], *, special: bool = True) -> tuple[int, ...]:
+        """Return a prompt's ids. Raises WireError for an id that is none."""
+        ids = self.vocabulary.tokenize(prompt, special=special) if isinstance(prompt, str) else tuple(prompt)
+        if any(token >= self.vocabulary.num_tokens for token in ids):
+            raise WireError(400, f"Token id {max(ids)} is out of vocabulary", param="prompt")
+        return ids
+
+    def check_room(self, ids: Sequence[int], max_tokens: int) -> None:
+        """Raise WireError where prompt and answer do not fit the context together."""
+        if ids and len(ids) + max_tokens <= self.num_context:
+            return
+        message = (
+            f"This model's maximum context length is {self.num_context} tokens. However, you requested {max_tokens} "
+            f"output tokens and your prompt contains {len(ids)} input tokens."
+        )
+        raise WireError(400, message, param="input_tokens")
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Return the text of some tokens together."""
+        return b"".join(map(self.vocabulary.piece, ids)).decode("utf-8", "replace")
+
+    def texts(self, rows: Iterable[Row | None], ids: Iterable[int]) -> dict[int, str]:
+        """Return the text of every token that rows show, and of some more, each alone."""
+        shown = {i for row in rows if row is not None for i, _ in (*row.top, *row.watched) if i >= 0} | set(ids)
+        return {i: self.text((i,)) for i in shown}
+
+    def width(self, ids: Iterable[int]) -> int:
+        """Count the characters of tokens that are each shown alone, as ``text_offset`` does."""
+        return sum(len(self.text((token,))) for token in ids)
