@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from asking import TEXT
 
 import hybrid
-from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.engine import Cursor, ScriptedEngine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
+from server_stub.app import App
+from server_stub.served import Served
+from server_stub.slots import Slot, Slots
 
 NUM_WORDS = 7
 KEY = "a-key-of-the-tests"
@@ -25,6 +31,47 @@ def _scores(ids: tuple[int, ...]) -> list[float]:
 def scripted():
     """A model of seven words without an end token, whose rows depend on the whole prefix."""
     return lambda: ScriptedEngine([f"w{i}" for i in range(NUM_WORDS)], _scores, num_context=4000)
+
+
+@pytest.fixture(scope="session")
+def row_of(scripted):
+    """What the model of seven words says after a prefix."""
+    return lambda ids: Dense.from_logits(scripted().extend(tuple(ids)).ravel())
+
+
+class Local:
+    """A client of an application in this process: no socket, one loop."""
+
+    def __init__(self, app) -> None:
+        self._runner = asyncio.Runner()
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
+
+    def get(self, path: str, **more) -> httpx.Response:
+        return self._runner.run(self._client.get(path, **more))
+
+    def post(self, path: str, **more) -> httpx.Response:
+        return self._runner.run(self._client.post(path, **more))
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+
+@pytest.fixture
+def spoken(scripted):
+    """Serve the seven words in a family's dialect within this process, and return a client."""
+    with ExitStack() as clean_up:
+
+        def serve(dialect: str, **switches) -> Local:
+            worker = Worker("slot")
+            clean_up.callback(worker.close)
+            served = Served("m", scripted(), 4000, **switches)
+            app = App(served, Slots([Slot(scripted(), worker, served.max_logprobs)]), dialect)
+            client = Local(app.routes())
+            clean_up.callback(client.close)
+            return client
+
+        yield serve
 
 
 class Oracle:

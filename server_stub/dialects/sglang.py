@@ -1,0 +1,232 @@
+"""SGLang: native ``/generate``, and what it tells of itself and its model.
+
+Written from sgl-project/sglang ``python/sglang/srt``: ``managers/io_struct.py`` (``GenerateReqInput``),
+``sampling/sampling_params.py``, ``managers/tokenizer_manager.py`` (``_handle_batch_output``,
+``detokenize_top_logprobs_tokens``), ``managers/scheduler.py`` (where rows start) and ``entrypoints/http_server.py``.
+``tests/server_stub/test_sglang.py`` holds the shapes and the values.
+
+Four habits that a client trips over. The entry of the token at ``logprob_start_len`` is null: it would need the scores
+of the position before it. Rows of the prompt are raw; those of written tokens are told after the temperature, unless
+the request is greedy (``SGLANG_RETURN_ORIGINAL_LOGPROB`` is off by default). A top list never holds the drawn token
+beside the k likeliest. A stream repeats all text, ids and rows so far with every event
+(``incremental_streaming_output`` is off by default).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from server_stub.ask import Ask, Scoring
+from server_stub.bodies import Body, parse
+from server_stub.exchange import Answer, Exchange, Family
+from server_stub.rows import Row
+from server_stub.served import Served
+from server_stub.wire import Json, WireError
+
+Id = Annotated[int, Field(ge=0)]
+Entry = tuple[float | None, int, str | None]
+
+# ``temperature`` below this is greedy (sampling_params.py: _SAMPLING_EPS).
+GREEDY_BELOW = 1e-6
+DEFAULT_NEW_TOKENS = 128
+
+
+class SamplingParams(Body):
+    """The fields of ``SamplingParams`` that are implemented."""
+
+    max_new_tokens: int = Field(DEFAULT_NEW_TOKENS, ge=0)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(-1, ge=-1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+    sampling_seed: int | None = None
+    logit_bias: dict[int, float] = Field(default_factory=dict)
+
+
+class GenerateReqInput(Body):
+    """The fields that are implemented, for one prompt."""
+
+    rid: str | None = None
+    text: str | None = None
+    input_ids: list[Id] | None = None
+    sampling_params: SamplingParams = Field(default_factory=SamplingParams)
+    return_logprob: bool = False
+    logprob_start_len: int = Field(-1, ge=-1)
+    top_logprobs_num: int = Field(0, ge=0)
+    token_ids_logprob: list[Id] | None = None
+    return_text_in_logprobs: bool = False
+    stream: bool = False
+    cache_salt: str | None = None
+
+
+def refusal(error: WireError) -> Json:
+    """Return an error as ``_create_error_response`` shapes it."""
+    return {"error": {"message": error.message}}
+
+
+class Generate:
+    """The route."""
+
+    path = "/generate"
+
+    def __init__(self, served: Served) -> None:
+        """Take what is served."""
+        self._served = served
+
+    def read(self, raw: bytes, request_id: str) -> Exchange:
+        """Read a body."""
+        asked = parse(GenerateReqInput, raw)
+        prompt = asked.input_ids if asked.text is None else asked.text
+        if prompt is None:
+            raise WireError(400, "Either text, input_ids or input_embeds should be provided.")
+        if prompt == []:
+            raise WireError(400, "input_ids cannot be empty.")
+        return _Exchange(asked, self._served.encode(prompt), asked.rid or request_id, self._served)
+
+
+class _Exchange(Exchange):
+    def __init__(self, asked: GenerateReqInput, ids: tuple[int, ...], request_id: str, served: Served) -> None:
+        self._asked, self._served, self.request_id = asked, served, request_id
+        self._tells = asked.return_logprob and served.logprobs
+        self.asks = (self._ask(ids),)
+        self.streams = asked.stream
+
+    def _ask(self, ids: tuple[int, ...]) -> Ask:
+        asked, drawn = self._asked, self._asked.sampling_params
+        start = len(ids) if asked.logprob_start_len == -1 or not self._tells else asked.logprob_start_len
+        if start > len(ids):
+            raise WireError(400, f"logprob_start_len={start} is higher than the number of input tokens {len(ids)}.")
+        watched = tuple(asked.token_ids_logprob or ())
+        if any(token >= self._served.vocabulary.num_tokens for token in watched):
+            raise WireError(400, "token_ids_logprob holds an id that is out of vocabulary")
+        self._start = start
+        rows = (watched,) * max(0, len(ids) - 1 - start)
+        return Ask(
+            ids,
+            max_tokens=self._new_tokens(len(ids)),
+            temperature=drawn.temperature if drawn.temperature >= GREEDY_BELOW else 0.0,
+            top_p=drawn.top_p,
+            top_k=drawn.top_k,
+            min_p=min(drawn.min_p, 1 - 1e-9),
+            seed=drawn.sampling_seed,
+            stops=(drawn.stop,) if isinstance(drawn.stop, str) else tuple(drawn.stop or ()),
+            logit_bias=drawn.logit_bias,
+            salt=asked.cache_salt or None,
+            scoring=Scoring(start, asked.top_logprobs_num, rows, max_cached=start) if start < len(ids) else None,
+            num_top=asked.top_logprobs_num,
+            watched=watched,
+            scaled_rows=True,
+            ignores_end=drawn.ignore_eos,
+        )
+
+    def _new_tokens(self, num_prompt: int) -> int:
+        room, drawn = self._served.num_context, self._asked.sampling_params
+        if not 0 < num_prompt < room:
+            message = f"The input ({num_prompt} tokens) is longer than the model's context length ({room} tokens)."
+            raise WireError(400, message)
+        if "max_new_tokens" not in drawn.model_fields_set:
+            return min(DEFAULT_NEW_TOKENS, room - num_prompt)
+        if num_prompt + drawn.max_new_tokens > room:
+            message = (
+                f"Requested token count exceeds the model's maximum context length of {room} tokens. You requested a "
+                f"total of {num_prompt + drawn.max_new_tokens} tokens: {num_prompt} tokens from the input messages and "
+                f"{drawn.max_new_tokens} tokens for the completion."
+            )
+            raise WireError(400, message)
+        return drawn.max_new_tokens
+
+    def whole(self, answers: list[Answer]) -> Json:
+        return self._told(answers[0])
+
+    def chunk(self, answer: Answer) -> Json:
+        return self._told(answer)
+
+    def _told(self, answer: Answer) -> Json:
+        meta = {
+            "id": self.request_id,
+            "finish_reason": _finish(answer),
+            "prompt_tokens": answer.charge.prompt_tokens,
+            "weight_version": "default",
+            "total_retractions": 0,
+            "completion_tokens": answer.charge.completion_tokens,
+            "cached_tokens": answer.charge.cached_tokens,
+        }
+        if self._tells:
+            meta |= self._logprobs(answer)
+        return {"text": answer.text, "output_ids": answer.written, "meta_info": meta}
+
+    def _logprobs(self, answer: Answer) -> Json:
+        asked, ids = self._asked, list(answer.ask.ids[self._start :])
+        sides = {"input": (ids, answer.echoed[self._start :]), "output": (answer.written, answer.rows)}
+        shown: Json = {}
+        for side, (tokens, rows) in sides.items():
+            pairs = zip(tokens, rows, strict=True)
+            shown[f"{side}_token_logprobs"] = [self._entry(t, None if r is None else r.actual(t)[0]) for t, r in pairs]
+            if asked.top_logprobs_num:
+                shown[f"{side}_top_logprobs"] = [self._top(row) for row in rows]
+            if asked.token_ids_logprob:
+                shown[f"{side}_token_ids_logprobs"] = [self._watched(row) for row in rows]
+        return shown
+
+    def _top(self, row: Row | None) -> list[Entry] | None:
+        return None if row is None else [self._entry(i, lp) for i, lp in row.top[: self._asked.top_logprobs_num]]
+
+    def _watched(self, row: Row | None) -> list[Entry] | None:
+        return None if row is None else [self._entry(i, lp) for i, lp in row.watched]
+
+    def _entry(self, token: int, logprob: float | None) -> Entry:
+        text = self._served.text((token,)) if self._asked.return_text_in_logprobs else None
+        # orjson, which SGLang answers with, writes an infinite number as null.
+        return (None if logprob is None or math.isinf(logprob) else logprob), token, text
+
+
+def _finish(answer: Answer) -> Json | None:
+    if answer.finish is None:
+        return None
+    if answer.finish == "length":
+        return {"type": "length", "length": len(answer.steps)}
+    last = answer.steps[-1]
+    return {"type": "stop", "matched": last.token if last.stopped_by is None else last.stopped_by}
+
+
+def family(served: Served) -> Family:
+    """Return SGLang's routes."""
+
+    def models(_: bytes) -> Json:
+        model = {"id": served.name, "object": "model", "created": int(time.time()), "owned_by": "sglang"}
+        more = {"root": served.name, "parent": None, "max_model_len": served.num_context}
+        return {"object": "list", "data": [model | more]}
+
+    def model_info(_: bytes) -> Json:
+        return {
+            "model_path": served.name,
+            "tokenizer_path": served.name,
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": "default",
+        }
+
+    def server_info(_: bytes) -> Json:
+        return {
+            "model_path": served.name,
+            "served_model_name": served.name,
+            "context_length": served.num_context,
+            "incremental_streaming_output": False,
+            "internal_states": [],
+            "version": "0.5.23",
+        }
+
+    facts = {
+        ("GET", "/v1/models"): models,
+        ("GET", "/get_model_info"): model_info,
+        ("GET", "/model_info"): model_info,
+        ("GET", "/get_server_info"): server_info,
+        ("GET", "/server_info"): server_info,
+    }
+    return Family((Generate(served),), facts, refusal=refusal)

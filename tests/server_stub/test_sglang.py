@@ -1,0 +1,253 @@
+"""SGLang's native route: its shapes as published, its values as the model's, its habits as a client meets them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from asking import FLOAT16_NATS
+
+# The keys of an answer, from sgl-project/sglang: tokenizer_manager.py, _handle_batch_output, convert_logprob_style and
+# add_logprob_to_meta_info. ``e2e_latency`` and the figures of ``--enable-metrics`` are left out.
+META = {
+    "id",
+    "finish_reason",
+    "prompt_tokens",
+    "weight_version",
+    "total_retractions",
+    "completion_tokens",
+    "cached_tokens",
+}
+LISTS = {f"{side}_{what}_logprobs" for side in ("input", "output") for what in ("token", "top", "token_ids")}
+PROMPT = [1, 2, 0, 5, 3, 1]
+
+
+def generate(client, *, params=None, **fields) -> dict:
+    body = {"sampling_params": {"temperature": 0, "max_new_tokens": 3} | (params or {})} | fields
+    reply = client.post("/generate", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def entries(row, ids) -> list[list]:
+    """As SGLang lists tokens: log-probability, id, text."""
+    return [[float(row.logprobs[i]), i, None] for i in ids]
+
+
+@pytest.fixture
+def client(spoken):
+    return spoken("sglang")
+
+
+def test_an_answer_has_the_published_keys(client):
+    plain = generate(client, input_ids=PROMPT)
+    assert set(plain) == {"text", "output_ids", "meta_info"}
+    assert set(plain["meta_info"]) == META
+    full = generate(
+        client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=2, token_ids_logprob=[4]
+    )
+    assert set(full["meta_info"]) == META | LISTS
+    bare = generate(client, input_ids=PROMPT, return_logprob=True)
+    assert set(bare["meta_info"]) == META | {"input_token_logprobs", "output_token_logprobs"}
+    assert bare["meta_info"]["input_token_logprobs"] == []
+
+
+@pytest.mark.parametrize("start", [0, 2, len(PROMPT) - 1])
+def test_rows_of_the_prompt_are_the_models_and_the_first_is_null(client, row_of, start):
+    """``logprob_start_len = N - 1`` gives a value for the token at N: the boundary that loses one token if missed."""
+    meta = generate(
+        client,
+        input_ids=PROMPT,
+        return_logprob=True,
+        logprob_start_len=start,
+        top_logprobs_num=3,
+        token_ids_logprob=[6, 0],
+    )["meta_info"]
+    assert meta["input_token_logprobs"][0] == [None, PROMPT[start], None]
+    assert meta["input_top_logprobs"][0] is None
+    assert meta["input_token_ids_logprobs"][0] is None
+    lengths = {len(meta[f"input_{what}_logprobs"]) for what in ("token", "top", "token_ids")}
+    assert lengths == {len(PROMPT) - start}
+    for n in range(start + 1, len(PROMPT)):
+        row, at = row_of(PROMPT[:n]), n - start
+        assert meta["input_token_logprobs"][at] == entries(row, [PROMPT[n]])[0]
+        assert meta["input_top_logprobs"][at] == entries(row, [i for i, _ in row.top(3)])
+        assert meta["input_token_ids_logprobs"][at] == entries(row, [6, 0])
+
+
+def test_rows_of_what_is_written_are_the_models(client, row_of):
+    told = generate(client, input_ids=PROMPT, return_logprob=True, top_logprobs_num=2, token_ids_logprob=[6])
+    prefix, meta = list(PROMPT), told["meta_info"]
+    assert len(told["output_ids"]) == 3
+    for n, token in enumerate(told["output_ids"]):
+        row = row_of(prefix)
+        assert token == row.best
+        assert meta["output_token_logprobs"][n] == entries(row, [token])[0]
+        assert meta["output_top_logprobs"][n] == entries(row, [i for i, _ in row.top(2)])
+        assert meta["output_token_ids_logprobs"][n] == entries(row, [6])
+        prefix.append(token)
+
+
+def test_a_top_list_never_grows_by_the_token_itself(client, row_of):
+    """Unlike vLLM's: a client that takes the last entry for the actual token reads another one."""
+    worst = int(np.argmin(row_of(PROMPT).logprobs))
+    meta = generate(
+        client, input_ids=[*PROMPT, worst], return_logprob=True, logprob_start_len=len(PROMPT) - 1, top_logprobs_num=2
+    )["meta_info"]
+    assert len(meta["input_top_logprobs"][1]) == 2
+    assert worst not in [token for _, token, _ in meta["input_top_logprobs"][1]]
+
+
+def test_more_may_be_asked_for_than_other_families_give(spoken):
+    """There is no limit in the server; the vocabulary is one."""
+    client = spoken("sglang", max_logprobs=2)
+    meta = generate(client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=50)[
+        "meta_info"
+    ]
+    assert {len(row) for row in [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"]]} == {7}
+
+
+def test_written_rows_are_told_after_the_temperature_and_prompt_rows_before_it(client, row_of):
+    """A probe with temperature 2 finds out; a client that takes these for raw computes another divergence."""
+    told = generate(
+        client,
+        input_ids=PROMPT,
+        params={"temperature": 2, "sampling_seed": 1, "max_new_tokens": 1},
+        return_logprob=True,
+        logprob_start_len=len(PROMPT) - 2,
+    )
+    [[logprob, token, _]] = told["meta_info"]["output_token_logprobs"]
+    halved = row_of(PROMPT).logprobs / 2
+    assert logprob == pytest.approx(halved[token] - np.log(np.exp(halved).sum()), abs=1e-6)
+    raw = row_of(PROMPT[:-1]).logprobs[PROMPT[-1]]
+    assert told["meta_info"]["input_token_logprobs"][1][0] == pytest.approx(raw)
+
+
+def test_the_prefix_is_cached_up_to_where_rows_start(client):
+    """Why a check from N - 1 is cheap and one from 0 is not."""
+    fields = {"input_ids": PROMPT, "return_logprob": True}
+    generate(client, input_ids=PROMPT, params={"max_new_tokens": 1})
+    cached = [
+        generate(client, params={"max_new_tokens": 1}, **fields, logprob_start_len=n)["meta_info"]["cached_tokens"]
+        for n in (0, 3, 5)
+    ]
+    assert cached == [0, 3, 5]
+    assert generate(client, input_ids=PROMPT)["meta_info"]["cached_tokens"] == 5
+
+
+def test_salts_do_not_share_a_cache(client):
+    told = [generate(client, input_ids=PROMPT, cache_salt=salt)["meta_info"]["cached_tokens"] for salt in "aab"]
+    assert told == [0, 5, 0]
+
+
+def test_texts_stand_in_rows_only_where_they_were_asked_for(client):
+    fields = {"text": "w1 w2 w3", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+    assert [text for _, _, text in generate(client, **fields)["meta_info"]["input_token_logprobs"]] == [None] * 3
+    meta = generate(client, return_text_in_logprobs=True, **fields)["meta_info"]
+    assert [text for _, _, text in meta["input_token_logprobs"]] == ["w1 ", "w2 ", "w3 "]
+
+
+def test_a_stream_repeats_everything_so_far(client):
+    """``incremental_streaming_output`` is off by default: who adds the pieces up writes the text many times over."""
+    body = {
+        "input_ids": PROMPT,
+        "sampling_params": {"temperature": 0, "max_new_tokens": 4},
+        "return_logprob": True,
+        "top_logprobs_num": 1,
+        "stream": True,
+    }
+    *events, done = client.post("/generate", json=body).text.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    told = [json.loads(event.removeprefix("data: ")) for event in events]
+    whole = client.post("/generate", json=body | {"stream": False}).json()
+    assert [len(event["output_ids"]) for event in told] == [1, 2, 3, 4]
+    for n, event in enumerate(told, start=1):
+        assert event["output_ids"] == whole["output_ids"][:n]
+        assert whole["text"].startswith(event["text"])
+        for name in ("output_token_logprobs", "output_top_logprobs"):
+            assert event["meta_info"][name] == whole["meta_info"][name][:n]
+    assert [event["meta_info"]["finish_reason"] for event in told[:-1]] == [None] * 3
+    assert told[-1]["text"] == whole["text"]
+    assert told[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
+
+
+def test_why_an_answer_ended_is_told_with_what_ended_it(client):
+    """schedule_batch.py: FINISH_LENGTH and FINISH_MATCHED_STR."""
+    text = generate(client, input_ids=PROMPT)["text"]
+    stop = text.split()[1]
+    told = generate(client, input_ids=PROMPT, params={"stop": stop})
+    assert told["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+    assert told["text"] == text[: text.index(stop)]
+
+
+def test_no_new_tokens_may_be_asked_for(client):
+    told = generate(client, input_ids=PROMPT, params={"max_new_tokens": 0}, return_logprob=True, logprob_start_len=0)
+    assert (told["text"], told["output_ids"], told["meta_info"]["output_token_logprobs"]) == ("", [], [])
+    assert len(told["meta_info"]["input_token_logprobs"]) == len(PROMPT)
+
+
+def test_without_a_limit_as_much_is_written_as_there_is_room_for(client):
+    reply = client.post("/generate", json={"input_ids": [1] * 3990}).json()
+    assert len(reply["output_ids"]) == 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"input_ids": []},
+        {"input_ids": [7]},
+        {"input_ids": [1], "logprob_start_len": 2, "return_logprob": True},
+        {"input_ids": [1], "token_ids_logprob": [7], "return_logprob": True},
+        {"input_ids": [1] * 4000},
+        {"input_ids": [1] * 3999, "sampling_params": {"max_new_tokens": 2}},
+        {"input_ids": [1], "sampling_params": {"temperature": -1}},
+    ],
+    ids=lambda body: str(body)[:60],
+)
+def test_what_is_refused_is_told_in_sglangs_shape(client, body):
+    reply = client.post("/generate", json=body)
+    assert reply.status_code == 400
+    assert set(reply.json()) == {"error"}
+    assert set(reply.json()["error"]) == {"message"}
+
+
+def test_the_server_tells_of_itself(client):
+    """http_server.py: get_model_info and get_server_info."""
+    [model] = client.get("/v1/models").json()["data"]
+    assert (model["id"], model["owned_by"], model["max_model_len"]) == ("m", "sglang", 4000)
+    for path in ("/get_model_info", "/model_info"):
+        told = client.get(path).json()
+        assert (told["model_path"], told["is_generation"]) == ("m", True)
+    for path in ("/get_server_info", "/server_info"):
+        assert client.get(path).json()["incremental_streaming_output"] is False
+    assert client.post("/v1/completions", json={"prompt": [1]}).status_code == 404
+
+
+def test_the_request_is_named_by_its_rid_and_charged(client):
+    told = generate(client, input_ids=PROMPT, rid="mine")
+    assert told["meta_info"]["id"] == "mine"
+    [charge] = client.get("/v1/charges").json()["data"]
+    assert charge == {"id": "mine", "prompt_tokens": 6, "cached_tokens": 0, "completion_tokens": 3}
+
+
+def test_without_log_probabilities_there_are_none(spoken):
+    client = spoken("sglang", logprobs=False)
+    told = generate(client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=2)
+    assert set(told["meta_info"]) == META
+
+
+@pytest.mark.slow
+def test_the_served_models_rows_are_its_own(start_server, oracle, prompt):
+    server = start_server("--dialect", "sglang")
+    told = generate(server.client, input_ids=prompt, return_logprob=True, logprob_start_len=4, top_logprobs_num=40)
+    meta = told["meta_info"]
+    assert len(meta["input_token_logprobs"]) == len(prompt) - 4
+    for n in range(5, len(prompt)):
+        row = oracle.row(prompt[:n])
+        for logprob, token, _ in [meta["input_token_logprobs"][n - 4], *meta["input_top_logprobs"][n - 4]]:
+            noise = FLOAT16_NATS if row.probs[token] >= 1e-3 else 0.5
+            assert abs(logprob - row.logprobs[token]) <= noise
+        assert len(meta["input_top_logprobs"][n - 4]) == 40
+    assert server.stderr == ""
