@@ -6,9 +6,13 @@ from pydantic import Field
 
 from server_stub.bodies import Body, parse
 from server_stub.dialects.vllm_completions import Completions
+from server_stub.dialects.vllm_tokens import Generate
 from server_stub.exchange import Family
 from server_stub.served import Served
 from server_stub.wire import Json
+
+# The release whose shapes are served.
+VERSION = "0.33.0"
 
 
 class _Tokenize(Body):
@@ -30,5 +34,8 @@ def family(served: Served) -> Family:
         ids = served.encode(asked.prompt, special=asked.add_special_tokens)
         return {"count": len(ids), "max_model_len": served.num_context, "tokens": list(ids)}
 
-    facts = {("GET", "/v1/models"): models, ("POST", "/tokenize"): tokenize}
-    return Family((Completions(served),), facts)
+    def version(_: bytes) -> Json:
+        return {"version": VERSION}
+
+    facts = {("GET", "/v1/models"): models, ("GET", "/version"): version, ("POST", "/tokenize"): tokenize}
+    return Family((Completions(served), Generate(served)), facts)

@@ -1,0 +1,206 @@
+"""vLLM's ``/inference/v1/generate``: token ids in, token ids out, and chosen candidates scored along the prompt.
+
+Written from vllm-project/vllm ``vllm/entrypoints/scale_out/token_in_token_out/protocol.py`` and ``serving.py``,
+``vllm/sampling_params.py`` and ``docs/training/prompt_token_id_logprobs.md``. ``prompt_logprob_token_ids`` is that
+document's: one list of candidates per scored row (the release before it took one list for all rows).
+``tests/server_stub/test_vllm_tokens.py`` holds the shapes and the values.
+
+Two habits that a client trips over. Scores are asked for along exactly ``prompt_len - 1 - prompt_logprob_start`` rows,
+and where the prefix cache was read past the first of them they are null, not shorter. The top list of a written token
+begins with that token and has k entries in all: where the token is not among the k likeliest, the k-th is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from server_stub import wire
+from server_stub.ask import Ids, Scoring
+from server_stub.bodies import Body, Sampled, StreamOptions, parse
+from server_stub.completion import Step
+from server_stub.exchange import Answer, Exchange
+from server_stub.rows import NO_TOKEN
+from server_stub.served import Served
+from server_stub.wire import Json, WireError, number
+
+Id = Annotated[int, Field(ge=0)]
+Candidate = Annotated[int, Field(ge=NO_TOKEN)]
+
+
+class SamplingParams(Sampled):
+    """The fields of ``SamplingParams`` that are implemented."""
+
+    max_tokens: int = Field(16, ge=1)
+    logprobs: int | None = Field(None, ge=0)
+    prompt_logprobs: int | None = Field(None, ge=0)
+    prompt_logprob_token_ids: list[list[Candidate]] | None = None
+    prompt_logprob_start: int | None = Field(None, ge=0)
+    skip_reading_prefix_cache: bool | None = None
+    ignore_eos: bool = False
+
+    @property
+    def scores(self) -> bool:
+        """Whether rows of the prompt are wanted."""
+        return self.prompt_logprobs is not None or self.prompt_logprob_token_ids is not None
+
+
+class GenerateRequest(Body):
+    """The fields that are implemented."""
+
+    request_id: str | None = None
+    token_ids: list[Id] = Field(min_length=1)
+    sampling_params: SamplingParams
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = Field(None, min_length=1)
+    return_token_ids: bool = False
+
+
+class Generate:
+    """The route."""
+
+    path = "/inference/v1/generate"
+
+    def __init__(self, served: Served) -> None:
+        """Take what is served."""
+        self._served = served
+
+    def read(self, raw: bytes, request_id: str) -> Exchange:
+        """Read a body."""
+        asked = parse(GenerateRequest, raw)
+        self._served.check_model(asked.model)
+        self._check(asked.sampling_params, len(asked.token_ids), streams=asked.stream)
+        return _Exchange(asked, asked.request_id or request_id, self._served)
+
+    def _check(self, drawn: SamplingParams, num_prompt: int, *, streams: bool) -> None:
+        rows, most = drawn.prompt_logprob_token_ids, self._served.max_logprobs
+        widest = max(map(len, rows), default=0) if rows is not None else None
+        counts = {"logprobs": drawn.logprobs, "prompt_logprobs": drawn.prompt_logprobs}
+        for name, count in (counts | {"prompt_logprob_token_ids": widest}).items():
+            if count is not None and count > most:
+                _refuse(f"Requested {name} of {count}, which is greater than max allowed: {most}", name)
+        if streams and drawn.scores:
+            _refuse("prompt logprobs are not available when `stream=True`.", "stream")
+        if rows is None:
+            if drawn.prompt_logprob_start is not None:
+                _refuse("prompt_logprob_start requires prompt_logprob_token_ids.", "prompt_logprob_start")
+            return
+        expected = max(0, num_prompt - 1 - (drawn.prompt_logprob_start or 0))
+        if not widest:
+            _refuse("must be a non-empty integer array of shape [num_rows, num_ids].", "prompt_logprob_token_ids")
+        if len(rows) != expected:
+            message = f"has {len(rows)} rows, but the prompt has {expected} scored rows"
+            _refuse(f"{message} (prompt_len - 1 - prompt_logprob_start).", "prompt_logprob_token_ids")
+        if any(token >= self._served.vocabulary.num_tokens for row in rows for token in row):
+            _refuse("contain out-of-vocab token ids (-1 pads a row).", "prompt_logprob_token_ids")
+
+
+def _refuse(message: str, param: str) -> None:
+    raise WireError(400, message if param in message else f"{param} {message}", param=param)
+
+
+class _Exchange(Exchange):
+    def __init__(self, asked: GenerateRequest, request_id: str, served: Served) -> None:
+        self._asked, self._drawn, self._served = asked, asked.sampling_params, served
+        self.request_id, self.streams = request_id, asked.stream
+        ids = served.encode(asked.token_ids)
+        limit = (
+            self._drawn.max_tokens if "max_tokens" in self._drawn.model_fields_set else served.num_context - len(ids)
+        )
+        served.check_room(ids, limit)
+        scoring = self._scoring(len(ids)) if self._drawn.scores else None
+        more = {"salt": asked.cache_salt, "scoring": scoring, "ignores_end": self._drawn.ignore_eos}
+        self.asks = (self._drawn.ask(ids, max_tokens=limit, **more),)
+        self._first = True
+
+    def _scoring(self, num_prompt: int) -> Scoring:
+        """Skip the prefix cache unless told otherwise: vLLM keeps no scores of cached rows."""
+        drawn = self._drawn
+        max_cached = num_prompt if drawn.skip_reading_prefix_cache is False else 0
+        if drawn.prompt_logprob_token_ids is None:
+            return Scoring(max_cached=max_cached, keeps_rows=self._served.scoring_keeps_cache)
+        width = max(map(len, drawn.prompt_logprob_token_ids))
+        rows: tuple[Ids, ...] = tuple(
+            (*row, *[NO_TOKEN] * (width - len(row))) for row in drawn.prompt_logprob_token_ids
+        )
+        start = drawn.prompt_logprob_start or 0
+        if drawn.prompt_logprobs is None:
+            return Scoring(start, watched=rows, max_cached=max_cached)
+        return Scoring(watched=((),) * start + rows, max_cached=max_cached)
+
+    def whole(self, answers: list[Answer]) -> Json:
+        [answer] = answers
+        return {
+            "request_id": f"generate-tokens-{self.request_id}",
+            "model": self._served.name,
+            "created": int(time.time()),
+            "usage": wire.usage(answer.charge),
+            "prompt_logprobs": self._prompt_logprobs(answer),
+            "prompt_token_id_logprobs": self._candidates(answer),
+            "prompt_token_ids": list(answer.ask.ids) if self._asked.return_token_ids else None,
+            "kv_transfer_params": None,
+            "choices": [self._choice(answer, answer.steps)],
+        }
+
+    def chunk(self, answer: Answer) -> Json:
+        told: Json = {
+            "request_id": f"generate-tokens-{self.request_id}",
+            "choices": [self._choice(answer, answer.steps[-1:])],
+        }
+        if self._asked.return_token_ids and self._first:
+            told["prompt_token_ids"] = list(answer.ask.ids)
+        self._first = False
+        return told | {"usage": None}
+
+    def closing(self, answers: list[Answer]) -> Iterator[Json]:
+        if self._asked.stream_options and self._asked.stream_options.include_usage:
+            told = {"request_id": f"generate-tokens-{self.request_id}", "choices": []}
+            yield told | {"usage": wire.usage(answers[0].charge)}
+
+    def _choice(self, answer: Answer, steps: list[Step]) -> Json:
+        told: Json = {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": answer.finish,
+            "token_ids": [s.token for s in steps],
+        }
+        if self._drawn.logprobs is not None:
+            told["logprobs"] = {"content": [self._content(step, self._drawn.logprobs) for step in steps]}
+        return told | {"routed_experts": None}
+
+    @staticmethod
+    def _content(step: Step, k: int) -> Json:
+        if step.row is None:  # serving.py: the sentinel for a token without an entry
+            return {"token_id": step.token, "logprob": wire.LOWEST, "rank": None, "top_logprobs": []}
+        logprob, rank = step.row.actual(step.token)
+        best = [(i, lp, n) for n, (i, lp) in enumerate(step.row.top[:k], start=1) if i != step.token]
+        listed = [(step.token, logprob, rank), *best][: max(k, 1)]
+        top = [{"token_id": i, "logprob": number(lp), "rank": n} for i, lp, n in listed]
+        return top[0] | {"top_logprobs": top}
+
+    def _prompt_logprobs(self, answer: Answer) -> list[Json | None] | None:
+        k = self._drawn.prompt_logprobs
+        if k is None:
+            return None
+        text = self._served.texts(answer.prompt_rows, answer.ask.ids)
+        pairs = zip(answer.prompt_rows, answer.ask.ids, strict=True)
+        return [None if row is None else wire.prompt_row(row, k, token, text) for row, token in pairs]
+
+    def _candidates(self, answer: Answer) -> str | None:
+        if self._drawn.prompt_logprob_token_ids is None:
+            return None
+        scored = answer.prompt_rows[(self._drawn.prompt_logprob_start or 0) + 1 :]
+        table = [[logprob for _, logprob in row.watched] for row in scored if row is not None]
+        if len(table) < len(scored):
+            return None
+        packed = io.BytesIO()
+        np.save(packed, np.array(table, dtype=np.float32))
+        return base64.b64encode(packed.getvalue()).decode("ascii")
