@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects import llama_cpp_python, llama_server, vllm
+from hybrid.cloud.dialects import llama_cpp_python, llama_server, sglang, vllm, vllm_tokens
 from hybrid.cloud.dialects.dialect import Dialect, Setup
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.port import Capabilities
@@ -45,8 +45,21 @@ FAMILIES: Mapping[str, Family] = {
         "default_generation_settings",
         ("/tokenize", lambda _, text: {"content": text, "add_special": False, "parse_special": False}),
     ),
+    "sglang": Family(
+        sglang.Sglang,
+        (sglang.INFO, None),
+        "is_generation",
+        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+    ),
     "vllm": Family(
         vllm.Vllm,
+        ("/version", None),
+        "version",
+        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+    ),
+    # The same server; nothing but its own flags tells whether it can score candidates.
+    "vllm-tokens": Family(
+        vllm_tokens.VllmTokens,
         ("/version", None),
         "version",
         ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),

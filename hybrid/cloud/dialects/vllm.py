@@ -14,6 +14,7 @@ Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypedDict
@@ -125,21 +126,11 @@ def _body(model: str, prompt: Ids, max_tokens: int, top_k: int, salt: str | None
 def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
     choice = choice_of(reply)
-    prompt = len(question.prefix) + len(question.span)
     rows: list[TopK] = []
     pieces: dict[int, str] = {}
     if question.span:
-        listed = choice.get("prompt_logprobs")
-        if listed is None:
-            msg = "the endpoint answered without prompt_logprobs: it cannot score a draft; --policy cloud only writes"
-            raise MissingCapability(msg)
-        if not isinstance(listed, list) or len(listed) != prompt:
-            given = len(listed) if isinstance(listed, list) else "no"
-            msg = f"the endpoint gave {given} rows for a prompt of {prompt} tokens"
-            raise BadReply(msg)
-        due = [json.loads(bytes(e)) if isinstance(e, Raw) else e for e in listed[len(question.prefix) :]]
-        for token, entry in zip(question.span, due, strict=True):
-            rows.append(_prompt_row(token, entry, question.top_k))
+        for token, entry in zip(question.span, due_rows(question, choice.get("prompt_logprobs")), strict=True):
+            rows.append(ranked_row(token, entry, question.top_k, {}))
             pieces |= {int(i): e["decoded_token"] for i, e in entry.items() if isinstance(e.get("decoded_token"), str)}
     if question.after:
         logprobs = choice.get("logprobs")
@@ -147,7 +138,21 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     return Scores(tuple(rows), read_usage(reply), pieces)
 
 
-def _prompt_row(token: int, entry: object, top_k: int) -> TopK:
+def due_rows(question: ScoreQuestion, listed: object) -> list[Any]:
+    """Return the prompt's rows that are due; the others stay unread."""
+    prompt = len(question.prefix) + len(question.span)
+    if listed is None:
+        msg = "the endpoint answered without prompt_logprobs: it cannot score a draft; --policy cloud only writes"
+        raise MissingCapability(msg)
+    if not isinstance(listed, list) or len(listed) != prompt:
+        given = len(listed) if isinstance(listed, list) else "no"
+        msg = f"the endpoint gave {given} rows for a prompt of {prompt} tokens"
+        raise BadReply(msg)
+    return [json.loads(bytes(e)) if isinstance(e, Raw) else e for e in listed[len(question.prefix) :]]
+
+
+def ranked_row(token: int, entry: object, top_k: int, named: Mapping[int, float]) -> TopK:
+    """Build a row from entries that tell their rank: the k likeliest, the actual token, and those asked for by name."""
     if not isinstance(entry, dict) or str(token) not in entry:
         msg = "the endpoint gave no row (null) for a drafted token"
         raise BadReply(msg)
@@ -157,7 +162,7 @@ def _prompt_row(token: int, entry: object, top_k: int) -> TopK:
         msg = "the endpoint gave a row without ranks and log-probabilities"
         raise BadReply(msg) from error
     top = {i: logprob for i, (rank, logprob) in ranked.items() if 1 <= rank <= top_k}
-    return TopK.from_lists(top, (token, ranked[token][1]))
+    return TopK.from_lists(top, (token, ranked[token][1]), named)
 
 
 @guarded

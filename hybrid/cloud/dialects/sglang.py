@@ -1,0 +1,191 @@
+"""SGLang's own ``/generate`` (0.5.23): rows from any position on, with the prefix cache kept up to there.
+
+Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``tokenizer_manager.py``. What bites:
+
+- The entry at ``logprob_start_len`` is null: it needs the scores of the position before, which the cache does not keep.
+  So the rows of a draft start one token before it. From 0 on, the cache would not be read at all.
+- Rows of written tokens are told after the temperature, unless the request is greedy: at any other temperature than 1
+  they are not the model's and are dropped.
+- A stream repeats all ids, texts and rows so far with every event, unless the server was told not to.
+- One list of candidates serves all positions (``token_ids_logprob``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
+from hybrid.cloud.dialects.vllm import BAN
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Ids
+
+GENERATE, INFO = "/generate", "/get_model_info"
+
+
+@dataclass(frozen=True)
+class Sglang:
+    """The dialect of ``/generate``."""
+
+    setup: Setup
+    way: Way | None = "one request"
+    name: str = "sglang"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
+    rows: bool = True
+    candidates: bool = True
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""
+        return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Nothing cached; what is written runs to its limit."""
+        return worst(question)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
+        """Ask for a streamed continuation."""
+        return Asked(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question)
+
+
+def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:
+    """Ask for the rows of a draft."""
+    body: dict[str, Any] = {
+        "input_ids": list(question.prefix + question.span),
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+        "return_logprob": True,
+        "logprob_start_len": len(question.prefix) - 1 if question.span else -1,
+        "top_logprobs_num": question.top_k,
+    }
+    if named := sorted({token for row in question.candidates for token in row}):
+        body["token_ids_logprob"] = named
+    return body | ({"cache_salt": salt} if salt else {})
+
+
+def write_body(question: WriteQuestion, salt: str | None) -> dict[str, Any]:
+    """Ask for a continuation."""
+    sampling = question.sampling
+    drawn: dict[str, Any] = {
+        "max_new_tokens": question.limit,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "sampling_seed": sampling.seed,
+    }
+    if question.ban:
+        drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
+    body = {
+        "input_ids": list(question.prefix),
+        "sampling_params": drawn,
+        "return_logprob": True,
+        "top_logprobs_num": question.top_k,
+        "stream": True,
+    }
+    return body | ({"cache_salt": salt} if salt else {})
+
+
+@guarded
+def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
+    """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
+    broke_off(reply)
+    told = reply["meta_info"]
+    rows: list[TopK] = []
+    if question.span:
+        if told.get("input_top_logprobs") is None:
+            msg = "the endpoint answered without input_top_logprobs: it cannot score a draft"
+            raise MissingCapability(msg)
+        own = told["input_token_logprobs"][-len(question.span) :]
+        tops = told["input_top_logprobs"][-len(question.span) :]
+        named = (told.get("input_token_ids_logprobs") or [None] * len(question.span))[-len(question.span) :]
+        if not len(own) == len(tops) == len(named) == len(question.span):
+            msg = f"the endpoint gave {len(tops)} rows for {len(question.span)} tokens"
+            raise BadReply(msg)
+        rows += [_row(*given) for given in zip(question.span, own, tops, named, strict=True)]
+    if question.after:
+        named = told.get("output_token_ids_logprobs") or [None]
+        [(token, own)] = _written(told, 1)
+        rows.append(_row(token, own, told["output_top_logprobs"][0], named[0]))
+    return Scores(tuple(rows), _usage(told))
+
+
+def _row(token: int, own: Sequence[Any], top: Sequence[Any] | None, named: Sequence[Any] | None) -> TopK:
+    if top is None or own[0] is None:
+        msg = "the endpoint gave no row (null) for a drafted token"
+        raise BadReply(msg)
+    if own[1] != token:
+        msg = "the endpoint's rows are not those of its tokens"
+        raise BadReply(msg)
+    return TopK.from_lists(_listed(top), (token, number(own[0])), _listed(named or ()))
+
+
+def _listed(entries: Sequence[Any]) -> Mapping[int, float]:
+    return {count(entry[1]): number(entry[0]) for entry in entries}
+
+
+def _written(told: Json, expected: int | None = None) -> list[tuple[int, Sequence[Any]]]:
+    """Return the written tokens with their own entries."""
+    own = told.get("output_token_logprobs")
+    if own is None:
+        raise MissingCapability(NO_ROWS)
+    if expected is not None and len(own) != expected:
+        msg = f"the endpoint wrote {len(own)} tokens where {expected} was asked for"
+        raise BadReply(msg)
+    return [(count(entry[1]), entry) for entry in own]
+
+
+class _Stream:
+    """Reads the events of one stream, each of which may repeat all before it."""
+
+    def __init__(self, question: WriteQuestion) -> None:
+        sampling = question.sampling
+        self._raw = sampling.greedy or sampling.temperature == 1.0
+        self._seen = 0
+        self._text = ""
+
+    def __call__(self, reply: Any) -> Chunk:
+        return self._read(reply)
+
+    def _read(self, reply: Any) -> Chunk:
+        return _read_event(reply, self)
+
+    def new(self, ids: Ids, text: str, total: int) -> tuple[int, str]:
+        """Return how many of these ids were told before, and what of the text is new; ``total`` were written so far."""
+        told = self._seen if len(ids) == total else 0
+        fresh = text.removeprefix(self._text) if told or len(ids) == total else text
+        self._seen, self._text = total, self._text + fresh
+        return told, fresh
+
+    @property
+    def raw(self) -> bool:
+        """Whether the rows are the model's own."""
+        return self._raw
+
+
+@guarded
+def _read_event(reply: Any, stream: _Stream) -> Chunk:
+    broke_off(reply)
+    told = reply["meta_info"]
+    ids = id_list(reply["output_ids"])
+    known, text = stream.new(ids, reply.get("text") or "", count(told["completion_tokens"]))
+    reason = told.get("finish_reason") or {}
+    if reason.get("type") == "abort":
+        msg = f"the endpoint broke off: {reason.get('message')}"
+        raise BadReply(msg)
+    finish = finish_of(reason.get("type"))
+    own = _written(told) if ids else []
+    tops = same_count(told.get("output_top_logprobs"), ids) if ids else []
+    rows = [_row(token, own[i][1], tops[i], None) if stream.raw else None for i, token in enumerate(ids)][known:]
+    return Chunk(ids[known:], tuple(rows), text, finish, _usage(told) if finish else None)
+
+
+def _usage(told: Json) -> CloudUsage:
+    prompt, cached = count(told["prompt_tokens"]), count(told.get("cached_tokens") or 0)
+    if cached > prompt:
+        msg = "the endpoint says that more prompt tokens were cached than there were"
+        raise BadReply(msg)
+    return CloudUsage(prompt, count(told["completion_tokens"]), cached)

@@ -1,0 +1,175 @@
+"""vLLM's ``/inference/v1/generate`` (0.33): token ids in and out, and the drafter's own candidates scored.
+
+Where the shapes come from: ``vllm/entrypoints/scale_out/token_in_token_out/protocol.py``, ``vllm/sampling_params.py``.
+What bites:
+
+- ``prompt_logprob_token_ids`` takes exactly ``prompt length - 1 - start`` lists, padded with -1 to one length. It needs
+  the V2 model runner; where the prefix cache was read past ``start`` the scores are dropped in silence: missing.
+- The top list of a written token begins with that token and holds k entries in all: only its ranks tell which of them
+  are the k likeliest.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypedDict
+
+import numpy as np
+from msgspec import Raw
+
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import (
+    NO_ROWS,
+    broke_off,
+    choice_of,
+    count,
+    finish_of,
+    guarded,
+    id_list,
+    number,
+    read_usage,
+    same_count,
+)
+from hybrid.cloud.dialects.vllm import BAN, due_rows, ranked_row
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import Floats, TopK
+from hybrid.types import CloudUsage, Ids
+
+GENERATE = "/inference/v1/generate"
+NO_TOKEN = -1
+
+
+class ScoreReply(TypedDict, total=False):
+    """What is wanted of the reply to a check: each row of the prompt stays as it came until it is due."""
+
+    prompt_logprobs: list[Raw] | None
+    prompt_token_id_logprobs: Any
+    choices: Any
+    usage: Any
+
+
+@dataclass(frozen=True)
+class VllmTokens:
+    """The dialect of ``/inference/v1/generate``."""
+
+    setup: Setup
+    way: Way | None = "one request"
+    name: str = "vllm-tokens"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
+    rows: bool = True
+    candidates: bool = True
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""
+        body = score_body(question, self.setup.model, self.setup.salt)
+        return read_scores(question, (yield Asked(GENERATE, body, ScoreReply)))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Nothing cached; what is written runs to its limit."""
+        return worst(question)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
+        """Ask for a streamed continuation."""
+        body = write_body(question, self.setup.model, self.setup.salt)
+        return Asked(GENERATE, body, stream="to done"), partial(read_chunk, top_k=question.top_k)
+
+
+def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
+    """Ask for the rows of a draft."""
+    drawn: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logprobs": question.top_k}
+    if question.span:
+        drawn["prompt_logprobs"] = question.top_k
+    if question.span and question.candidates:
+        wanted = question.candidates[: len(question.span)]
+        width = max(map(len, wanted))
+        drawn["prompt_logprob_start"] = len(question.prefix) - 1
+        drawn["prompt_logprob_token_ids"] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
+    return _body(model, question.prefix + question.span, drawn, salt)
+
+
+def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[str, Any]:
+    """Ask for a continuation."""
+    sampling = question.sampling
+    drawn: dict[str, Any] = {
+        "max_tokens": question.limit,
+        "logprobs": question.top_k,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "seed": sampling.seed,
+    }
+    if question.ban:
+        drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
+    return _body(model, question.prefix, drawn, salt) | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "token_ids": list(prompt), "sampling_params": drawn}
+    return body | ({"cache_salt": salt} if salt else {})
+
+
+@guarded
+def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
+    """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
+    rows: list[TopK] = []
+    if question.span:
+        due = due_rows(question, reply.get("prompt_logprobs"))
+        named = _named(question, reply.get("prompt_token_id_logprobs"))
+        for token, entry, beside in zip(question.span, due, named, strict=True):
+            rows.append(ranked_row(token, entry, question.top_k, beside))
+    if question.after:
+        choice = choice_of(reply)
+        written = id_list(choice["token_ids"])
+        if len(written) != 1:
+            msg = f"the endpoint wrote {len(written)} tokens where 1 was asked for"
+            raise BadReply(msg)
+        rows += _rows(written, choice.get("logprobs"), question.top_k)
+    return Scores(tuple(rows), read_usage(reply))
+
+
+def _named(question: ScoreQuestion, packed: object) -> Sequence[dict[int, float]]:
+    """Unpack the candidates' own values; none where none were asked for."""
+    if not question.candidates:
+        return [{}] * len(question.span)
+    if not isinstance(packed, str):
+        msg = "the endpoint gave no values for the candidates that were asked about"
+        raise MissingCapability(msg)
+    table: Floats = np.load(io.BytesIO(base64.b64decode(packed, validate=True)), allow_pickle=False)
+    if table.ndim != 2 or table.shape[0] != len(question.span):
+        msg = f"the endpoint gave values of shape {table.shape} for {len(question.span)} tokens"
+        raise BadReply(msg)
+    wanted = question.candidates[: len(question.span)]
+    return [dict(zip(ids, map(float, values), strict=False)) for ids, values in zip(wanted, table, strict=True)]
+
+
+@guarded
+def read_chunk(reply: Json, top_k: int) -> Chunk:
+    """Read one event of a continuation."""
+    broke_off(reply)
+    usage = read_usage(reply) if reply.get("usage") else None
+    if not reply.get("choices"):
+        return Chunk(usage=usage)
+    choice = choice_of(reply)
+    ids = id_list(choice.get("token_ids") or [])
+    rows = _rows(ids, choice.get("logprobs"), top_k) if ids else []
+    return Chunk(ids, tuple(rows), "", finish_of(choice.get("finish_reason")), usage)
+
+
+def _rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
+    told = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if told is None:
+        raise MissingCapability(NO_ROWS)
+    rows = []
+    for token, entry in zip(ids, same_count(told, ids), strict=True):
+        ranked = {
+            count(e["token_id"]): {"logprob": number(e["logprob"]), "rank": e["rank"]} for e in entry["top_logprobs"]
+        }
+        rows.append(ranked_row(token, {str(i): e for i, e in ranked.items()}, top_k, {}))
+    return rows
