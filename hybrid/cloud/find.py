@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects import llama_cpp_python, llama_server, sglang, vllm, vllm_tokens
+from hybrid.cloud.dialects import (
+    chat,
+    completions,
+    fireworks,
+    llama_cpp_python,
+    llama_server,
+    ollama,
+    sglang,
+    together,
+    vllm,
+    vllm_tokens,
+)
 from hybrid.cloud.dialects.dialect import Dialect, Setup
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.port import Capabilities
@@ -26,15 +37,24 @@ Body = Mapping[str, Any]
 class Family:
     """How a family is made and known.
 
-    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); ``shows`` is what the answer
-    then holds; "" where a refusal is the answer, since an empty question tells that there is such a route. ``split``
-    is the route of its tokenizer and makes its question from a model's name and a text.
+    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
+    name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
+    question tells that there is such a route. ``split`` is the route of its tokenizer, and makes its question from a
+    model's name and a text.
     """
 
     build: Callable[[Setup], Dialect]
-    knock: tuple[str, Body | None]
-    shows: str
+    knock: tuple[str, Body | None] | None = None
+    shows: str = ""
     split: tuple[str, Callable[[str, str], Body]] | None = None
+
+
+def _text_completions(setup: Setup) -> Dialect:
+    return completions.Completions(setup, None, "text-completions", (), rows=False)
+
+
+def _text_chat(setup: Setup) -> Dialect:
+    return chat.Chat(setup, name="text-chat", rows=False)
 
 
 # In the order in which they are looked for: the more a family can do, the earlier.
@@ -60,9 +80,7 @@ FAMILIES: Mapping[str, Family] = {
     # The same server; nothing but its own flags tells whether it can score candidates.
     "vllm-tokens": Family(
         vllm_tokens.VllmTokens,
-        ("/version", None),
-        "version",
-        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+        split=("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
     ),
     "llama-cpp-python": Family(
         llama_cpp_python.LlamaCppPython,
@@ -70,6 +88,15 @@ FAMILIES: Mapping[str, Family] = {
         "tokens",
         (llama_cpp_python.TOKENIZE, lambda model, text: {"model": model, "input": text}),
     ),
+    "ollama": Family(ollama.Ollama, (ollama.VERSION, None), "version"),
+    "openai-completions": Family(completions.Completions, (vllm.COMPLETIONS, {})),
+    "openai-chat": Family(chat.Chat, (chat.CHAT, {})),
+    # Hosted services have no route of their own that answers for nothing: they are named.
+    "fireworks": Family(fireworks.Fireworks),
+    "together": Family(together.Together),
+    # Nothing tells these two from their like but an answer without log-probabilities.
+    "text-completions": Family(_text_completions),
+    "text-chat": Family(_text_chat),
 }
 
 
@@ -129,17 +156,20 @@ def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
 
 
 async def _recognised(wire: Wire) -> tuple[str, Body]:
-    """Knock at every family's own route, and return the first that opens with what it said."""
-    answers = await asyncio.gather(*(_knock(wire, family) for family in FAMILIES.values()))
-    for name, answer in zip(FAMILIES, answers, strict=True):
-        if answer is not None:
-            return name, answer
+    """Knock at the routes that only one family has, then at those that many have; return the first that opens."""
+    for own in (True, False):
+        tried = {name: family for name, family in FAMILIES.items() if family.knock and bool(family.shows) is own}
+        answers = await asyncio.gather(*(_knock(wire, family) for family in tried.values()))
+        for name, answer in zip(tried, answers, strict=True):
+            if answer is not None:
+                return name, answer
     msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(FAMILIES)})"
     raise NotAnApi(msg)
 
 
 async def _knock(wire: Wire, family: Family) -> Body | None:
-    answer = await _heard(wire, *family.knock, refusal_opens=not family.shows)
+    path, body = family.knock or ("", None)
+    answer = await _heard(wire, path, body, refusal_opens=not family.shows)
     return answer if answer is not None and (not family.shows or family.shows in answer) else None
 
 

@@ -201,7 +201,7 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
                 if span and why:
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from _emit(here, span)
-                calm = _calm(policy.back, span, calm)
+                calm = _calm(policy, span, calm)
                 limit -= len(span)
                 if ended and len(here.at) == opened:
                     break
@@ -219,11 +219,13 @@ def _measured(held: Held) -> Held:
     return replace(held, kl=kl_divergence(held.cloud, held.local))
 
 
-def _calm(back: Back | None, span: Span, calm: int) -> int:
-    """How many written tokens in a row the two models agreed on."""
+def _calm(policy: Policy, span: Span, calm: int) -> int:
+    """How many written tokens in a row the two models agreed on. What came without its row keeps nobody the pen."""
     for held in span:
-        agreed = back is not None and held.kl is not None and back(held.kl)
-        calm = calm + 1 if agreed else 0
+        if held.kl is None:
+            calm = max(calm, policy.patience)
+        else:
+            calm = calm + 1 if policy.back is not None and policy.back(held.kl) else 0
     return calm
 
 

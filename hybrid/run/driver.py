@@ -112,7 +112,8 @@ class Driver:
             pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
             ends = tuple(sorted(self._engine.end_ids))
             self._tell(events.Recording(pieces, ends, self._drafter.sampling, self._limits.max_tokens))
-        loop, reply = decode(self._weighable(policy), self._drafter.coin), None
+        self._mind_rows(policy)
+        loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")
         try:
             while True:
@@ -130,12 +131,15 @@ class Driver:
         self._tell(events.Finished(answer))
         return answer
 
-    def _weighable(self, policy: Policy) -> Policy:
-        """Where what the cloud writes cannot be weighed, it hands back after its tokens, unmeasured; and says so."""
-        if policy.back is None or self._can is None or self._can.rows or isinstance(self._cloud, str):
-            return policy
-        self._degrade("the endpoint gives no log-probabilities: only the local model's own doubt decides")
-        return replace(policy, back=None)
+    def _mind_rows(self, policy: Policy) -> None:
+        """Say so where what the cloud writes cannot be weighed: it hands back after its tokens, unmeasured."""
+        if (
+            policy.back is not None
+            and self._can is not None
+            and not self._can.rows
+            and not isinstance(self._cloud, str)
+        ):
+            self._degrade("the endpoint gives no log-probabilities: only the local model's own doubt decides")
 
     async def _reply(self, request: Request) -> Reply:
         match request:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Chunk, Question, ScoreQuestion
+from hybrid.cloud.port import Chunk, Question, ScoreQuestion, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
@@ -65,6 +65,17 @@ def read_written(words: Spelling, reply: Any, top_k: int) -> Chunk:
     ids, rows, read = named_tokens(words, text, logprobs or {}, top_k)
     rest = spelled(words, text[read:])
     return Chunk(ids + rest, (*rows, *[None] * len(rest)), text, finish or "length", read_usage(reply))
+
+
+def only_documented(question: WriteQuestion, *fields: str) -> None:
+    """Raise MissingCapability for a way of drawing that the endpoint has no word for: nothing is dropped unsaid."""
+    for name in fields:
+        if getattr(question.sampling, name):
+            msg = f"this endpoint cannot draw with --{name.replace('_', '-')}"
+            raise MissingCapability(msg)
+    if question.ban:
+        msg = "this endpoint cannot be kept from a token"
+        raise MissingCapability(msg)
 
 
 def spelled(words: Spelling, text: str) -> Ids:

@@ -12,6 +12,9 @@ from functools import cached_property
 from hybrid.cloud.port import Words
 from hybrid.types import Ids
 
+# Bytes of a piece that is looked for; longer ones are runs of white space, which shorter ones spell too.
+LONGEST = 48
+
 
 class Spelling:
     """A vocabulary, read backwards."""
@@ -59,6 +62,21 @@ class Spelling:
             return None
 
     def split(self, text: str) -> Ids | None:
-        """Return tokens that spell a text exactly; None where the tokeniser would add to it or take from it."""
+        """Return tokens that spell a text exactly; None where no pieces do."""
         ids = self._words.tokenize(text) if text else ()
-        return ids if self.bytes_of(ids) == text.encode() else None
+        return ids if self.bytes_of(ids) == text.encode() else self._longest(text.encode())
+
+    def _longest(self, text: bytes) -> Ids | None:
+        """Spell a text by its longest pieces: a tokeniser that puts a space before everything cannot go on a text."""
+        found: list[int] = []
+        start = 0
+        while start < len(text):
+            for stop in range(min(len(text), start + LONGEST), start, -1):
+                token = self._ids.get(text[start:stop])
+                if token is not None and token not in self.end_ids:
+                    found.append(token)
+                    start = stop
+                    break
+            else:
+                return None
+        return tuple(found)

@@ -11,7 +11,7 @@ The law: each way's rows are those that scoring in one request gives, for as man
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from hybrid.cloud.dialects.dialect import Asked, Asking
@@ -81,11 +81,11 @@ def added(chunks: Sequence[Chunk]) -> CloudUsage:
     return total
 
 
-def worst_of(way: str | None, question: ScoreQuestion) -> CloudUsage:
-    """Return the most that scoring by a way is charged, by ids."""
-    prefix, rows = len(question.prefix), question.num_rows
+def worst_of(way: str | None, question: ScoreQuestion, tokens: Callable[[Ids], int] = len) -> CloudUsage:
+    """Return the most that scoring by a way is charged; ``tokens`` says how many a prefix may be there."""
+    prefix, rows = tokens(question.prefix), question.num_rows
     if way == "prefixes":
-        return CloudUsage(rows * prefix + rows * (rows - 1) // 2, rows)
+        return CloudUsage(sum(tokens(question.prefix + question.span[:i]) for i in range(rows)), rows)
     if way in {"replay", "compare"}:
         return CloudUsage(prefix, rows)
     return CloudUsage(prefix + len(question.span), 1)

@@ -1,0 +1,87 @@
+"""OpenAI's ``/v1/chat/completions``: whole answers to whole conversations, nothing else.
+
+Where the shapes come from: openai/openai-openapi (CreateChatCompletionRequest, ...StreamResponse). It takes no prompt
+and continues no partial answer, so it can open the text and do nothing after that. What bites: -9999 stands for "not
+in the list", the reason of the end comes in an event of its own, and reasoning models give no log-probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.listed import read_content
+from hybrid.cloud.dialects.reading import broke_off, choice_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.spelled import only_documented, spelled
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import MissingCapability
+from hybrid.types import CloudUsage
+
+CHAT = "/v1/chat/completions"
+MOST_K = 20
+# A turn is more than its text: names of roles and marks around them, in any template a few tokens.
+TURN = 16
+
+
+@dataclass(frozen=True)
+class Chat:
+    """The dialect of the chat route."""
+
+    setup: Setup
+    way: Way | None = None
+    name: str = "openai-chat"
+    ways: tuple[Way, ...] = ()
+    abilities: frozenset[Ability] = field(default=frozenset(("open",)))
+    rows: bool = True
+    candidates: bool = False
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Refuse: no draft can be put to it."""
+        yield from ()
+        msg = f"a chat endpoint cannot score a draft of {len(question.span)} tokens"
+        raise MissingCapability(msg)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One token per byte of the conversation, and a few for each turn."""
+        turns = question.turns if isinstance(question, WriteQuestion) else ()
+        prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN
+        return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+        """Ask for the whole answer; None once it has begun."""
+        if question.begun or not question.turns:
+            return None
+        only_documented(question, "top_k", "min_p")
+        top_k = min(question.top_k, MOST_K) if self.rows else 0
+        body: dict[str, Any] = {
+            "model": self.setup.model,
+            "messages": [{"role": turn.role, "content": turn.content} for turn in question.turns],
+            "max_tokens": question.limit,
+            "temperature": question.sampling.temperature,
+            "top_p": question.sampling.top_p,
+            "seed": question.sampling.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if top_k:
+            body |= {"logprobs": True, "top_logprobs": top_k}
+        return Asked(CHAT, body, stream="to done"), partial(read_event, self.setup.words, top_k=top_k)
+
+
+@guarded
+def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
+    """Read one event of a stream: its text as local tokens, with rows where the list names them."""
+    broke_off(reply)
+    usage = read_usage(reply) if reply.get("usage") else None
+    if not reply.get("choices"):
+        return Chunk(usage=usage)
+    choice = choice_of(reply)
+    text = str((choice.get("delta") or {}).get("content") or "")
+    content = (choice.get("logprobs") or {}).get("content") or []
+    ids, rows, read = read_content(words, text, content, top_k)
+    rest = spelled(words, text[read:])
+    every = (*rows, *[None] * len(rest))
+    return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)

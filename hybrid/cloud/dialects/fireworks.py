@@ -1,0 +1,123 @@
+"""Fireworks' ``/v1/completions``: token ids in, the rows of the last few of them echoed.
+
+Where the shapes come from: fireworks-ai's Python client, ``types/completion_create_params.py`` (echo_last, logprobs as
+a flag, top_logprobs of at most 5) and ``types/shared/new_log_probs_content.py``. No server of theirs was asked: what
+the documents leave open is checked in each reply: ``token_id`` in every alternative, as many entries as asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import (
+    NO_ROWS,
+    broke_off,
+    choice_of,
+    count,
+    finish_of,
+    guarded,
+    number,
+    read_usage,
+    row_of,
+)
+from hybrid.cloud.dialects.vllm import COMPLETIONS
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Sampling
+
+MOST_K = 5
+BAN = -100.0
+
+
+@dataclass(frozen=True)
+class Fireworks:
+    """The dialect of Fireworks' completions."""
+
+    setup: Setup
+    way: Way | None = "one request"
+    name: str = "fireworks"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
+    rows: bool = True
+    candidates: bool = False
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Echo the span, and one token for the row after it."""
+        prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling(), question.request_id)
+        body = self._body(prompt)
+        if question.span:
+            body |= {"echo": True, "echo_last": len(question.span)}
+        return read_scores(question, (yield Asked(COMPLETIONS, body)))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Nothing cached; what is written runs to its limit."""
+        return worst(question)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
+        """Ask for a streamed continuation."""
+        body = self._body(question) | {"stream": True, "stream_options": {"include_usage": True}}
+        return Asked(COMPLETIONS, body, stream="to done"), partial(read_chunk, top_k=min(question.top_k, MOST_K))
+
+    def _body(self, question: WriteQuestion) -> dict[str, Any]:
+        sampling = question.sampling
+        body: dict[str, Any] = {
+            "model": self.setup.model,
+            "prompt": list(question.prefix),
+            "max_tokens": question.limit,
+            "logprobs": True,
+            "top_logprobs": min(question.top_k, MOST_K),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+        }
+        return body | ({"logit_bias": {str(i): BAN for i in sorted(question.ban)}} if question.ban else {})
+
+
+@guarded
+def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
+    """Read the rows that were due, counted from the end. Raises BadReply, MissingCapability."""
+    told = _content(choice_of(reply))
+    if len(told) != len(question.span) + 1:
+        msg = f"the endpoint gave {len(told)} rows for {len(question.span)} tokens and the one after"
+        raise BadReply(msg)
+    if tuple(entry["token_id"] for entry in told[:-1]) != question.span:
+        msg = "the endpoint's rows are not those of the draft"
+        raise BadReply(msg)
+    rows = [_row(entry, min(question.top_k, MOST_K)) for entry in told[: question.num_rows]]
+    return Scores(tuple(rows), read_usage(reply))
+
+
+@guarded
+def read_chunk(reply: Json, top_k: int) -> Chunk:
+    """Read one event of a continuation."""
+    broke_off(reply)
+    usage = read_usage(reply) if reply.get("usage") else None
+    if not reply.get("choices"):
+        return Chunk(usage=usage)
+    choice = choice_of(reply)
+    text, told = str(choice.get("text") or ""), (choice.get("logprobs") or {}).get("content") or []
+    if text and not told:
+        raise MissingCapability(NO_ROWS)
+    ids = tuple(count(entry["token_id"]) for entry in told)
+    return Chunk(ids, tuple(_row(e, top_k) for e in told), text, finish_of(choice.get("finish_reason")), usage)
+
+
+def _content(choice: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    told = (choice.get("logprobs") or {}).get("content")
+    if told is None:
+        msg = "the endpoint answered without log-probabilities: it cannot score a draft"
+        raise MissingCapability(msg)
+    listed: Sequence[Mapping[str, Any]] = told
+    return listed
+
+
+def _row(entry: Mapping[str, Any], top_k: int) -> TopK:
+    listed = {count(other["token_id"]): number(other["logprob"]) for other in entry["top_logprobs"]}
+    return row_of(listed, count(entry["token_id"]), number(entry["logprob"]), top_k, None)

@@ -1,0 +1,117 @@
+"""Ollama's ``/api/generate`` with ``raw``: text in, text and rows by text out, as lines of JSON.
+
+Where the shapes come from: ollama ``api/types.go`` and ``docs/api``. It scores nothing; a draft is compared with what
+the model writes by itself. What bites: tokens carry no ids and are matched by their bytes; at most 20 alternatives;
+sampling defaults come from the Modelfile, so every one is sent; a prompt that is all cached may be counted as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hybrid.cloud.dialects import ways
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.listed import read_content
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded
+from hybrid.cloud.dialects.spelled import bytes_worst, spelled
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import MissingCapability
+from hybrid.types import CloudUsage
+
+GENERATE, VERSION = "/api/generate", "/api/version"
+MOST_K = 20
+
+
+@dataclass(frozen=True)
+class Ollama:
+    """The dialect of ``/api/generate``."""
+
+    setup: Setup
+    way: Way | None = "compare"
+    name: str = "ollama"
+    ways: tuple[Way, ...] = ("compare",)
+    rows: bool = True
+    candidates: bool = False
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """A text can be continued; with rows a draft can be compared."""
+        found: set[Ability] = {"write", "open"}
+        return frozenset(found | ({"score"} if self.rows and self.way else set()))
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Let the model write on, and compare."""
+        if self.setup.words.text_of(question.prefix) is None:
+            return _nothing()
+        return ways.compare(self, question)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One token per byte."""
+        if isinstance(question, ScoreQuestion):
+            return ways.worst_of(self.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
+        return bytes_worst(self.setup.words, question, requests=1)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+        """Ask for a streamed continuation."""
+        if self.setup.words.text_of(question.prefix) is None:
+            return None
+        asked = Asked(GENERATE, self._body(question) | {"stream": True}, stream="lines")
+        return asked, self._reading(question)
+
+    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+        """Ask for one continuation."""
+        return Asked(GENERATE, self._body(questions[0]) | {"stream": False})
+
+    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+        """Read it."""
+        return [self._reading(question)(reply) for question in questions]
+
+    def _reading(self, question: WriteQuestion) -> Reading:
+        worst = len(self.setup.words.bytes_of(question.prefix)) + 1
+        top_k = min(question.top_k, MOST_K) if self.rows else 0
+        return partial(read_line, self.setup.words, top_k=top_k, prompt_tokens=worst)
+
+    def _body(self, question: WriteQuestion) -> dict[str, Any]:
+        sampling = question.sampling
+        options = {
+            "num_predict": question.limit,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+            "repeat_penalty": 1.0,
+        }
+        body = {"model": self.setup.model, "prompt": self.setup.words.text_of(question.prefix), "raw": True}
+        rows = {"logprobs": True, "top_logprobs": min(question.top_k, MOST_K)} if self.rows else {}
+        return body | rows | {"options": options}
+
+
+def _nothing() -> Asking[Scores]:
+    yield from ()
+    return Scores((), CloudUsage(0, 0))
+
+
+@guarded
+def read_line(words: Spelling, reply: Json, top_k: int, prompt_tokens: int) -> Chunk:
+    """Read one line; ``prompt_tokens`` is what counts where it does not say how long the prompt was."""
+    broke_off(reply)
+    text, told = str(reply.get("response") or ""), reply.get("logprobs")
+    if text and top_k and told is None:
+        raise MissingCapability(NO_ROWS)
+    ids, rows, read = read_content(words, text, told or [], top_k)
+    rest = spelled(words, text[read:])
+    every = (*rows, *[None] * len(rest))
+    if not reply["done"]:
+        return Chunk(ids + rest, every, text)
+    finish = finish_of(reply.get("done_reason")) or "stop"
+    return Chunk(ids + rest, every, text, finish, _usage(reply, prompt_tokens))
+
+
+def _usage(reply: Mapping[str, Any], prompt_tokens: int) -> CloudUsage:
+    told = reply.get("prompt_eval_count")
+    return CloudUsage(prompt_tokens if not told else count(told), count(reply.get("eval_count") or 0))

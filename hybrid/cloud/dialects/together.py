@@ -1,0 +1,79 @@
+"""Together's ``/v1/completions``: text in, the prompt's tokens echoed beside the answer, with ids and rows by text.
+
+Where the shapes come from: togethercomputer/openapi (CompletionRequest, CompletionResponse, PromptPart,
+LogprobsPart). No server of theirs was asked. The prompt comes back as a part of its own (``prompt``), its tokens with
+their ids: the rows of a draft are those of the last ones, if these are the draft.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hybrid.cloud.dialects.completions import Completions, due_row
+from hybrid.cloud.dialects.dialect import Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import MissingCapability
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Sampling
+
+MOST_K = 20
+
+
+@dataclass(frozen=True)
+class Together:
+    """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
+
+    setup: Setup
+    way: Way | None = "one request"
+    name: str = "together"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
+    rows: bool = True
+    candidates: bool = False
+
+    @property
+    def _legacy(self) -> Completions:
+        return Completions(self.setup, most_k=MOST_K)
+
+    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+        """Echo the text, and write one token for the row after it."""
+        legacy, whole = self._legacy, question.prefix + question.span
+        if self.setup.words.text_of(whole) is None:
+            return Scores((), CloudUsage(0, 0))  # it ends inside a character: nothing can be asked about it
+        asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling(), question.request_id)])
+        reply = yield replace(asked, body={**asked.body, "echo": True})
+        return read_scores(self.setup.words, question, reply, min(question.top_k, MOST_K))
+
+    def worst(self, question: Question) -> CloudUsage:
+        """One token per byte."""
+        return self._legacy.worst(question)
+
+    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+        """Ask for a streamed continuation."""
+        return self._legacy.write(question)
+
+
+@guarded
+def read_scores(words: Spelling, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
+    """Read the rows that were due; none where the server splits the draft in another way."""
+    prompts = reply.get("prompt")
+    if not prompts:
+        msg = "the endpoint does not echo what it was asked to score"
+        raise MissingCapability(msg)
+    told, after = prompts[0]["logprobs"], choice_of(reply).get("logprobs") or {}
+    num = len(question.span)
+    if tuple(told["token_ids"][len(told["token_ids"]) - num :]) != question.span:
+        return Scores((), read_usage(reply))
+    first = len(told["tokens"]) - num
+    due = [(told["tokens"][i], told["top_logprobs"][i]) for i in range(first, len(told["tokens"]))]
+    due += list(zip(after.get("tokens") or [], after.get("top_logprobs") or [], strict=True))[:1]
+    rows: list[TopK] = []
+    for piece, top in due[: question.num_rows]:
+        row = due_row(words, top, piece, top_k)
+        if row is None:
+            break
+        rows.append(row)
+    return Scores(tuple(rows), read_usage(reply))
