@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -10,7 +9,6 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import uvicorn
 
@@ -18,7 +16,9 @@ from hybrid.engine import Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import HybridError
 from server_stub.app import App
-from server_stub.dialects import DIALECTS
+from server_stub.arguments import parser
+from server_stub.breakage import hush
+from server_stub.faults import Faults
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 
@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
 
 def main() -> None:
     """Parse the command line, load the model and serve until told to stop."""
-    args = _arguments().parse_args()
+    args = parser().parse_args()
     try:
         weights = Weights(args.model, gpu_layers=args.gpu_layers)
         engines = [weights.context(args.ctx, args.threads) for _ in range(args.parallel)]
@@ -54,12 +54,13 @@ def main() -> None:
         latency_s=args.latency_ms / 1000,
         token_s=args.token_ms / 1000,
         scoring_keeps_cache=args.scoring_keeps_cache,
+        logprobs=args.logprobs,
         api_key=args.api_key,
     )
     slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
-    config = uvicorn.Config(
-        App(served, slots, args.dialect).routes(), log_level="warning", access_log=False, lifespan="off"
-    )
+    app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed))
+    config = uvicorn.Config(app.routes(), log_level="warning", access_log=False, lifespan="off")
+    hush()
     server = Server(config)
     server.url = f"http://{args.host}:{listener.getsockname()[1]}"
     if args.until_stdin_closes:
@@ -83,49 +84,6 @@ def _stop_with_stdin(server: uvicorn.Server) -> None:
         pass
     logging.disable()  # nobody is left to read that their answers were broken off
     server.should_exit = server.force_exit = True
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("a whole number of at least 1 is needed")
-    return int(text)
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m server_stub",
-        description="Serve a GGUF model with its log-probabilities, as vLLM's /v1/completions does, or another family.",
-        epilog="example: python -m server_stub --model large.gguf --port 8000",
-    )
-    parser.add_argument("--model", type=Path, required=True, metavar="GGUF")
-    parser.add_argument("--port", type=int, required=True, help="0 picks a free one")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--dialect", choices=DIALECTS, default="vllm", help="the family whose routes are served")
-    parser.add_argument("--max-logprobs", type=int, default=20, help="most log-probabilities a request may ask for")
-    parser.add_argument(
-        "--latency-ms", type=float, default=0.0, help="wait this long before answering, as a network would"
-    )
-    parser.add_argument(
-        "--token-ms", type=float, default=0.0, help="take at least this long for every token after the first"
-    )
-    parser.add_argument(
-        "--scoring-keeps-cache", action="store_true", help="score from the prefix cache, as SGLang does"
-    )
-    parser.add_argument("--api-key", help="refuse requests without this bearer token")
-    parser.add_argument(
-        "--ctx", type=int, default=0, help="context of each slot; default: the model's own, 8192 at most"
-    )
-    parser.add_argument("--threads", type=int, help="llama.cpp threads")
-    parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument(
-        "--parallel",
-        type=_positive,
-        default=2,
-        metavar="N",
-        help="requests computed side by side, each with its cache",
-    )
-    parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
-    return parser
 
 
 if __name__ == "__main__":

@@ -6,66 +6,56 @@ import asyncio
 import hmac
 import json
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
+from server_stub.accounts import Accounts
+from server_stub.breakage import Stream, instead, spoilt, through
 from server_stub.completion import Charge, Completion
 from server_stub.dialects import DIALECTS
 from server_stub.exchange import Answer, Endpoint, Exchange, Fact
+from server_stub.faults import Faults, Strike
 from server_stub.served import Served
 from server_stub.slots import Slots
 from server_stub.wire import Json, WireError
 
-# Charges remembered for /v1/charges; the oldest are forgotten first.
-MAX_CHARGES = 100_000
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class _Stream(StreamingResponse):
-    """A stream that is closed however its client leaves, so that its slot is free at once, not once it is collected."""
-
-    def __init__(self, pieces: AsyncGenerator[str, None], media_type: str) -> None:
-        super().__init__(pieces, media_type=media_type)
-        self._pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._pieces.aclose()
-
-
 class App:
     """Answers requests; one per process."""
 
-    def __init__(self, served: Served, slots: Slots, dialect: str = "vllm") -> None:
-        """Take what is served, where it is computed, and whose words are spoken."""
+    def __init__(self, served: Served, slots: Slots, dialect: str = "vllm", faults: Faults | None = None) -> None:
+        """Take what is served, where it is computed, whose words are spoken, and what shall go wrong."""
         self._served = served
         self._slots = slots
         self._family = DIALECTS[dialect](served)
-        self._charges: OrderedDict[str, Charge] = OrderedDict()
+        self._faults = faults or Faults()
+        self._accounts = Accounts()
 
     def routes(self) -> Starlette:
         """Return the ASGI application."""
         told = [
-            Route(path, self._guarded(self._tells(fact)), methods=[method])
+            Route(path, self._guarded(self._struck(self._tells(fact), generates=False)), methods=[method])
             for (method, path), fact in self._family.facts.items()
         ]
         answered = [
-            Route(endpoint.path, self._guarded(self._answers(endpoint)), methods=["POST"])
-            for endpoint in self._family.endpoints
+            Route(each.path, self._guarded(self._struck(self._answers(each), generates=True)), methods=["POST"])
+            for each in self._family.endpoints
         ]
-        ours = [Route("/health", self._health), Route("/v1/charges", self._guarded(self._charged))]
+        ours = [
+            Route("/health", self._health),
+            Route("/v1/charges", self._guarded(self._charged)),
+            Route("/v1/faults", self._guarded(self._counted)),
+        ]
         handlers = {HTTPException: self._unrouted, Exception: self._broken}
         return Starlette(routes=[*ours, *told, *answered], exception_handlers=handlers)
 
@@ -82,6 +72,17 @@ class App:
 
         return guarded
 
+    def _struck(self, handle: Handler, *, generates: bool) -> Handler:
+        """Let a fault strike: before, instead, or afterwards. ``request.state.strike`` is for those in between."""
+
+        async def struck(request: Request) -> Response:
+            strike = self._faults.pick(request.headers.get("x-fault"), generates=generates)
+            await strike.delay()
+            request.state.strike = strike
+            return instead(strike, request.url, self._refused) or spoilt(strike, await handle(request))
+
+        return struck
+
     def _admit(self, request: Request) -> None:
         if self._served.api_key is None:
             return
@@ -93,7 +94,10 @@ class App:
         return Response(status_code=200)
 
     async def _charged(self, _: Request) -> Response:
-        return _json({"data": [{"id": key} | asdict(charge) for key, charge in self._charges.items()]})
+        return _json({"data": self._accounts.told()})
+
+    async def _counted(self, _: Request) -> Response:
+        return _json({"data": dict(sorted(self._faults.counts.items()))})
 
     def _tells(self, fact: Fact) -> Handler:
         async def tell(request: Request) -> Response:
@@ -105,47 +109,46 @@ class App:
         async def answer(request: Request) -> Response:
             named = request.headers.get("x-request-id")
             exchange = endpoint.read(await _body(request), named or uuid.uuid4().hex)
-            charge = self._booked(named or exchange.request_id)
+            strike: Strike = request.state.strike
+            charge = self._accounts.open(named or exchange.request_id, strike.times)
             if exchange.streams:
-                return _Stream(self._stream(exchange, charge), self._family.framing.media_type)
-            return await _unless_gone(request, self._whole(exchange, charge))
+                pieces = through(strike, self._stream(exchange, charge, strike))
+                return Stream(pieces, self._family.framing.media_type)
+            return await _unless_gone(request, self._whole(exchange, charge, strike))
 
         return answer
 
-    def _booked(self, request_id: str) -> Charge:
-        """Open an account. A client that repeats its id adds to the first one's: what it owes is the sum."""
-        charge = self._charges.setdefault(request_id, Charge())
-        while len(self._charges) > MAX_CHARGES:
-            self._charges.popitem(last=False)
-        return charge
-
-    async def _whole(self, exchange: Exchange, charge: Charge) -> Response:
+    async def _whole(self, exchange: Exchange, charge: Charge, strike: Strike) -> Response:
         answers = []
         for index, ask in enumerate(exchange.asks):
             async with self._slots.borrow(ask.ids, ask.salt) as slot:
                 work = Completion(ask, slot, charge, self._served.token_s)
                 logits = await work.start()
-                steps = [step async for step in work.steps(logits)]
-            answers.append(Answer(index, ask, charge, work.prompt_rows, steps))
-        return _json(exchange.whole(answers))
+                steps = [strike.step(step) async for step in work.steps(logits)]
+            answers.append(Answer(index, ask, charge, strike.prompt_rows(work.prompt_rows, ask.ids), steps))
+        return _json(exchange.whole([replace(answer, charge=strike.told(charge)) for answer in answers]))
 
-    async def _stream(self, exchange: Exchange, charge: Charge) -> AsyncGenerator[str, None]:
+    async def _stream(self, exchange: Exchange, charge: Charge, strike: Strike) -> AsyncGenerator[str, None]:
         framing, answers = self._family.framing, []
         for index, ask in enumerate(exchange.asks):
             async with self._slots.borrow(ask.ids, ask.salt) as slot:
                 work = Completion(ask, slot, charge, self._served.token_s)
                 logits = await work.start()
-                answer = Answer(index, ask, charge, work.prompt_rows)
+                answer = Answer(index, ask, charge, strike.prompt_rows(work.prompt_rows, ask.ids))
                 answers.append(answer)
                 for piece in exchange.opening(answer):
                     yield framing.frame(piece)
                 async for step in work.steps(logits):
-                    answer.steps.append(step)
+                    answer.steps.append(strike.step(step))
+                    answer.charge = strike.told(charge)
                     if chunk := exchange.chunk(answer):
                         yield framing.frame(chunk)
+        for answer in answers:
+            answer.charge = strike.told(charge)
         for piece in exchange.closing(answers):
             yield framing.frame(piece)
-        yield framing.end
+        if framing.end:
+            yield framing.end
 
     async def _unrouted(self, _: Request, error: Exception) -> Response:
         """No such route, or no such method on it."""

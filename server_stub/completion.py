@@ -36,6 +36,19 @@ class Charge:
     cached_tokens: int = 0
     completion_tokens: int = 0
 
+    def __add__(self, other: Charge) -> Charge:
+        return Charge(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+    def __mul__(self, times: int) -> Charge:
+        return Charge(self.prompt_tokens * times, self.cached_tokens * times, self.completion_tokens * times)
+
+    def __floordiv__(self, parts: int) -> Charge:
+        return Charge(self.prompt_tokens // parts, self.cached_tokens // parts, self.completion_tokens // parts)
+
 
 @dataclass(frozen=True)
 class Step:

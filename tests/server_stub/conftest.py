@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 from asking import TEXT
 
 import hybrid
 from hybrid.engine import Cursor, ScriptedEngine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
+from server_stub.__main__ import listen
 from server_stub.app import App
+from server_stub.breakage import hush
+from server_stub.faults import Faults
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 
@@ -70,6 +75,34 @@ def spoken(scripted):
             client = Local(app.routes())
             clean_up.callback(client.close)
             return client
+
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def listening(scripted):
+    """Serve the seven words on a socket of this process, with faults where they are wanted; return a client."""
+    with ExitStack() as clean_up:
+
+        def serve(*shares: tuple[str, float], dialect: str = "vllm", seed: int = 0) -> httpx.Client:
+            hush()
+            workers = [Worker(f"slot-{n}") for n in range(2)]
+            slots = Slots([Slot(scripted(), worker, 20) for worker in workers])
+            app = App(Served("m", scripted(), 4000), slots, dialect, Faults(shares, seed))
+            server = uvicorn.Server(uvicorn.Config(app.routes(), log_level="warning", lifespan="off"))
+            listener = clean_up.enter_context(listen("127.0.0.1", 0))
+            thread = threading.Thread(target=server.run, args=([listener],))
+            thread.start()
+
+            def stop() -> None:
+                server.should_exit = server.force_exit = True
+                thread.join()
+                for worker in workers:
+                    worker.close()
+
+            clean_up.callback(stop)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            return clean_up.enter_context(httpx.Client(base_url=url, timeout=10, trust_env=False))
 
         yield serve
 

@@ -285,7 +285,7 @@ def test_a_client_that_leaves_the_line_is_charged_nothing(lending, scripted):
             client.left.set()
             await asyncio.wait_for(running, 5)
             assert slot.engine.num_decoded == 0
-        charge = app._charges["mine"]
-        assert (charge.prompt_tokens, charge.completion_tokens) == (0, 0)
+        [charge] = app._accounts.told()
+        assert charge == {"id": "mine", "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
 
     lending(1, dialogue)
