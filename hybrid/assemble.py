@@ -19,19 +19,21 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Deadlines, Wire
-from hybrid.config import Settings, load
+from hybrid.config import Settings, load, price_file
 from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.run.client import policy_of
-from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
+from hybrid.spend import Account, MemoryLedger, Price, PriceFile, usd_to_nanousd
 
 MODELS = Path(__file__).parent / "models"
 BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
 STUB_STARTS_WITHIN_S = 60.0
+# The bundled server is a process of ours on this machine: nobody sends a bill for it.
+OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 
 def open(**flags: object) -> Opening:  # noqa: A001  (hybrid.open is the front door's name)
@@ -52,7 +54,7 @@ class Opening:
         """Check what can be checked without opening anything."""
         self._settings = settings
         policy_of(settings)
-        self._price = Price.parse(settings.price) if settings.price else None
+        self._price, self._prices = _price(settings)
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()
         self._blocking = ExitStack()
@@ -103,10 +105,24 @@ class Opening:
         account = Account(self._price, MemoryLedger(self._cap))
 
         async def connect() -> tuple[Cloud, Capabilities]:
-            return await _connect(settings, engine, stack)
+            cloud, capabilities = await _connect(settings, engine, stack)
+            if self._prices and settings.cloud and (price := self._prices.price(settings.cloud, capabilities.model)):
+                account.learn(price)
+            return cloud, capabilities
 
         self._client = AsyncClient(Local(engine, worker), connect, account, settings)
         return self._client
+
+
+def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
+    """Return the price, if it is known before the endpoint is asked, and else the file that may hold it."""
+    if settings.price:
+        return Price.parse(settings.price), None
+    if settings.cloud is None:
+        return OWN, None
+    path = price_file(settings)
+    prices = PriceFile.read(path) if path else None
+    return (prices.price(settings.cloud, settings.cloud_model) if prices and settings.cloud_model else None), prices
 
 
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+from platformdirs import user_config_path
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from hybrid.errors import UsageError
 
 CONFIG_FILE = "hybrid.toml"
+# The name of this program's folders among the user's own; without an author, which only Windows would show.
+APP = "hybrid-llm"
 MOST_SPAN = 256
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
@@ -33,7 +36,10 @@ class Settings(BaseSettings):
         None, description="the endpoint's dialect, where it cannot be found out; see hybrid probe"
     )
     api_key_env: str = Field("HYBRID_API_KEY", description="environment variable that holds the endpoint's key")
-    price: str | None = Field(None, description="USD per million prompt/cached/completion tokens, or free")
+    price: str | None = Field(
+        None, description="USD per million prompt/cached/completion tokens (and per request), or free"
+    )
+    prices: Path | None = Field(None, description="price file; default: prices.toml in the user's configuration")
     cap: str | None = Field(None, description="most USD to spend")
     policy: str = Field("kl", description="decoding policy; see hybrid policies")
     gate: str | None = Field(None, description="another gate for the policy, NAME or NAME:NUMBER[:CALL]")
@@ -104,6 +110,14 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: flags, environment, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def price_file(settings: Settings) -> Path | None:
+    """Return the price file to read: the one that was named, or the user's own if there is one."""
+    if settings.prices is not None:
+        return settings.prices
+    usual = user_config_path(APP) / "prices.toml"
+    return usual if usual.exists() else None
 
 
 def _is_address(value: str) -> bool:

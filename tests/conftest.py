@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
@@ -18,6 +20,11 @@ from hybrid.prob import Dense
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
+# No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
+_OWN = TemporaryDirectory(prefix="hybrid-tests-")
+os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
+(Path(_OWN.name) / "prices.toml").touch()
+os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 
 MODELS = Path(hybrid.__file__).parent / "models"
 

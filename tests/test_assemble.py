@@ -75,3 +75,72 @@ def test_a_salt_belongs_to_the_client():
     from hybrid.run.client import PER_ANSWER
 
     assert "cache_salt" not in PER_ANSWER
+
+
+PRICES = """
+[[price]]
+endpoint = "http://gpu:8000/v1"
+model = "m"
+prompt = 1
+cached_prompt = 0.1
+completion = 4
+source = "a page"
+"""
+
+
+@pytest.fixture
+def prices(tmp_path):
+    """A price file with one entry."""
+    path = tmp_path / "prices.toml"
+    path.write_text(PRICES)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("choices", "price"),
+    [
+        ({"cloud": "http://gpu:8000", "cloud_model": "m"}, "1/0.1/4"),
+        ({"cloud": "http://gpu:8000", "cloud_model": "m", "price": "2/1/3"}, "2/1/3"),
+        ({"cloud": "http://gpu:8000", "cloud_model": "other"}, None),
+        ({"cloud": "http://gpu:8001", "cloud_model": "m"}, None),
+        ({"cloud": "http://gpu:8000"}, None),
+        ({}, "free"),
+        ({"price": "1/0.1/4"}, "1/0.1/4"),
+    ],
+    ids=["in the file", "by flag", "other model", "other port", "model not named yet", "our own", "our own, by flag"],
+)
+def test_a_price_is_the_flags_else_the_files_and_our_own_server_is_free(prices, choices, price):
+    found = assemble.Opening(load(prices=prices, **choices))._price
+    assert (None if found is None else str(found)) == price
+
+
+def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(prices, monkeypatch):
+    """Without ``--cloud-model`` the file cannot be asked earlier."""
+    from hybrid.cloud import Capabilities
+
+    async def connected(*_):
+        return object(), Capabilities("m", frozenset())
+
+    monkeypatch.setattr(assemble, "_connect", connected)
+
+    async def learned():
+        async with assemble.Opening(load(prices=prices, cloud="http://gpu:8000")) as client:
+            before = client._account.price
+            await client._connect()
+            return before, client._account.price
+
+    before, after = asyncio.run(learned())
+    assert before is None
+    assert (str(after), after.source) == ("1/0.1/4", "a page (price file)")
+
+
+def test_a_price_file_that_cannot_be_believed_is_told_before_anything_is_opened(prices):
+    prices.write_text(PRICES.replace("source", "# source"))
+    with pytest.raises(UsageError, match="needs a source"):
+        assemble.Opening(load(prices=prices, cloud="http://gpu:8000"))
+
+
+def test_prices_that_are_not_needed_are_not_read(prices):
+    prices.write_text("nonsense")
+    assemble.Opening(load(prices=prices, cloud="http://gpu:8000", price="free"))
+    assemble.Opening(load(prices=prices))

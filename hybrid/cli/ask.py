@@ -23,6 +23,18 @@ EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
 the question. Settings may also stand in HYBRID_* variables or {CONFIG_FILE}; flags win.
 
+What an endpoint charges stands in --price or in the price file (--prices, or prices.toml in the user's configuration
+folder):
+
+\b
+  [[price]]
+  endpoint = "https://api.example.com/v1"
+  model = "large-1"
+  prompt = 1
+  cached_prompt = 0.1
+  completion = 4
+  source = "https://example.com/pricing, 2026-11-20"
+
 Examples:
 
   hybrid ask "What is 47 + 86?"

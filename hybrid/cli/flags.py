@@ -26,8 +26,12 @@ class Flags(TypedDict, total=False):
     dialect: Annotated[str | None, typer.Option(help="The endpoint's dialect (found out).", metavar="D")]
     api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")]
     price: Annotated[
-        str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")
+        str | None,
+        typer.Option(
+            help="USD per million prompt/cached/completion tokens, perhaps /USD per request; or free.", metavar="P/C/O"
+        ),
     ]
+    prices: Annotated[Path | None, typer.Option(help="Price file; see `hybrid ask --help`.", metavar="FILE")]
     cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")]
     policy: Annotated[
         str | None, typer.Option(help="How to decode (kl); `hybrid policies` lists them all.", metavar="P")

@@ -77,8 +77,7 @@ def summary(answer: Answer) -> str:
         f"{100 * usage.cloud_tokens / total:.0f} % by the cloud",
         f"{usage.cloud_requests} request{'' if usage.cloud_requests == 1 else 's'}",
     ]
-    if answer.bill.nanousd is not None:
-        parts.append(str(answer.bill))
+    parts.append(str(answer.bill))
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")
     return f"[{', '.join(parts)}, {answer.timing.total_ms:.0f} ms]"

@@ -42,6 +42,10 @@ class Account:
         """What the endpoint charges; None if nobody said."""
         return self._price
 
+    def learn(self, price: Price) -> None:
+        """Take the price that is only known once the endpoint has said which model it serves."""
+        self._price = price
+
     def ask(self, prompt_tokens: int, limit: int, least: int = 1) -> Grant | Denial:
         """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
         if self._price is None:

@@ -10,20 +10,34 @@ from hybrid.types import CloudUsage
 
 @dataclass(frozen=True)
 class Bill:
-    """Nano-dollars; None where the price is not known, which is not zero."""
+    """Nano-dollars; None where the price is not known, which is not zero.
+
+    The cloud alone would have read the prompt and written the text in one request: with nothing of its prompt cached,
+    or, at the least, with all of it. ``price_source`` says who stated the price.
+    """
 
     nanousd: int | None
     cloud_only_nanousd: int | None
+    cloud_only_cached_nanousd: int | None = None
+    price_source: str | None = None
 
     def __str__(self) -> str:
-        """Say both in USD."""
+        """Say all of them in USD."""
         if self.nanousd is None:
             return "cost unknown: no price was stated"
-        return f"{as_usd(self.nanousd)} (the cloud alone: {as_usd(self.cloud_only_nanousd)})"
+        alone, cached = as_usd(self.cloud_only_nanousd), as_usd(self.cloud_only_cached_nanousd)
+        if self.cloud_only_cached_nanousd is None or alone == cached:
+            return f"{as_usd(self.nanousd)} (the cloud alone: {alone})"
+        return f"{as_usd(self.nanousd)} (the cloud alone: {alone}, with its prompt cached {cached})"
 
 
 def bill(price: Price | None, requests: list[CloudUsage], prompt_tokens: int, answer_tokens: int) -> Bill:
-    """Add up the requests of one answer; the cloud alone would have taken one request for the same text, uncached."""
+    """Add up the requests of one answer; the cloud alone would have taken one request for the same text.
+
+    Without a price the bill is unknown, unless nothing was asked: that costs nothing at any price.
+    """
     if price is None:
-        return Bill(None, None)
-    return Bill(sum(map(price.cost, requests)), price.cost(CloudUsage(prompt_tokens, answer_tokens)))
+        return Bill(None if requests else 0, None)
+    alone = CloudUsage(prompt_tokens, answer_tokens)
+    cached = CloudUsage(prompt_tokens, answer_tokens, cached_tokens=prompt_tokens)
+    return Bill(sum(map(price.cost, requests)), price.cost(alone), price.cost(cached), price.source)

@@ -1,8 +1,11 @@
-"""Prices, as integers. A price that is not known is ``None`` everywhere, never zero."""
+"""Prices, as integers, and the claim that a request makes on what is left.
+
+A price that is not known is ``None`` everywhere, never zero. Who stated a known one travels with it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 
 from hybrid.errors import UsageError
@@ -14,44 +17,75 @@ MILLION = 1_000_000
 EXACTLY = Context(Emax=30, traps=[InvalidOperation, Inexact, Overflow])
 
 
+BY_FLAG = "stated by --price"
+
+
 @dataclass(frozen=True)
 class Price:
-    """Nano-dollars per million tokens, so that prices like 0.0375 USD per million stay whole."""
+    """Nano-dollars per million tokens, so that prices like 0.0375 USD per million stay whole; ``request``: for each.
+
+    ``source`` says who stated it; prices that charge alike are equal, whoever did.
+    """
 
     prompt: int
     cached_prompt: int
     completion: int
+    request: int = 0
+    source: str = field(default=BY_FLAG, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Price:
-        """Read ``P/C/O`` (USD per million prompt, cached prompt and completion tokens) or ``free``.
+        """Read ``P/C/O`` (USD per million prompt, cached prompt and completion tokens), ``P/C/O/R`` or ``free``.
 
-        >>> Price.parse("1/0.1/4").completion
-        4000000000
+        R is USD per request.
+
+        >>> Price.parse("1/0.1/4").completion, Price.parse("1/0.1/4/0.002").request
+        (4000000000, 2000000)
 
         Raises UsageError for anything else.
         """
         if text == "free":
             return cls(0, 0, 0)
         try:
-            prompt, cached, completion = (usd_to_nanousd(part) for part in text.split("/"))
+            prompt, cached, completion, *request = (usd_to_nanousd(part) for part in text.split("/"))
+            (per_request,) = request or (0,)
         except (ValueError, UsageError):
-            msg = f"--price {text!r} is not P/C/O (USD per million prompt/cached/completion tokens, as 1/0.1/4) or free"
+            msg = (
+                f"--price {text!r} is not P/C/O or P/C/O/R (USD per million prompt/cached/completion tokens, and per "
+                "request, as 1/0.1/4) or free"
+            )
             raise UsageError(msg) from None
-        return cls(prompt, cached, completion)
+        return cls(prompt, cached, completion, per_request)
+
+    def __str__(self) -> str:
+        """Write it as ``parse`` reads it."""
+        if self.free:
+            return "free"
+        parts = [self.prompt, self.cached_prompt, self.completion, *([self.request] if self.request else [])]
+        return "/".join(as_usd(part).removesuffix(" USD") for part in parts)
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is ever charged."""
+        return not (self.prompt or self.cached_prompt or self.completion or self.request)
 
     def cost(self, usage: CloudUsage) -> int:
-        """Nano-dollars for one request, rounded up to a whole one."""
+        """Nano-dollars for one request, rounded up to a whole one.
+
+        A usage of no tokens is a request that never left, and costs nothing.
+        """
+        if not (usage.prompt_tokens or usage.completion_tokens):
+            return 0
         fresh = usage.prompt_tokens - usage.cached_tokens
         total = (
             fresh * self.prompt + usage.cached_tokens * self.cached_prompt + usage.completion_tokens * self.completion
         )
-        return -(-total // MILLION)
+        return -(-total // MILLION) + self.request
 
     def worst_case(self, prompt_tokens: int, limit: int) -> int:
         """Nano-dollars for a request whose prompt is not cached and whose completion runs to its limit."""
         dearest = max(self.prompt, self.cached_prompt)
-        return -(-(prompt_tokens * dearest + limit * self.completion) // MILLION)
+        return -(-(prompt_tokens * dearest + limit * self.completion) // MILLION) + self.request
 
 
 def as_usd(nanousd: int | None) -> str:

@@ -67,7 +67,7 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
         "cloud_cached_tokens", "cloud_completion_tokens", "certified",
     ]  # fmt: skip
-    assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd"]
+    assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
     assert list(answer["timing"]) == ["ttft_ms", "total_ms"]
     assert "".join(token["text"] for token in answer["tokens"]) == answer["text"]

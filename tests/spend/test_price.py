@@ -12,7 +12,7 @@ from hybrid.spend import Bill, Price, bill, usd_to_nanousd
 from hybrid.types import CloudUsage
 
 RATES = st.integers(0, 10**12) | st.integers(0, 10)
-PRICES = st.builds(Price, RATES, RATES, RATES)
+PRICES = st.builds(Price, RATES, RATES, RATES, RATES)
 
 
 @st.composite
@@ -27,6 +27,8 @@ def usages(draw):
         ("1/0.1/4", Price(1_000_000_000, 100_000_000, 4_000_000_000)),
         ("0.15/0.0375/0.6", Price(150_000_000, 37_500_000, 600_000_000)),
         ("0.000000001/0/1e-9", Price(1, 0, 1)),
+        ("1/0.1/4/0.002", Price(1_000_000_000, 100_000_000, 4_000_000_000, 2_000_000)),
+        ("0/0/0/1e-9", Price(0, 0, 0, 1)),
         ("15/1.5/75", Price(15_000_000_000, 1_500_000_000, 75_000_000_000)),
         ("0/0/0", Price(0, 0, 0)),
         ("free", Price(0, 0, 0)),
@@ -37,13 +39,27 @@ def test_a_price_is_read_exactly(text, price):
     assert Price.parse(text) == price
 
 
+@given(PRICES)
+def test_a_price_is_written_as_it_is_read(price):
+    assert Price.parse(str(price)) == price
+    assert price.free == (str(price) == "free")
+
+
+def test_a_price_says_who_stated_it():
+    """A figure without a source cannot be checked; who said it does not change what it charges."""
+    assert Price.parse("free").source == Price.parse("1/0.1/4").source == "stated by --price"
+    assert Price(1, 2, 3, source="a page") == Price(1, 2, 3, source="another")
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "1",
         "1/2",
-        "1/2/3/4",
+        "1/2/3/4/5",
+        "1/2/3/-4",
+        "1/2/3/",
         "1/2/",
         "//",
         "a/b/c",
@@ -97,7 +113,16 @@ def test_a_request_costs_the_exact_sum_rounded_up_to_a_whole_nano_dollar(price, 
     ) / 10**6
     cost = price.cost(usage)
     assert type(cost) is int
-    assert cost == math.ceil(exact)
+    left = usage != CloudUsage(0, 0)
+    assert cost == math.ceil(exact) + price.request * left
+
+
+def test_a_request_has_a_price_of_its_own_and_one_that_never_left_has_none():
+    price = Price.parse("1/0.1/4/0.000003")
+    assert price.cost(CloudUsage(1, 0)) == 1000 + 3000
+    assert price.cost(CloudUsage(0, 1)) == 4000 + 3000
+    assert price.cost(CloudUsage(0, 0)) == 0
+    assert price.worst_case(1, 1) == 1000 + 4000 + 3000
 
 
 def test_a_single_token_of_the_cheapest_price_is_not_free():
@@ -121,7 +146,7 @@ def test_no_request_within_its_limits_costs_more_than_the_worst_case(price, usag
     assert price.cost(usage) <= worst
 
 
-@given(PRICES, st.integers(0, 100_000), st.integers(0, 10_000))
+@given(PRICES, st.integers(1, 100_000), st.integers(0, 10_000))
 def test_the_worst_case_can_happen(price, prompt_tokens, limit):
     """Any higher, and money that could be spent would be held back."""
     dearest = (CloudUsage(prompt_tokens, limit, cached) for cached in (0, prompt_tokens))
@@ -129,12 +154,27 @@ def test_the_worst_case_can_happen(price, prompt_tokens, limit):
 
 
 @given(PRICES, st.lists(usages(), max_size=5), st.integers(0, 1000), st.integers(0, 1000))
-def test_a_bill_adds_up_the_requests_beside_one_uncached_request_for_the_same_text(price, requests, prompt, answer):
+def test_a_bill_adds_up_the_requests_beside_one_request_for_the_same_text(price, requests, prompt, answer):
+    """With nothing of its prompt cached, and with all of it."""
     found = bill(price, requests, prompt, answer)
     assert found.nanousd == sum(price.cost(usage) for usage in requests)
     assert found.cloud_only_nanousd == price.cost(CloudUsage(prompt, answer, cached_tokens=0))
+    assert found.cloud_only_cached_nanousd == price.cost(CloudUsage(prompt, answer, cached_tokens=prompt))
+    assert found.price_source == price.source
 
 
 def test_a_bill_without_a_price_is_unknown_and_not_zero():
     assert bill(None, [CloudUsage(10, 10)], 10, 10) == Bill(None, None)
-    assert bill(Price.parse("free"), [CloudUsage(10, 10)], 10, 10) == Bill(0, 0)
+    assert str(bill(None, [CloudUsage(10, 10)], 10, 10)) == "cost unknown: no price was stated"
+    assert bill(Price.parse("free"), [CloudUsage(10, 10)], 10, 10) == Bill(0, 0, 0, "stated by --price")
+
+
+def test_an_answer_that_asked_nothing_cost_nothing_at_any_price():
+    assert bill(None, [], 10, 10) == Bill(0, None)
+    assert str(bill(None, [], 10, 10)) == "0 USD (the cloud alone: unknown)"
+
+
+def test_a_bill_is_read_with_what_the_cloud_alone_would_have_taken():
+    paid = bill(Price.parse("1/0.1/4"), [CloudUsage(10, 1)], 10, 5)
+    assert str(paid) == "0.000014 USD (the cloud alone: 0.00003 USD, with its prompt cached 0.000021 USD)"
+    assert str(Bill(5, 7)) == "0.000000005 USD (the cloud alone: 0.000000007 USD)"
