@@ -19,13 +19,14 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Deadlines, Wire
-from hybrid.config import Settings, load, price_file
+from hybrid.config import Settings, ledger_file, load, price_file
 from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.run.client import policy_of
-from hybrid.spend import Account, MemoryLedger, Price, PriceFile, usd_to_nanousd
+from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
+from hybrid.spend.durable import FileLedger
 
 MODELS = Path(__file__).parent / "models"
 BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
@@ -102,7 +103,7 @@ class Opening:
         threads = settings.threads or (1 if settings.cloud is None else None)
         engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
         stack.callback(engine.close)
-        account = Account(self._price, MemoryLedger(self._cap))
+        account = self._account(stack)
 
         async def connect() -> tuple[Cloud, Capabilities]:
             cloud, capabilities = await _connect(settings, engine, stack)
@@ -112,6 +113,16 @@ class Opening:
 
         self._client = AsyncClient(Local(engine, worker), connect, account, settings)
         return self._client
+
+    def _account(self, stack: AsyncExitStack) -> Account:
+        """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave."""
+        path, cloud = ledger_file(self._settings), self._settings.cloud
+        endpoint = endpoint_id(cloud) if cloud else BUNDLED_CLOUD.name
+        if path is None:
+            return Account(self._price, MemoryLedger(), endpoint, self._cap)
+        ledger = FileLedger(path.expanduser())
+        stack.push_async_callback(asyncio.to_thread, ledger.close)
+        return Account(self._price, ledger, endpoint, self._cap)
 
 
 def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:

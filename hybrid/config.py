@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from platformdirs import user_config_path
+from platformdirs import user_config_path, user_state_path
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -20,6 +20,8 @@ from hybrid.errors import UsageError
 CONFIG_FILE = "hybrid.toml"
 # The name of this program's folders among the user's own; without an author, which only Windows would show.
 APP = "hybrid-llm"
+# In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
+NO_LEDGER = "none"
 MOST_SPAN = 256
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
@@ -40,7 +42,13 @@ class Settings(BaseSettings):
         None, description="USD per million prompt/cached/completion tokens (and per request), or free"
     )
     prices: Path | None = Field(None, description="price file; default: prices.toml in the user's configuration")
-    cap: str | None = Field(None, description="most USD to spend")
+    cap: str | None = Field(None, description="most USD this client may spend, besides the ledger's caps")
+    ledger: Path | None = Field(
+        None, description="file that keeps what was spent; none: no file; default: in the user's state folder"
+    )
+    conversation: str | None = Field(
+        None, min_length=1, description="whose cap a question counts against; default: this client's own"
+    )
     policy: str = Field("kl", description="decoding policy; see hybrid policies")
     gate: str | None = Field(None, description="another gate for the policy, NAME or NAME:NUMBER[:CALL]")
     judge: str | None = Field(None, description="another judge for the policy, NAME or NAME:NUMBER")
@@ -118,6 +126,13 @@ def price_file(settings: Settings) -> Path | None:
         return settings.prices
     usual = user_config_path(APP) / "prices.toml"
     return usual if usual.exists() else None
+
+
+def ledger_file(settings: Settings) -> Path | None:
+    """Return the file that keeps what was spent; None where no file is wanted."""
+    if settings.ledger is None:
+        return user_state_path(APP) / "ledger.sqlite"
+    return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
 
 
 def _is_address(value: str) -> bool:

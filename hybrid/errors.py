@@ -2,7 +2,8 @@
 
     HybridError
     ├── UsageError            the question or the settings: mend them and ask again
-    │   └── ContextOverflow   the text does not fit the local model's context
+    │   ├── ContextOverflow   the text does not fit the local model's context
+    │   └── LedgerError       the file that says what was spent cannot be used; an answer goes on without the cloud
     ├── EngineError           the local model cannot be used
     └── CloudError
         ├── CloudRefusal      settings the cloud will never accept: an answer is not begun on them
@@ -33,6 +34,10 @@ class UsageError(HybridError):
 
 class ContextOverflow(UsageError):
     """The text does not fit the local model's context."""
+
+
+class LedgerError(UsageError):
+    """The ledger's file cannot be read or written, so that nothing can be spent."""
 
 
 class EngineError(HybridError):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
 from hybrid.bench.tasks import FAMILIES, MAX_TOKENS, Problem
-from hybrid.config import Settings
+from hybrid.config import NO_LEDGER, Settings
 from hybrid.run.answer import Answer
 
 # The ratios of what hosted large models cost in 2025: a cached token a tenth of a read one, a written one four.
@@ -103,6 +104,7 @@ def _settings(arm: Arm, url: str) -> Settings:
         "cache_salt": f"arm {arm.name}",
         "policy": arm.policy,
         "price": PRICE,
+        "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
         "max_tokens": MAX_TOKENS,
         "threads": 1,  # as the server: two that spin for one core stand still
         **arm.choices,

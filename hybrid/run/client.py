@@ -37,6 +37,7 @@ Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 PER_ANSWER = frozenset({
     "policy", "gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens",
     "stop", "temperature", "top_p", "top_k", "min_p", "seed", "system", "raw", "offline", "overlap", "trace_rows",
+    "conversation",
 })  # fmt: skip
 
 
@@ -128,8 +129,9 @@ class AsyncClient:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             cloud = await self._reach(policy)
-            side = Side(cloud, self._account, self._connected[1] if self._connected else None, _turns(prompt, settings))
-            return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
+            async with self._account.purse(settings.conversation) as purse:
+                side = Side(cloud, purse, self._connected[1] if self._connected else None, _turns(prompt, settings))
+                return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
         engine = self._local.engine

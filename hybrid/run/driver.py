@@ -45,7 +45,7 @@ from hybrid.run.drafting import Drafter
 from hybrid.run.reader import Reader
 from hybrid.run.record import Record
 from hybrid.run.till import Tell, Till
-from hybrid.spend import Account, Denial
+from hybrid.spend import Denial, Purse
 from hybrid.types import Ids, Message
 
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
@@ -73,13 +73,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Side:
-    """The cloud's side: the model, or the sentence why it cannot be had, what it can do, and the account that pays.
+    """The cloud's side: the model, or the sentence why it cannot be had, what it can do, and the purse that pays.
 
     ``turns``: the conversation as it was put, for endpoints that take no prompt but messages.
     """
 
     cloud: Cloud | str
-    account: Account
+    purse: Purse
     capabilities: Capabilities | None = None
     turns: tuple[Message, ...] = ()
 
@@ -93,7 +93,7 @@ class Driver:
         self._engine = drafter.cursor.engine
         self._worker = worker
         self._cloud = side.cloud
-        self._account = side.account
+        self._price = side.purse.price
         self._can = side.capabilities
         self._turns = side.turns
         self._limits = limits
@@ -102,7 +102,7 @@ class Driver:
         self._last_draft: Draft | None = None
         self._reader: Reader | None = None
         self._tell = tell
-        self._till = Till(side.account, self._record, tell)
+        self._till = Till(side.purse, self._record, tell)
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -127,7 +127,7 @@ class Driver:
             await self._rest()
         if rest := self._record.flush():
             self._tell(events.Flushed(rest))
-        answer = self._record.answer(over.why, self._account.price)
+        answer = self._record.answer(over.why, self._price)
         self._tell(events.Finished(answer))
         return answer
 
@@ -223,7 +223,7 @@ class Driver:
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
         question = ScoreQuestion(prefix, span, after, self._limits.top_k, "", candidates)
-        leave = self._till.leave("check", len(request.at), self._cloud.worst(question), len(span))
+        leave = await self._till.leave("check", len(request.at), self._cloud.worst(question), len(span))
         if isinstance(leave, Denial):
             return self._refused(leave)
         question = replace(question, request_id=leave.request_id)
@@ -252,7 +252,7 @@ class Driver:
             await self._close_reader()
             if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
                 return self._no_answer(_OUTGROWN)
-            opened = self._open_reader(request, self._cloud)
+            opened = await self._open_reader(request, self._cloud)
             if isinstance(opened, Denial):
                 return self._refused(opened)
             self._reader = opened
@@ -277,11 +277,11 @@ class Driver:
             written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
         return Wrote(tuple(written), ended=not self._reader.open)
 
-    def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
+    async def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
         question = WriteQuestion(prefix, limit, self._limits.top_k, self._drafter.sampling, "", request.ban)
-        leave = self._till.leave("write", len(request.at), cloud.worst(question))
+        leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
             return leave
         # One seed for the answer, but not one for every request: the same noise at every opening would show.

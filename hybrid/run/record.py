@@ -63,6 +63,10 @@ class Record:
         self.degraded = self.degraded or why
         return first
 
+    def warn(self, why: str) -> None:
+        """Note what the user must be told besides any such reason."""
+        self.degraded = why if self.degraded is None else f"{self.degraded}; {why}"
+
     def answer(self, finish: FinishReason, price: Price | None) -> Answer:
         """Add everything up."""
         tokens = tuple(self._tokens)

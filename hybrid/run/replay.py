@@ -43,7 +43,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     limits = Limits(settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False, stops=settings.stop)
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(drafter, worker, Side(TapeCloud(tape), account), limits, tell)
+        driver = Driver(drafter, worker, Side(TapeCloud(tape), account.purse()), limits, tell)
         return await driver.answer(policy_of(settings))
     finally:
         worker.close()

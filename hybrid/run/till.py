@@ -1,7 +1,8 @@
 """Money around a request: leave to send it, and its settlement, both told as events.
 
 The law: every leave is settled at most once, and until then its worst case stays reserved. What is never settled
-(nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill.
+(nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill. A charge above it is
+told in the answer, whatever else went wrong.
 """
 
 from __future__ import annotations
@@ -13,41 +14,43 @@ from collections.abc import Callable
 from hybrid.errors import CloudError
 from hybrid.run import events
 from hybrid.run.record import Record
-from hybrid.spend import Account, Denial, Grant
+from hybrid.spend import Denial, Grant, Purse
 from hybrid.types import CloudUsage
 
 Tell = Callable[[events.Event], None]
 
 
 class Till:
-    """The account of one answer."""
+    """Where every request of one answer is paid for."""
 
-    def __init__(self, account: Account, record: Record, tell: Tell) -> None:
-        """Take the endpoint's account, what the answer adds up in, and whom to tell."""
-        self._account = account
+    def __init__(self, purse: Purse, record: Record, tell: Tell) -> None:
+        """Take the answer's money, what it adds up in, and whom to tell."""
+        self._purse = purse
         self._record = record
         self._tell = tell
 
-    def leave(
+    async def leave(
         self, kind: events.Kind, position: int, worst: CloudUsage, num_tokens: int | None = None
     ) -> Leave | Denial:
         """Reserve the worst case of a request. A write's limit may come back lowered to what the cap allows."""
         limit = worst.completion_tokens
-        grant = self._account.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
+        grant = await self._purse.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
         if isinstance(grant, Denial):
             return grant
         self._record.requests += 1
         leave = Leave(uuid.uuid4().hex, kind, grant, self._settle)
         num_tokens = grant.limit if num_tokens is None else num_tokens
-        reserved = None if self._account.price is None else grant.reservation.nanousd
-        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, reserved))
+        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.nanousd))
         return leave
 
     def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
-        self._account.settle(leave.grant, usage)
+        excess = self._purse.settle(leave.grant, usage)
         self._record.charge(usage or leave.worst)
-        cost = None if usage is None else self._account.cost(usage)
+        cost = None if usage is None else self._purse.cost(usage)
         self._tell(events.Settled(leave.request_id, leave.kind, usage, cost, leave.age_ms))
+        if excess is not None:
+            self._record.warn(excess)
+            self._tell(events.Degraded(excess))
 
 
 class Leave:

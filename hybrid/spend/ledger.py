@@ -1,90 +1,168 @@
 """What has been spent and what is promised: the port, and a ledger in memory.
 
-The law: settled plus reserved never exceeds the cap, whatever the order of calls, as long as no request is settled
-above its reservation; one that is, is recorded in full (``tests/spend/test_ledger.py``). A ledger knows amounts, not
-tokens, prices or HTTP.
+The law: settled plus reserved never exceeds a cap, whatever the order of calls, as long as no request is settled above
+its reservation; one that is, is recorded in full and closes its endpoint (``tests/spend/test_ledger.py``, for every
+ledger alike). A ledger knows amounts and who spends them, not HTTP.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from hybrid.spend.caps import CAP_LEVELS, LEVELS, TIMED, CapLevel, Denial, Level, Standing, afford, windows
+from hybrid.spend.claim import Claim, Spender
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """A promise of money that no other request can spend."""
+    """A promise of money that no other request can spend, and the limit of the request it was made for."""
 
     id: int
     nanousd: int
+    limit: int = 1
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What has become of a reservation so far: what was charged, what is still promised, and by how many requests.
+
+    ``excess`` says, in a sentence, that the endpoint charged more than was reserved: it is then closed.
+    """
+
+    reservation_id: int
+    charged_nanousd: int
+    kept_nanousd: int = 0
+    num_requests: int = 1
+    excess: str | None = None
 
 
 class Ledger(Protocol):
-    """Where reservations and settlements are kept."""
+    """Where reservations and settlements are kept.
+
+    ``durable``: calls wait for a disk, so they are not made on an event loop. Any call of such a ledger may raise
+    LedgerError, in a sentence for the person who can mend it.
+    """
 
     @property
-    def cap_nanousd(self) -> int | None:
-        """The most that may be spent; None for no cap."""
+    def durable(self) -> bool:
+        """Whether it outlives the process."""
         ...
 
-    @property
-    def remaining_nanousd(self) -> int | None:
-        """Cap less settled less reserved; None for no cap."""
+    def reserve(
+        self, claim: Claim, spender: Spender, spare: int = 1, first: Settlement | None = None
+    ) -> Reservation | Denial:
+        """Settle ``first`` if there is one; then set a claim's worst case aside, or up to ``spare`` times that.
+
+        A limit that does not fit is lowered to what does, in the same step.
+        """
         ...
 
-    def reserve(self, nanousd: int) -> Reservation | None:
-        """Set an amount aside, or return None where it does not fit."""
+    def settle(self, settlement: Settlement) -> None:
+        """Replace what is known of a reservation. What keeps nothing is over: settling it again is a KeyError."""
         ...
 
-    def settle(self, reservation: Reservation, nanousd: int) -> None:
-        """Replace a reservation by what was charged. Settling twice is an error (KeyError)."""
+    def standings(self, spender: Spender) -> list[Standing]:
+        """Return every cap that binds a spender now."""
         ...
+
+
+def closed_denial(endpoint: str, why: str) -> Denial:
+    """Say that an endpoint is not asked."""
+    return Denial(f"{endpoint} is closed ({why}): see hybrid budget reconcile")
+
+
+@dataclass
+class _Entry:
+    spender: Spender
+    windows: Mapping[Level, str]
+    charged: int
+    reserved: int
 
 
 class MemoryLedger:
     """A ledger that lives as long as the process. Used from one thread, the event loop's."""
 
-    def __init__(self, cap_nanousd: int | None = None) -> None:
-        """Start with nothing spent."""
-        self._cap = cap_nanousd
-        self._settled = 0
-        self._open: dict[int, int] = {}
+    durable = False
+
+    def __init__(
+        self,
+        cap_nanousd: int | None = None,
+        caps: Mapping[CapLevel, int] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Start with nothing spent. ``cap_nanousd`` is the total cap; by default all time is one day."""
+        self._caps = dict(caps or {}) | ({} if cap_nanousd is None else {"total": cap_nanousd})
+        self._clock = clock
+        self._latest = 0
+        self._open: dict[int, _Entry] = {}
+        self._totals: defaultdict[tuple[Level, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._closed: dict[str, str] = {}
         self._next = 0
 
     def __repr__(self) -> str:
         """Show the state in nano-dollars."""
-        return f"MemoryLedger(settled={self._settled}, reserved={sum(self._open.values())}, cap={self._cap})"
-
-    @property
-    def cap_nanousd(self) -> int | None:
-        """The most that may be spent."""
-        return self._cap
+        return f"MemoryLedger(settled={self.settled_nanousd}, reserved={self.reserved_nanousd}, caps={self._caps})"
 
     @property
     def settled_nanousd(self) -> int:
         """What has been charged so far."""
-        return self._settled
+        return self._totals["total", ""][0]
 
     @property
     def reserved_nanousd(self) -> int:
         """What is promised to requests under way, or to requests whose charge never became known."""
-        return sum(self._open.values())
+        return self._totals["total", ""][1]
 
-    @property
-    def remaining_nanousd(self) -> int | None:
-        """What may still be reserved."""
-        return None if self._cap is None else self._cap - self._settled - self.reserved_nanousd
-
-    def reserve(self, nanousd: int) -> Reservation | None:
-        """Set an amount aside if it fits. A cap with nothing left admits nothing, not even what is free."""
-        remaining = self.remaining_nanousd
-        if remaining is not None and (remaining <= 0 or nanousd > remaining):
-            return None
+    def reserve(
+        self, claim: Claim, spender: Spender, spare: int = 1, first: Settlement | None = None
+    ) -> Reservation | Denial:
+        """See the port."""
+        if first is not None:
+            self.settle(first)
+        if spender.endpoint in self._closed:
+            return closed_denial(spender.endpoint, self._closed[spender.endpoint])
+        afforded = afford(claim, self.standings(spender), spare)
+        if isinstance(afforded, Denial):
+            return afforded
+        self._latest = max(self._latest, int(self._clock()))
+        entry = _Entry(spender, windows(spender, self._latest), 0, afforded.nanousd)
         self._next += 1
-        self._open[self._next] = nanousd
-        return Reservation(self._next, nanousd)
+        self._open[self._next] = entry
+        self._add(entry, 0, afforded.nanousd)
+        return Reservation(self._next, afforded.nanousd, afforded.claim.limit)
 
-    def settle(self, reservation: Reservation, nanousd: int) -> None:
-        """Replace the reservation by the charge."""
-        del self._open[reservation.id]
-        self._settled += nanousd
+    def settle(self, settlement: Settlement) -> None:
+        """See the port."""
+        entry = self._open[settlement.reservation_id]
+        charged, kept = settlement.charged_nanousd, settlement.kept_nanousd
+        self._add(entry, charged - entry.charged, kept - entry.reserved)
+        entry.charged, entry.reserved = charged, kept
+        if settlement.excess is not None:
+            self._closed[entry.spender.endpoint] = settlement.excess
+        if not kept:
+            del self._open[settlement.reservation_id]
+
+    def standings(self, spender: Spender) -> list[Standing]:
+        """See the port. Of days and months all that are not over count: a clock set back frees nothing."""
+        now = windows(spender, int(self._clock()))
+        caps: dict[Level, int] = {level: self._caps[level] for level in CAP_LEVELS if level in self._caps}
+        if spender.cap_nanousd is not None:
+            caps["client"] = spender.cap_nanousd
+        return [Standing(level, caps[level], *self._sum(level, now[level])) for level in LEVELS if level in caps]
+
+    def _sum(self, level: Level, window: str) -> tuple[int, int]:
+        counted = [
+            total
+            for (kind, name), total in self._totals.items()
+            if kind == level and (name >= window if level in TIMED else name == window)
+        ]
+        return sum(spent for spent, _ in counted), sum(reserved for _, reserved in counted)
+
+    def _add(self, entry: _Entry, spent: int, reserved: int) -> None:
+        for level, window in entry.windows.items():
+            total = self._totals[level, window]
+            total[0] += spent
+            total[1] += reserved

@@ -8,7 +8,7 @@ from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, Unreachable
 from hybrid.run.reader import Reader
 from hybrid.run.till import Leave
-from hybrid.spend import Grant, Reservation
+from hybrid.spend import Grant
 from hybrid.types import CloudUsage
 
 WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
@@ -31,7 +31,7 @@ def reading(run):
                 closed.append(True)
 
         async def go():
-            leave = Leave("r", "write", Grant(10, 8, Reservation(1, 0)), lambda _, usage: settled.append(usage))
+            leave = Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage))
             reader = Reader((5,), leave, stream())
             try:
                 chunks.extend([await reader.read() for _ in range(num_reads)])
@@ -97,7 +97,7 @@ def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed(reading
 
 def test_a_request_that_never_left_is_settled_for_nothing(run):
     settled = []
-    leave = Leave("r", "write", Grant(10, 8, Reservation(1, 0)), lambda _, usage: settled.append(usage))
+    leave = Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage))
     leave.failed(Unreachable("refused", sent=False))
     leave.failed(Unreachable("cut"))
     assert settled == [CloudUsage(0, 0)]

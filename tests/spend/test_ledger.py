@@ -1,144 +1,199 @@
-"""Settled plus reserved never exceeds the cap, in whatever order requests reserve and settle."""
+"""Settled plus reserved never exceeds a cap, in whatever order requests reserve and settle: for every ledger alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from money import claim_of, settled
 
-from hybrid.spend import MemoryLedger
+from hybrid.spend import Denial, MemoryLedger, Standing
+from hybrid.spend.ledger import Reservation
 
-AMOUNTS = st.integers(0, 40) | st.integers(0, 10**15)
-
-
-class Spending(RuleBasedStateMachine):
-    """Requests come, wait and go; beside the ledger stands a list of what was promised and charged.
-
-    ``excess`` is what was charged above reservations: by so much, and no more, may the cap be exceeded.
-    """
-
-    open_reservations = Bundle("open_reservations")
-    closed_reservations = Bundle("closed_reservations")
-
-    def __init__(self):
-        super().__init__()
-        self.promised = {}
-        self.charges = []
-        self.excess = 0
-
-    @initialize(cap=st.none() | st.integers(0, 100) | st.integers(0, 10**15))
-    def open(self, cap):
-        self.cap = cap
-        self.ledger = MemoryLedger(cap)
-
-    def left(self):
-        return None if self.cap is None else self.cap - sum(self.charges) - sum(self.promised.values())
-
-    @rule(target=open_reservations, amount=AMOUNTS)
-    def reserve(self, amount):
-        left = self.left()
-        fits = left is None or (left > 0 and amount <= left)
-        reservation = self.ledger.reserve(amount)
-        assert (reservation is not None) == fits
-        if reservation is not None:
-            assert reservation.nanousd == amount
-            assert reservation.id not in self.promised
-            self.promised[reservation.id] = amount
-        return reservation
-
-    @rule(target=open_reservations)
-    def reserve_all_that_is_left(self):
-        left = self.left()
-        return self.reserve(left or 0)
-
-    def close(self, reservation, charge):
-        if reservation is None:
-            return
-        self.ledger.settle(reservation, charge)
-        del self.promised[reservation.id]
-        self.charges.append(charge)
-
-    @rule(target=closed_reservations, reservation=consumes(open_reservations), share=st.integers(0, 4))
-    def settle_within_the_reservation(self, reservation, share):
-        self.close(reservation, reservation.nanousd * share // 4 if reservation else 0)
-        return reservation
-
-    @rule(target=closed_reservations, reservation=consumes(open_reservations), above=st.integers(1, 50))
-    def settle_above_the_reservation(self, reservation, above):
-        """A server may charge more than it was allowed to; the money is gone, so it must be on record."""
-        if reservation is not None:
-            self.excess += above
-            self.close(reservation, reservation.nanousd + above)
-        return reservation
-
-    @rule(reservation=closed_reservations, charge=AMOUNTS)
-    def settle_again(self, reservation, charge):
-        if reservation is not None:
-            with pytest.raises(KeyError):
-                self.ledger.settle(reservation, charge)
-
-    @invariant()
-    def the_cap_holds(self):
-        if self.cap is not None:
-            assert self.ledger.settled_nanousd + self.ledger.reserved_nanousd <= self.cap + self.excess
-
-    @invariant()
-    def the_totals_are_the_sums_of_the_entries(self):
-        assert self.ledger.cap_nanousd == self.cap
-        assert self.ledger.settled_nanousd == sum(self.charges)
-        assert self.ledger.reserved_nanousd == sum(self.promised.values())
-        assert self.ledger.remaining_nanousd == self.left()
+DAY = 86_400
 
 
-TestTheLedgerUnderEveryInterleaving = Spending.TestCase
+def reserve(ledger, nanousd, spender, least=None):
+    return ledger.reserve(claim_of(nanousd, least), spender)
 
 
-def test_settling_twice_is_an_error_and_changes_nothing():
+def standing(ledger, spender, level):
+    return next(found for found in ledger.standings(spender) if found.level == level)
+
+
+def test_the_whole_cap_can_be_reserved_and_not_one_nano_dollar_more(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    assert isinstance(reserve(ledger, 101, spender), Denial)
+    assert reserve(ledger, 100, spender).nanousd == 100
+    denial = reserve(ledger, 1, spender)
+    assert (denial.level, denial.cap_nanousd, denial.left_nanousd) == ("total", 100, 0)
+
+
+def test_what_is_not_used_of_a_reservation_can_be_spent_again(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    first = reserve(ledger, 100, spender)
+    ledger.settle(settled(first, 10))
+    assert standing(ledger, spender, "total") == Standing("total", 100, 10, 0)
+    assert reserve(ledger, 90, spender).nanousd == 90
+    assert isinstance(reserve(ledger, 1, spender), Denial)
+
+
+def test_what_was_never_told_stays_reserved(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    ledger.settle(settled(reserve(ledger, 60, spender), 10, kept=50))
+    assert standing(ledger, spender, "total") == Standing("total", 100, 10, 50)
+    assert isinstance(reserve(ledger, 41, spender), Denial)
+
+
+def test_settling_twice_is_an_error_and_changes_nothing(make_ledger, spender):
     """Charged twice for one request, or freed twice, the books would be wrong from then on."""
+    ledger = make_ledger(total=100)
+    reservation = reserve(ledger, 40, spender)
+    ledger.settle(settled(reservation, 30))
+    for again in (settled(reservation, 30), settled(Reservation(77, 1), 0)):
+        with pytest.raises(KeyError):
+            ledger.settle(again)
+    assert standing(ledger, spender, "total") == Standing("total", 100, 30, 0)
+
+
+def test_a_reservation_may_be_told_of_in_parts_each_replacing_the_last(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    reservation = reserve(ledger, 40, spender)
+    for charged, kept in ((5, 20), (12, 9), (12, 9), (15, 0)):
+        ledger.settle(settled(reservation, charged, kept))
+        assert standing(ledger, spender, "total") == Standing("total", 100, charged, kept)
+
+
+def test_the_last_lease_is_given_back_in_the_same_step_as_the_next_is_taken(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    first = reserve(ledger, 90, spender)
+    second = ledger.reserve(claim_of(80), spender, first=settled(first, 15))
+    assert second.nanousd == 80
+    assert standing(ledger, spender, "total") == Standing("total", 100, 15, 80)
+    denied = ledger.reserve(claim_of(100), spender, first=settled(second, 0))
+    assert denied.left_nanousd == 85, "what was given back stays so where the next is denied"
+
+
+def test_a_charge_above_the_reservation_is_recorded_in_full_and_closes_the_endpoint(make_ledger, spender):
+    ledger = make_ledger(total=1000)
+    reservation = reserve(ledger, 100, spender)
+    ledger.settle(settled(reservation, 130, excess="it charged 130"))
+    assert standing(ledger, spender, "total") == Standing("total", 1000, 130, 0)
+    denial = reserve(ledger, 1, spender)
+    assert denial.why == "http://gpu is closed (it charged 130): see hybrid budget reconcile"
+    assert reserve(ledger, 1, replace(spender, endpoint="http://other")).nanousd == 1
+
+
+def test_more_can_be_charged_than_the_cap_and_nothing_is_left(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    ledger.settle(settled(reserve(ledger, 100, spender), 130, excess="it did"))
+    assert standing(ledger, spender, "total").left_nanousd == -30
+    assert isinstance(reserve(ledger, 0, replace(spender, endpoint="http://other")), Denial)
+
+
+def test_a_charge_that_nobody_could_add_up_is_still_recorded(make_ledger, spender):
+    """An endpoint may claim any number; the books must survive it."""
+    ledger = make_ledger(total=100)
+    reservations = [reserve(ledger, 1, replace(spender, endpoint=str(i))) for i in range(8)]
+    for reservation in reservations:
+        ledger.settle(settled(reservation, 10**40, excess="absurd"))
+    assert standing(ledger, spender, "total").spent_nanousd >= 2**60
+    assert isinstance(reserve(ledger, 1, spender), Denial)
+
+
+@pytest.mark.parametrize(
+    ("level", "field"), [("request", "request"), ("conversation", "conversation"), ("client", "client")]
+)
+def test_each_question_conversation_and_client_has_its_own_cap(make_ledger, spender, level, field):
+    ledger = make_ledger(**({} if level == "client" else {level: 100}))
+    mine = replace(spender, cap_nanousd=100) if level == "client" else spender
+    reserve(ledger, 70, mine)
+    assert reserve(ledger, 31, mine).level == level
+    assert reserve(ledger, 30, mine).nanousd == 30
+    other = replace(mine, **{field: "another"})
+    assert reserve(ledger, 100, other).nanousd == 100
+    assert standing(ledger, mine, level).left_nanousd == 0
+
+
+def test_the_tightest_of_all_caps_decides_and_is_named(make_ledger, spender, clock):
+    ledger = make_ledger(request=60, conversation=70, day=80, month=90, total=100)
+    assert reserve(ledger, 61, spender).level == "request"
+    reserve(ledger, 50, replace(spender, request="before"))
+    assert reserve(ledger, 21, spender).level == "conversation"
+    assert reserve(ledger, 31, replace(spender, conversation="other")).level == "day"
+    clock.now += DAY
+    assert reserve(ledger, 41, replace(spender, conversation="other")).level == "month"
+    clock.now += 31 * DAY
+    assert reserve(ledger, 51, replace(spender, conversation="other")).level == "total"
+
+
+def test_a_new_day_has_its_own_cap_and_so_has_a_new_month(make_ledger, spender, clock):
+    ledger = make_ledger(day=100, month=150)
+    reserve(ledger, 100, spender)
+    assert reserve(ledger, 1, spender).level == "day"
+    clock.now += DAY
+    assert reserve(ledger, 51, spender).level == "month"
+    assert reserve(ledger, 50, spender).nanousd == 50
+    clock.now += 31 * DAY
+    assert reserve(ledger, 100, spender).nanousd == 100
+
+
+def test_a_limit_that_does_not_fit_is_lowered_in_the_same_step(make_ledger, spender):
+    ledger = make_ledger(total=100)
+    reserve(ledger, 70, spender)
+    lowered = reserve(ledger, 80, spender, least=10)
+    assert (lowered.nanousd, lowered.limit) == (30, 21)
+
+
+def test_a_lease_is_set_aside_and_bounded(make_ledger, spender):
+    ledger = make_ledger(total=1600)
+    assert ledger.reserve(claim_of(20), spender, spare=4).nanousd == 80
+    assert ledger.reserve(claim_of(50), spender, spare=4).nanousd == 1520 // 16
+    assert ledger.reserve(claim_of(300), spender, spare=4).nanousd == 300
+
+
+def test_without_a_cap_everything_fits_and_is_on_record(make_ledger, spender):
+    ledger = make_ledger()
+    assert ledger.standings(spender) == []
+    assert reserve(ledger, 10**15, spender).nanousd == 10**15
+    assert standing(ledger, replace(spender, cap_nanousd=1), "client").reserved_nanousd == 10**15
+
+
+# ---- clocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["day", "month"])
+@pytest.mark.parametrize("jump", [-3650 * DAY, -40 * DAY, -DAY, -1])
+def test_a_clock_that_is_set_back_frees_nothing_then_or_when_it_is_right_again(
+    make_ledger, spender, clock, level, jump
+):
+    ledger = make_ledger(**{level: 100})
+    reserve(ledger, 60, spender)
+    clock.now += jump
+    assert reserve(ledger, 41, spender).level == level
+    reserve(ledger, 20, spender)
+    clock.now -= jump
+    assert standing(ledger, spender, level).reserved_nanousd == 80
+
+
+@pytest.mark.parametrize("level", ["day", "month"])
+@pytest.mark.parametrize("jump", [40 * DAY, 3650 * DAY])
+def test_a_clock_that_is_set_forward_and_back_again_frees_nothing(make_ledger, spender, clock, level, jump):
+    """Neither what was spent before nor what was spent meanwhile."""
+    ledger = make_ledger(**{level: 100})
+    reserve(ledger, 60, spender)
+    clock.now += jump
+    reserve(ledger, 30, spender)
+    clock.now -= jump
+    assert standing(ledger, spender, level).reserved_nanousd == 90
+    assert reserve(ledger, 11, spender).level == level
+    reserve(ledger, 10, spender)
+    clock.now += DAY
+    assert standing(ledger, spender, level).reserved_nanousd >= 40, "what was written under a later date still counts"
+
+
+def test_the_ledger_in_memory_shows_its_state(spender):
     ledger = MemoryLedger(100)
-    reservation = ledger.reserve(40)
-    ledger.settle(reservation, 30)
-    with pytest.raises(KeyError):
-        ledger.settle(reservation, 30)
-    assert (ledger.settled_nanousd, ledger.reserved_nanousd, ledger.remaining_nanousd) == (30, 0, 70)
-
-
-def test_a_charge_above_the_reservation_is_recorded_in_full_and_stops_further_spending():
-    ledger = MemoryLedger(100)
-    ledger.settle(ledger.reserve(100), 130)
-    assert ledger.settled_nanousd == 130
-    assert ledger.remaining_nanousd == -30
-    assert ledger.reserve(0) is None
-
-
-def test_what_is_not_used_of_a_reservation_can_be_spent_again():
-    ledger = MemoryLedger(100)
-    first = ledger.reserve(100)
-    assert ledger.reserve(1) is None
-    ledger.settle(first, 10)
-    assert ledger.reserve(90) is not None
-    assert ledger.reserve(1) is None
-
-
-def test_the_whole_cap_can_be_reserved_and_not_one_nano_dollar_more():
-    assert MemoryLedger(100).reserve(100) is not None
-    assert MemoryLedger(100).reserve(101) is None
-
-
-def test_a_cap_with_nothing_left_admits_nothing_not_even_what_is_free():
-    """A cap of zero means: send no request. A price of zero does not change what was asked for."""
-    assert MemoryLedger(0).reserve(0) is None
-
-
-@given(AMOUNTS)
-def test_without_a_cap_everything_fits_and_nothing_is_left_to_tell(amount):
-    ledger = MemoryLedger()
-    assert ledger.reserve(amount).nanousd == amount
-    assert ledger.cap_nanousd is None
-    assert ledger.remaining_nanousd is None
-
-
-def test_the_ledger_shows_its_state():
-    ledger = MemoryLedger(100)
-    ledger.settle(ledger.reserve(40), 30)
-    ledger.reserve(20)
-    assert repr(ledger) == "MemoryLedger(settled=30, reserved=20, cap=100)"
+    ledger.settle(settled(reserve(ledger, 40, spender), 30))
+    reserve(ledger, 20, spender)
+    assert repr(ledger) == "MemoryLedger(settled=30, reserved=20, caps={'total': 100})"

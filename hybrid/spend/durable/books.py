@@ -1,0 +1,147 @@
+"""What a person does with a ledger: set caps, look at them, read the log, reconcile. The client never does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hybrid.errors import UsageError
+from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, CapLevel, windows
+from hybrid.spend.claim import Spender
+from hybrid.spend.durable.ledger import FileLedger, add, latest, settle, total
+from hybrid.spend.ledger import Settlement
+from hybrid.spend.price import as_usd
+
+# Their windows are not one's own to show: each question and each conversation has its own.
+_NOBODY = Spender("", "", "", "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cap (None: there is none) and its present window; a question's and a conversation's have none to show."""
+
+    level: CapLevel
+    window: str | None
+    cap_nanousd: int | None
+    spent_nanousd: int | None
+    reserved_nanousd: int | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reservation as it stands: its price is text, and whoever made it is named by the names the client chose."""
+
+    id: int
+    at: int
+    endpoint: str
+    request: str
+    conversation: str
+    client: str
+    price: str
+    granted_nanousd: int
+    reserved_nanousd: int
+    charged_nanousd: int
+    num_requests: int
+    state: str
+
+
+@dataclass(frozen=True)
+class Closed:
+    """An endpoint that charged more than was reserved."""
+
+    endpoint: str
+    at: int
+    why: str
+
+
+_FIELDS = (
+    "id, at, endpoint, request, conversation, client, price, granted, reserved, charged, requests, state FROM entries"
+)
+
+
+class Books:
+    """A ledger as a person reads and mends it. Raises LedgerError and UsageError, in sentences."""
+
+    def __init__(self, ledger: FileLedger) -> None:
+        """Take the ledger."""
+        self._file = ledger.file
+        self._clock = ledger.clock
+
+    def exists(self) -> bool:
+        """Whether anything was ever written."""
+        return self._file.exists()
+
+    def rows(self) -> list[Row]:
+        """Return every level's cap, and what has gone against those whose window is now."""
+        with self._file.transaction(flushed=False) as db:
+            caps: Mapping[str, int] = dict(db.execute("SELECT level, nanousd FROM caps"))
+            names = windows(_NOBODY, int(self._clock()))
+            return [
+                Row(level, None, caps.get(level), None, None)
+                if level in {"request", "conversation"}
+                else Row(level, names[level] or None, caps.get(level), *total(db, level, names[level]))
+                for level in CAP_LEVELS
+            ]
+
+    def set_cap(self, level: CapLevel, nanousd: int | None) -> None:
+        """Set a cap; None removes it. A cap below what is spent allows nothing more."""
+        if nanousd is not None and nanousd > MOST_NANOUSD:
+            msg = f"a cap is at most {as_usd(MOST_NANOUSD)}: none removes it"
+            raise UsageError(msg)
+        with self._file.transaction(flushed=True) as db:
+            db.execute("DELETE FROM caps WHERE level = ?", (level,))
+            if nanousd is not None:
+                db.execute("INSERT INTO caps VALUES (?, ?)", (level, nanousd))
+
+    def log(self, num: int) -> list[Entry]:
+        """Return the last entries, the newest first."""
+        with self._file.transaction(flushed=False) as db:
+            found = db.execute(f"SELECT {_FIELDS} ORDER BY id DESC LIMIT ?", (num,))
+            return [Entry(*row) for row in found]
+
+    def open_entries(self) -> list[Entry]:
+        """Return what still counts at its worst, the oldest first: in flight, or never told."""
+        with self._file.transaction(flushed=False) as db:
+            return [Entry(*row) for row in db.execute(f"SELECT {_FIELDS} WHERE state = 'open' ORDER BY id")]
+
+    def closed(self) -> list[Closed]:
+        """Return the endpoints that are not asked any more."""
+        with self._file.transaction(flushed=False) as db:
+            return [Closed(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
+
+    def ahead_s(self) -> int:
+        """Return by how many seconds the last entry is later than this clock; 0 where it is not."""
+        with self._file.transaction(flushed=False) as db:
+            return max(0, latest(db) - int(self._clock()))
+
+    def reconcile(self, entry_id: int, charged_nanousd: int | None) -> Entry:
+        """Replace what is open of an entry by what was charged in all (None: everything that is reserved)."""
+        with self._file.transaction(flushed=True) as db:
+            row = db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone()
+            if row is None or row[-1] == "settled":
+                what = "settled" if row else "not in the ledger"
+                msg = f"entry {entry_id} is {what}; hybrid budget reconcile lists what is open"
+                raise UsageError(msg)
+            entry = Entry(*row)
+            charged = entry.charged_nanousd + entry.reserved_nanousd if charged_nanousd is None else charged_nanousd
+            settle(db, Settlement(entry_id, charged, 0, entry.num_requests), self._clock(), "reconciled")
+            return Entry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
+
+    def reopen(self, endpoint: str) -> None:
+        """Let an endpoint be asked again."""
+        with self._file.transaction(flushed=True) as db:
+            if not db.execute("DELETE FROM closed WHERE endpoint = ?", (endpoint,)).rowcount:
+                msg = f"{endpoint} is not closed; hybrid budget reconcile lists what is"
+                raise UsageError(msg)
+
+    def set_clock(self) -> int:
+        """Count entries that are later than this clock as made now; return how many there were."""
+        with self._file.transaction(flushed=True) as db:
+            now = int(self._clock())
+            moved = db.execute("UPDATE entries SET at = ? WHERE at > ?", (now, now)).rowcount
+            db.execute("DELETE FROM totals")
+            for row in db.execute(f"SELECT {_FIELDS}").fetchall():
+                entry = Entry(*row)
+                spender = Spender(entry.endpoint, entry.request, entry.conversation, entry.client)
+                add(db, windows(spender, entry.at), entry.charged_nanousd, entry.reserved_nanousd)
+            return moved

@@ -1,0 +1,176 @@
+"""A SQLite file that one process at a time may touch: opening, transactions, checkpoints, and what goes wrong.
+
+The law: nothing touches the database without the file lock, neither reading, writing, checkpointing, opening nor
+closing (``tests/spend/test_durable_file.py``). Before 3.51.3 SQLite could corrupt a write-ahead log when one connection
+wrote while another checkpointed; most systems still have such a version. What the tables mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hybrid.errors import LedgerError
+from hybrid.spend.durable.schema import APPLICATION_ID, TABLES, VERSION
+
+# A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
+PATIENCE_S = 5.0
+POLL_S = 0.002
+# SQLite's own default, a thousand pages; here the checkpoint is ours to make, under the lock.
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+
+
+class LedgerFile:
+    """One process's way to the file. Opened at the first transaction; may be used from several threads."""
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        """Name the file; nothing is touched yet."""
+        self.path = path
+        self._patience_s = patience_s
+        self._threads = threading.Lock()
+        self._processes = FileLock(f"{path}.lock", timeout=patience_s)
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        """Name the file."""
+        return f"LedgerFile({self.path})"
+
+    def exists(self) -> bool:
+        """Whether there is anything yet. Raises LedgerError where that cannot be seen."""
+        try:
+            return self.path.exists() and self.path.stat().st_size > 0
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    @contextmanager
+    def transaction(self, *, flushed: bool) -> Iterator[sqlite3.Connection]:
+        """Read and write in one step that happens whole or not at all; ``flushed``: it survives a power failure.
+
+        What is not flushed survives the end of the process, and is flushed with what comes next. Raises LedgerError.
+        """
+        with self._named_errors(), self._alone():
+            connection = self._opened()
+            connection.execute(f"PRAGMA synchronous = {'FULL' if flushed else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            self._checkpoint_if_due(connection)
+
+    def close(self) -> None:
+        """Close the connection; the last one to go writes the log back, so that needs the lock too."""
+        with suppress(LedgerError), self._named_errors(), self._alone():
+            self._drop()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._threads.acquire(timeout=self._patience_s):
+            raise Timeout(str(self.path))
+        try:
+            if self._connection is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._processes.acquire(poll_interval=POLL_S):
+                yield
+        finally:
+            self._threads.release()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file != self._identity():
+            self._drop()  # the file was taken away or replaced: what we have open is nobody's ledger any more
+        if self._connection is None:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._file = self._identity()
+            connection = sqlite3.connect(
+                self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
+            )
+            try:
+                _prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _checkpoint_if_due(self, connection: sqlite3.Connection) -> None:
+        """Write a long log back. What was committed stands in the log, so that failing to is no harm."""
+        with suppress(OSError, sqlite3.Error):
+            if Path(f"{self.path}-wal").stat().st_size >= CHECKPOINT_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, NotImplementedError) as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> LedgerError:
+        """Say what is wrong and what to do about it."""
+        name = getattr(error, "sqlite_errorname", "")
+        other = "or name another file with HYBRID_LEDGER"
+        if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            said = f"is held by another process for more than {self._patience_s:g} s: end that process, {other}"
+        elif name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
+            said = f"is damaged ({error}): put a copy in its place, {other}; what was spent is then forgotten"
+        elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
+            said = f"cannot be written, the disk is full: make room, {other}"
+        elif isinstance(error, Foreign):
+            said = f"{error}: {other.removeprefix('or ')}"
+        else:
+            said = f"cannot be used ({getattr(error, 'strerror', None) or error}): mend that, {other}"
+        return LedgerError(f"the ledger {self.path} {said}")
+
+
+_NO_ROOM = {28, 122}  # ENOSPC, EDQUOT (Linux)
+
+
+class Foreign(sqlite3.Error):
+    """A database, but not a ledger that this version reads."""
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Make a file a ledger, or see that it is one and whole."""
+    (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if journal != "wal":
+        raise Foreign("is on a file system that keeps no write-ahead log")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA synchronous = FULL")
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if not (application or version or tables):
+        named = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+        connection.executescript(f"BEGIN IMMEDIATE; {named} {TABLES} COMMIT;")
+        return
+    if application != APPLICATION_ID:
+        raise Foreign("is a database of something else")
+    if version > VERSION:
+        raise Foreign("was written by a newer version of hybrid")
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        error = sqlite3.DatabaseError(found)
+        error.sqlite_errorname = "SQLITE_CORRUPT"
+        raise error

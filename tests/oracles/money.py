@@ -1,0 +1,28 @@
+"""Requests of a stated cost, and a clock to set: what tests of ledgers are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.spend import Claim, Price, Settlement
+
+
+def claim_of(nanousd: int, least: int | None = None) -> Claim:
+    """A request that costs so much at most; with ``least``, one whose limit may be lowered to cost that."""
+    if least is None:
+        return Claim(Price(1_000_000, 0, 0), nanousd, 1)
+    return Claim(Price(1_000_000, 0, 1_000_000), least - 1, nanousd - least + 1)
+
+
+def settled(reservation, charged, kept=0, excess=None) -> Settlement:
+    return Settlement(reservation.id, charged, kept, 1, excess)
+
+
+@dataclass
+class Clock:
+    """Seconds since 1970, set by hand."""
+
+    now: float = 1_800_000_000.0  # a Friday in January 2027, 08:00 UTC
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,109 @@
+"""What is afforded is never more than what the tightest cap has left, and as much as there is room for."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.spend import Claim, Denial, Price, Spender, Standing
+from hybrid.spend.caps import LEASE_SHARE, LEVELS, MOST_NANOUSD, NAMES, TIMED, afford, windows
+
+AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
+STANDINGS = st.lists(st.builds(Standing, st.sampled_from(LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
+RATES = st.integers(0, 3_000_000)
+PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
+CLAIMS = st.builds(Claim, PRICES, st.integers(0, 1000), st.integers(1, 300))
+
+
+def left(standings):
+    return min((standing.left_nanousd for standing in standings), default=None)
+
+
+def largest_that_fits(claim, room):
+    """Try every limit, one after the other."""
+    price, prompt = claim.price, claim.prompt_tokens
+    fitting = (n for n in range(1, claim.limit + 1) if room is None or price.worst_case(prompt, n) <= room)
+    return max(fitting, default=None)
+
+
+@given(CLAIMS, STANDINGS, st.integers(1, 10))
+def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(claim, standings, spare):
+    found, room = afford(claim, standings, spare), left(standings)
+    expected = None if room is not None and room <= 0 else largest_that_fits(claim, room)
+    if expected is None:
+        assert isinstance(found, Denial)
+        assert found.left_nanousd == max(0, room)
+    else:
+        assert found.claim.limit == expected
+        assert found.claim.worst_nanousd <= found.nanousd
+        assert found.room_nanousd == room
+        assert room is None or found.nanousd <= room
+
+
+@given(CLAIMS, STANDINGS, st.integers(1, 10))
+def test_a_lease_is_little_beside_what_is_left_unless_one_request_needs_more(claim, standings, spare):
+    """What one answer holds back nobody else can spend."""
+    found = afford(claim, standings, spare)
+    if not isinstance(found, Denial) and found.nanousd > found.claim.worst_nanousd:
+        assert found.nanousd <= spare * found.claim.worst_nanousd
+        assert found.room_nanousd is None or found.nanousd <= found.room_nanousd / LEASE_SHARE
+
+
+@given(CLAIMS, STANDINGS)
+def test_without_a_lease_the_worst_case_is_set_aside_and_no_nano_dollar_more(claim, standings):
+    found = afford(claim, standings)
+    assert isinstance(found, Denial) or found.nanousd == found.claim.worst_nanousd
+
+
+@given(CLAIMS, st.integers(0, 10**6))
+def test_the_limit_is_lowered_to_the_largest_that_fits(claim, room):
+    """Lower, and money that could be spent is not; higher, and the cap is passed."""
+    fitted = claim.fitted(room)
+    assert (None if fitted is None else fitted.limit) == largest_that_fits(claim, room)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_denial_says_which_cap_and_what_is_left(level):
+    standing = Standing(level, 30_000, 20_000, 6_000)
+    denial = afford(Claim(Price.parse("1/0.1/4"), 3, 9), [Standing("total", 10**9, 0, 0), standing])
+    assert denial == Denial(
+        f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left)", level, 30_000, 4_000
+    )
+
+
+def test_money_spent_above_a_cap_leaves_nothing_rather_than_less_than_nothing():
+    assert "(0 USD left)" in Standing("day", 10, 30, 5).denial().why
+
+
+def test_a_cap_with_nothing_left_affords_nothing_not_even_what_is_free():
+    """A cap of zero means: send no request. A price of zero does not change what was asked for."""
+    free = Claim(Price.parse("free"), 10, 10)
+    assert isinstance(afford(free, [Standing("total", 0, 0, 0)]), Denial)
+    assert afford(free, [Standing("total", 1, 0, 0)]).claim == free
+
+
+def test_an_amount_that_no_ledger_could_add_up_is_not_sent():
+    assert "is not sent" in afford(Claim(Price(10**30, 0, 0), 10, 1), []).why
+    assert afford(Claim(Price(10**12, 0, 0), 1000, 1), [], spare=10**12).nanousd <= MOST_NANOUSD
+
+
+@given(st.integers(0, 2**33), st.integers(0, 2**33))
+def test_windows_are_utc_days_and_months_and_later_ones_sort_later(first, second):
+    """By their names alone a ledger tells which windows are over."""
+    spender = Spender("e", "q", "c", "me")
+    names = windows(spender, first), windows(spender, second)
+    for level in TIMED:
+        if first <= second:
+            assert names[0][level] <= names[1][level]
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=first)
+    assert names[0]["day"] == moment.date().isoformat()
+    assert names[0]["month"] == moment.date().isoformat()[:7]
+    assert (names[0]["request"], names[0]["conversation"], names[0]["client"], names[0]["total"]) == (
+        "q",
+        "c",
+        "me",
+        "",
+    )

@@ -1,0 +1,239 @@
+"""What is recorded is never below what was charged and never above a cap: under crashes, clocks and many writers."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from money import Clock, claim_of, settled
+
+from hybrid.spend import CAP_LEVELS, Denial, Spender
+from hybrid.spend.caps import windows
+from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.lease import Lease
+
+DAY = 86_400
+AMOUNTS = st.integers(0, 60)
+WRITERS = st.integers(0, 2)
+SOMEBODY = Spender("", "", "", "")
+
+
+class Writer:
+    """One process of several: its connection, the lease it holds, and what it knows of its requests."""
+
+    def __init__(self, path, clock, name):
+        self.ledger = FileLedger(path, clock)
+        self.name, self.answers = name, 0
+        self.lease, self.parts = None, []
+
+    def spender(self):
+        return Spender("http://gpu", f"{self.name}-{self.answers}", f"talk {self.answers % 2}", self.name)
+
+
+class Spending(RuleBasedStateMachine):
+    """Three writers lease, send, settle, crash and come back on one file, while clocks jump.
+
+    Beside the ledger stands the truth: what an honest server has charged, which it does as soon as a request leaves.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.folder = TemporaryDirectory(prefix="hybrid-machine-")
+        self.path = Path(self.folder.name) / "ledger.sqlite"
+        self.clock, self.crashed, self.true_charge = Clock(), [], 0
+        self.writers = [Writer(self.path, self.clock, f"writer {i}") for i in range(3)]
+        self.by_question, self.by_talk = {}, {}
+
+    def teardown(self):
+        books = Books(self.writers[0].ledger)
+        assert all(entry.charged_nanousd + entry.reserved_nanousd <= entry.granted_nanousd for entry in books.log(999))
+        for writer in [*self.writers, *self.crashed]:
+            writer.ledger.close()
+        with sqlite3.connect(self.path) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        db.close()
+        self.folder.cleanup()
+
+    @initialize(caps=st.dictionaries(st.sampled_from(CAP_LEVELS), st.integers(0, 200)), total=st.integers(50, 400))
+    def open(self, caps, total):
+        self.caps = {"total": total} | caps
+        for level, nanousd in self.caps.items():
+            Books(self.writers[0].ledger).set_cap(level, nanousd)
+
+    @rule(which=WRITERS, worst=AMOUNTS, least=AMOUNTS, spare=st.integers(1, 8), share=st.integers(0, 4))
+    def send(self, which, worst, least, spare, share):
+        """A request leaves once its worst case is carved from a lease; the server charges what it likes of it."""
+        writer = self.writers[which]
+        claim = claim_of(max(worst, least + 1), least + 1)
+        part = writer.lease.carve(claim) if writer.lease else None
+        if part is None:
+            first = writer.lease.unwritten() if writer.lease else None
+            reserved = writer.ledger.reserve(claim, writer.spender(), spare, first)
+            if writer.lease and first:
+                writer.lease.wrote(first)
+            self.give_up_lease(writer)
+            if isinstance(reserved, Denial):
+                return
+            writer.lease = Lease(reserved)
+            claim = replace(claim, limit=reserved.limit)
+            part = writer.lease.carve(claim)
+        charge = part.nanousd * share // 4
+        self.true_charge += charge
+        question, talk = writer.spender().request, writer.spender().conversation
+        self.by_question[question] = self.by_question.get(question, 0) + charge
+        self.by_talk[talk] = self.by_talk.get(talk, 0) + charge
+        writer.parts.append((writer.lease, part, charge))
+
+    def give_up_lease(self, writer):
+        """What nobody told of a lease that was given back stays reserved for good here: its requests are forgotten."""
+        writer.parts = [known for known in writer.parts if known[0] is not writer.lease]
+        writer.lease = None
+
+    @rule(which=WRITERS, number=st.integers(0, 9))
+    def usage_comes(self, which, number):
+        parts = self.writers[which].parts
+        if parts:
+            lease, part, charge = parts.pop(number % len(parts))
+            assert lease.settle(part, charge)
+
+    @rule(which=WRITERS)
+    def answer_ends(self, which):
+        writer = self.writers[which]
+        if writer.lease and (settlement := writer.lease.unwritten()):
+            writer.ledger.settle(settlement)
+        self.give_up_lease(writer)
+        writer.answers += 1
+
+    @rule(which=WRITERS)
+    def crash(self, which):
+        """Whatever was only in memory is gone; what the file holds is what there is."""
+        writer = self.writers[which]
+        self.crashed.append(writer)
+        self.writers[which] = Writer(self.path, self.clock, f"{writer.name}'")
+
+    @rule(which=WRITERS)
+    def restart(self, which):
+        """The last connection to go writes the log back."""
+        self.writers[which].ledger.close()
+
+    @rule(seconds=st.sampled_from([1, 3600, DAY, 31 * DAY]))
+    def time_passes(self, seconds):
+        self.clock.now += seconds
+
+    @rule(days=st.sampled_from([-400, -31, -1, 1, 31, 400]), worst=AMOUNTS, which=WRITERS)
+    def the_clock_jumps_and_is_set_right_again(self, days, worst, which):
+        """Meanwhile somebody spends. Afterwards as much is gone from every cap as before, and that besides.
+
+        Only what is spent under a clock set back to before anything the ledger has seen in this window is told late.
+        """
+        writer = self.writers[which]
+        before, moments = self.gone(), [entry.at for entry in Books(writer.ledger).log(1)]
+        today, last = windows(SOMEBODY, int(self.clock.now)), windows(SOMEBODY, max(moments, default=0))
+        known = {level for level in ("day", "month", "total") if days > 0 or last[level] >= today[level]}
+        self.clock.now += days * DAY
+        reserved = writer.ledger.reserve(
+            claim_of(worst), replace(writer.spender(), request="jump", conversation="jump")
+        )
+        more = 0 if isinstance(reserved, Denial) else worst
+        self.clock.now -= days * DAY
+        after = self.gone()
+        for level, spent in before.items():
+            assert after[level] >= spent + more * (level in known), f"{level}: {spent} + {more} became {after[level]}"
+
+    @precondition(lambda self: Books(self.writers[0].ledger).open_entries())
+    @rule(which=WRITERS, number=st.integers(0, 99))
+    def reconcile_as_charged(self, which, number):
+        books = Books(self.writers[which].ledger)
+        entries = books.open_entries()
+        books.reconcile(entries[number % len(entries)].id, None)
+
+    def gone(self):
+        rows = {row.level: row for row in Books(self.writers[0].ledger).rows()}
+        return {name: rows[name].spent_nanousd + rows[name].reserved_nanousd for name in ("day", "month", "total")}
+
+    @invariant()
+    def what_is_recorded_is_never_below_the_true_charge(self):
+        assert self.gone()["total"] >= self.true_charge
+
+    @invariant()
+    def what_is_recorded_is_never_above_a_cap(self):
+        gone = self.gone()
+        assert gone["total"] <= self.caps["total"]
+        for charges, level in ((self.by_question, "request"), (self.by_talk, "conversation")):
+            if level in self.caps:
+                assert max(charges.values(), default=0) <= self.caps[level]
+
+    @invariant()
+    def the_totals_are_the_sums_of_the_entries(self):
+        entries = Books(self.writers[0].ledger).log(10**6)
+        recorded = sum(entry.charged_nanousd + entry.reserved_nanousd for entry in entries)
+        assert self.gone()["total"] == recorded
+
+
+def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_every_history():
+    run_state_machine_as_test(Spending, settings=settings(max_examples=60, stateful_step_count=25))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_two_thousand_histories():
+    run_state_machine_as_test(Spending, settings=settings(max_examples=2000, stateful_step_count=25))
+
+
+def test_a_ledger_remembers_when_it_is_opened_again(file_ledger, spender):
+    first = file_ledger()
+    Books(first).set_cap("day", 100)
+    first.reserve(claim_of(60), spender)
+    first.settle(settled(first.reserve(claim_of(20), spender), 5))
+    first.close()
+    again = file_ledger()
+    assert again.reserve(claim_of(36), spender).left_nanousd == 35
+    assert [entry.state for entry in Books(again).log(9)] == ["settled", "open"]
+
+
+def test_many_ledgers_on_one_file_share_its_caps(file_ledger, spender):
+    ledgers = [file_ledger() for _ in range(5)]
+    Books(ledgers[0]).set_cap("total", 100)
+    granted = [ledger.reserve(claim_of(30), spender) for ledger in ledgers]
+    assert [isinstance(found, Denial) for found in granted] == [False, False, False, True, True]
+
+
+def test_a_file_that_is_taken_away_is_not_written_to_any_more(file_ledger, spender):
+    """Two processes with two files of one name would each have the whole cap."""
+    first, second = file_ledger(), file_ledger()
+    first.reserve(claim_of(30), spender)
+    for path in first.file.path.parent.glob("ledger.sqlite*"):
+        if path.suffix != ".lock":
+            path.unlink()
+    second.reserve(claim_of(7), spender)
+    first.reserve(claim_of(5), spender)
+    assert [entry.granted_nanousd for entry in Books(second).log(9)] == [5, 7]
+
+
+def test_what_a_process_that_is_alive_tells_replaces_what_was_reconciled_by_hand(file_ledger, spender):
+    ledger = file_ledger()
+    reservation = ledger.reserve(claim_of(30), spender)
+    Books(ledger).reconcile(reservation.id, 0)
+    ledger.settle(settled(reservation, 20))
+    assert Books(ledger).rows()[-1].spent_nanousd == 20
+
+
+def test_only_its_owner_may_read_a_ledger(file_ledger, spender):
+    ledger = file_ledger("own/ledger.sqlite")
+    ledger.reserve(claim_of(1), spender)
+    assert ledger.file.path.stat().st_mode & 0o077 == 0
+    assert ledger.file.path.parent.stat().st_mode & 0o077 == 0 or os.name == "nt"

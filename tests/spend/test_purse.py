@@ -1,0 +1,351 @@
+"""A request leaves only with its worst case reserved; cancelled at any moment, an answer leaves the books right."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.errors import LedgerError
+from hybrid.spend import Account, Denial, Grant, MemoryLedger, Price
+from hybrid.spend.lease import LEASED_REQUESTS
+from hybrid.types import CloudUsage
+
+RATES = st.integers(0, 3_000_000)
+PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
+PRICE = Price.parse("1/0.1/4")  # 1000 nano-dollars a prompt token, 4000 a completion token
+
+
+def in_purse(account, body):
+    """Run ``body(purse)`` inside a purse of the account and return what it returned."""
+
+    async def go():
+        async with account.purse() as purse:
+            return await body(purse)
+
+    return asyncio.run(go())
+
+
+def total(ledger):
+    """What is spent and reserved in all, of either kind of ledger."""
+    if isinstance(ledger, MemoryLedger):
+        return ledger.settled_nanousd, ledger.reserved_nanousd
+    from hybrid.spend.durable import Books
+
+    found = Books(ledger).rows()[-1]
+    return found.spent_nanousd, found.reserved_nanousd
+
+
+# ---- what is granted -----------------------------------------------------------------------------------------------
+
+
+@given(PRICES, st.integers(0, 50), st.integers(1, 60), st.integers(1, 300))
+def test_the_limit_is_lowered_to_what_fits_and_that_is_reserved(price, prompt_tokens, limit, cap):
+    ledger = MemoryLedger(cap)
+
+    async def ask(purse):
+        answer = await purse.ask(prompt_tokens, limit)
+        return answer, ledger.reserved_nanousd
+
+    answer, reserved = in_purse(Account(price, ledger), ask)
+    fitting = [n for n in range(1, limit + 1) if price.worst_case(prompt_tokens, n) <= cap]
+    if fitting:
+        assert (answer.limit, answer.nanousd) == (max(fitting), price.worst_case(prompt_tokens, max(fitting)))
+        assert reserved == answer.nanousd
+    else:
+        assert isinstance(answer, Denial)
+        assert reserved == 0
+
+
+@given(
+    PRICES, st.integers(1, 2000), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=20), st.data()
+)
+def test_the_cap_holds_over_any_run_of_requests_within_their_limits(price, cap, questions, data):
+    """Whatever servers cache, cut short or never tell."""
+    ledger = MemoryLedger(cap)
+
+    async def spend(purse):
+        told = unknown = 0
+        for prompt_tokens, limit in questions:
+            grant = await purse.ask(prompt_tokens, limit)
+            if isinstance(grant, Denial):
+                continue
+            if data.draw(st.booleans()):
+                purse.settle(grant, None)
+                unknown += grant.nanousd
+            else:
+                cached = data.draw(st.integers(0, prompt_tokens))
+                usage = CloudUsage(prompt_tokens, data.draw(st.integers(0, grant.limit)), cached)
+                assert purse.settle(grant, usage) is None
+                told += price.cost(usage)
+            assert told + unknown <= ledger.settled_nanousd + ledger.reserved_nanousd <= cap
+        return told, unknown
+
+    assert in_purse(Account(price, ledger), spend) == (ledger.settled_nanousd, ledger.reserved_nanousd)
+
+
+def test_an_unknown_usage_keeps_its_part_and_a_known_one_frees_what_was_not_spent(make_ledger):
+    """A request that nobody told of may have been served and charged: to free its money would be to spend it twice."""
+    ledger = make_ledger()
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 5), None)
+        purse.settle(await purse.ask(10, 5), CloudUsage(10, 1, cached_tokens=5))
+        purse.settle(await purse.ask(10, 5), CloudUsage(0, 0))
+
+    in_purse(Account(PRICE, ledger), spend)
+    assert total(ledger) == (5 * 1000 + 5 * 100 + 4000, 30_000)
+
+
+def test_the_books_are_right_after_every_answer(make_ledger):
+    ledger = make_ledger(total=10**9)
+    account = Account(PRICE, ledger)
+    spent = 0
+    for num_requests in (0, 1, 2, 7, 30):
+
+        async def spend(purse, num_requests=num_requests):
+            for i in range(num_requests):
+                grant = await purse.ask(10 + 8 * i, 1)
+                assert grant.nanousd == (10 + 8 * i) * 1000 + 4000
+                purse.settle(grant, CloudUsage(10 + 8 * i, 1, 8 * i))
+
+        in_purse(account, spend)
+        spent += sum(10 * 1000 + 8 * i * 100 + 4000 for i in range(num_requests))
+        assert total(ledger) == (spent, 0)
+
+
+def test_a_durable_ledger_is_asked_once_for_several_requests(file_ledger):
+    ledger, asked = file_ledger(), []
+    reserve = ledger.reserve
+    ledger.reserve = lambda *args: asked.append(args) or reserve(*args)
+
+    async def spend(purse):
+        for _ in range(LEASED_REQUESTS):
+            purse.settle(await purse.ask(10, 1), CloudUsage(10, 1))
+
+    in_purse(Account(PRICE, ledger), spend)
+    assert len(asked) == 1
+    assert total(ledger) == (LEASED_REQUESTS * 14_000, 0)
+
+
+def test_what_a_lease_has_left_does_not_stand_in_the_way_of_the_next_request(file_ledger):
+    """The last lease goes back as the next is taken: else an answer would be denied by its own lease."""
+    from hybrid.spend.durable import Books
+
+    ledger = file_ledger()
+    Books(ledger).set_cap("total", 100_000)
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 1), CloudUsage(10, 1))
+        return await purse.ask(10, 100)
+
+    assert in_purse(Account(PRICE, ledger), spend).limit == (100_000 - 14_000 - 10_000) // 4000
+
+
+# ---- prices that are not -------------------------------------------------------------------------------------------
+
+
+def test_a_cap_without_a_price_is_refused_and_says_what_to_state(make_ledger):
+    """Nothing can be kept under a cap whose requests cost nobody knows what."""
+    ledger = make_ledger(day=1)
+    denial = in_purse(Account(None, ledger), lambda purse: purse.ask(10, 5))
+    assert "there is a cap but no price" in denial.why
+    assert "--price" in denial.why
+    assert total(ledger) == (0, 0)
+    assert isinstance(in_purse(Account(None, MemoryLedger(), cap_nanousd=1), lambda purse: purse.ask(10, 5)), Denial)
+
+
+@pytest.mark.parametrize("price", [Price.parse("free"), PRICE, None], ids=["free", "priced", "unknown"])
+def test_a_cap_of_zero_refuses_everything_even_what_is_free(price, file_ledger):
+    for ledger in (MemoryLedger(), file_ledger()):
+        denial = in_purse(Account(price, ledger, cap_nanousd=0), lambda purse: purse.ask(1, 1))
+        assert denial.why == "the cap of 0 USD does not allow another request (0 USD left)"
+
+
+def test_what_is_free_fits_under_any_cap_above_zero_with_its_whole_limit():
+    async def spend(purse):
+        for _ in range(3):
+            grant = await purse.ask(100_000, 4096)
+            assert grant.limit == 4096
+            purse.settle(grant, CloudUsage(100_000, 4096))
+
+    in_purse(Account(Price.parse("free"), MemoryLedger(1)), spend)
+
+
+@pytest.mark.parametrize("price", [Price.parse("free"), None], ids=["free", "unknown"])
+def test_what_moves_no_total_writes_no_file(file_ledger, price):
+    """The demonstration is free, and leaves nothing on anybody's disk."""
+    ledger = file_ledger()
+
+    async def spend(purse):
+        grant = await purse.ask(10, 5)
+        purse.settle(grant, CloudUsage(10, 5))
+        return grant
+
+    assert in_purse(Account(price, ledger), spend).limit == 5
+    assert list(ledger.file.path.parent.iterdir()) == []
+
+
+def test_no_cap_and_no_price_lets_everything_leave_and_knows_no_cost():
+    async def spend(purse):
+        grant = await purse.ask(10, 5)
+        assert (grant, grant.nanousd, purse.cost(CloudUsage(10, 5))) == (Grant(10, 5), None, None)
+        assert purse.settle(grant, CloudUsage(10, 5)) is None
+
+    in_purse(Account(None, MemoryLedger()), spend)
+
+
+# ---- a server that charges more ------------------------------------------------------------------------------------
+
+
+def test_a_charge_above_the_worst_case_is_written_in_full_at_once_and_shuts_the_endpoint(make_ledger):
+    ledger = make_ledger(total=10**9)
+    account = Account(PRICE, ledger, "http://gpu")
+
+    async def spend(purse):
+        unknown = await purse.ask(10, 5)
+        said = purse.settle(await purse.ask(10, 5), CloudUsage(10, 500))
+        await asyncio.sleep(0.2)
+        assert total(ledger) == (2_010_000, unknown.nanousd), "before the answer ends"
+        return said, await purse.ask(1, 1)
+
+    said, denial = in_purse(account, spend)
+    assert said == denial.why
+    assert said.startswith("http://gpu is closed (it charged 0.00201 USD for a request that may cost 0.00003 USD at m")
+    assert total(ledger) == (2_010_000, 30_000)
+    other = Account(PRICE, ledger, "http://gpu")
+    assert in_purse(other, lambda purse: purse.ask(1, 1)).why == denial.why
+    assert isinstance(in_purse(Account(PRICE, ledger, "http://b"), lambda purse: purse.ask(1, 1)), Grant)
+
+
+# ---- waiting, cancellation, trouble --------------------------------------------------------------------------------
+
+
+class Slow:
+    """A durable ledger over one in memory, that takes its time or fails on cue."""
+
+    durable = True
+
+    def __init__(self, delay_s=0.0, **fails):
+        self.under, self.delay_s, self.fails = MemoryLedger(), delay_s, fails
+        self.lock, self.calls = threading.Lock(), []
+
+    def _slowly(self, name, *args):
+        with self.lock:
+            self.calls.append(name)
+            time.sleep(self.delay_s)
+            if self.fails.get(name):
+                raise LedgerError("the ledger is in trouble: mend it")
+            return getattr(self.under, name)(*args)
+
+    def reserve(self, *args):
+        return self._slowly("reserve", *args)
+
+    def settle(self, *args):
+        return self._slowly("settle", *args)
+
+    def standings(self, *args):
+        return self._slowly("standings", *args)
+
+
+def test_the_event_loop_goes_on_while_the_ledger_writes():
+    ledger, ticks = Slow(delay_s=0.2), []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.005)
+
+    async def spend(purse):
+        ticking = asyncio.create_task(tick())
+        purse.settle(await purse.ask(10, 5), CloudUsage(10, 5))
+        ticking.cancel()
+
+    in_purse(Account(PRICE, ledger), spend)
+    assert max(b - a for a, b in pairwise(ticks)) < 0.15
+
+
+@pytest.mark.parametrize("num_cancellations", [1, 2, 5])
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.12, 0.22, 0.28])
+def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_settlement(after_s, num_cancellations):
+    """Before, while and after it is reserved, and while it is settled; once, or by someone who insists."""
+    ledger = Slow(delay_s=0.1)
+    account, told = Account(PRICE, ledger), []
+
+    async def answer():
+        async with account.purse() as purse:
+            grant = await purse.ask(10, 5)
+            purse.settle(grant, CloudUsage(10, 2))
+            told.append(18_000)
+            purse.settle(await purse.ask(10, 500), CloudUsage(0, 0))
+            await asyncio.sleep(1)
+
+    async def cancel():
+        task = asyncio.create_task(answer())
+        await asyncio.sleep(after_s)
+        for _ in range(num_cancellations):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert (ledger.under.settled_nanousd, ledger.under.reserved_nanousd) == (sum(told), 0)
+
+
+@pytest.mark.parametrize("price", [PRICE, None], ids=["priced", "unknown"])
+def test_a_ledger_in_trouble_lets_no_request_leave_says_what_to_do_and_is_not_asked_again(price):
+    """A locked file costs seconds: once an answer is enough."""
+    ledger = Slow(reserve=True, standings=True)
+
+    async def spend(purse):
+        return [await purse.ask(10, 5) for _ in range(3)]
+
+    assert in_purse(Account(price, ledger), spend) == [Denial("the ledger is in trouble: mend it")] * 3
+    assert len(ledger.calls) == 1
+
+
+def test_a_settlement_that_cannot_be_written_leaves_the_reservation():
+    """Too much is on record then, never too little; and the answer is not lost over it."""
+    ledger = Slow(settle=True)
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 5), CloudUsage(10, 1))
+
+    in_purse(Account(PRICE, ledger), spend)
+    assert ledger.under.settled_nanousd == 0
+    assert ledger.under.reserved_nanousd >= 14_000
+
+
+def test_an_excess_that_cannot_be_written_at_once_is_written_at_the_end():
+    ledger = Slow(settle=True)
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 5), CloudUsage(10, 500))
+        await asyncio.sleep(0.05)
+        ledger.fails = {}
+
+    in_purse(Account(PRICE, ledger, "http://gpu"), spend)
+    assert ledger.under.settled_nanousd == 2_010_000
+    assert "closed" in in_purse(Account(PRICE, ledger, "http://gpu"), lambda purse: purse.ask(1, 1)).why
+
+
+def test_several_requests_at_once_share_a_purse(make_ledger):
+    ledger = make_ledger(total=10**9)
+
+    async def one(purse, i):
+        grant = await purse.ask(10 + i, 5)
+        await asyncio.sleep(0.001 * i)
+        purse.settle(grant, CloudUsage(10 + i, 5))
+        return PRICE.cost(CloudUsage(10 + i, 5))
+
+    async def spend(purse):
+        return sum(await asyncio.gather(*(one(purse, i) for i in range(20))))
+
+    spent = in_purse(Account(PRICE, ledger), spend)
+    assert total(ledger) == (spent, 0)
