@@ -208,7 +208,7 @@ def test_where_the_cap_is_reached_the_local_model_answers_the_rest_and_says_so(b
     found, summary = out(), json.loads(done.stdout)
     reasons = [line["degraded"] for line in found]
     assert reasons[0] is None
-    assert all("the cap of 0.0003 USD" in reason for reason in reasons[-5:])
+    assert all("0.0003 USD does not allow another request" in reason for reason in reasons[-5:])
     assert summary["bill"]["nanousd"] == sum(line["bill"]["nanousd"] for line in found) <= 300_000
     assert summary["degraded"] == len(reasons) - reasons.count(None)
     assert f"line {reasons.index(summary['first_reason'].partition(': ')[2]) + 1}: " in summary["first_reason"]
@@ -235,7 +235,9 @@ def test_a_finished_batch_is_summed_up_again_and_loads_no_model(scripted, batch,
 def test_a_price_nobody_stated_makes_the_bill_unknown(batch):
     done = batch(GOOD)
     assert "cost unknown: no price was stated" in done.stderr
-    assert json.loads(batch(GOOD, "--json").stdout)["bill"] == {"nanousd": None, "cloud_only_nanousd": None}
+    bill = json.loads(batch(GOOD, "--json").stdout)["bill"]
+    assert set(bill) >= {"nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd"}
+    assert set(bill.values()) == {None}
 
 
 def test_another_input_is_refused_before_a_model_is_loaded(scripted, batch, out):
