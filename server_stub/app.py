@@ -189,5 +189,5 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _json(body: Json, status: int = 200) -> Response:
+def _json(body: Json | list[Json], status: int = 200) -> Response:
     return Response(json.dumps(body), status, media_type="application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -31,15 +31,14 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Sampled(Body):
-    """The fields of OpenAI's that say how to draw, with vLLM's defaults and additions."""
+class Drawn(Body):
+    """The fields of OpenAI's completions that say how to draw. One answer to each prompt is all there is."""
 
     model: str | None = None
+    n: int = Field(1, ge=1, le=1)
     max_tokens: int = Field(16, ge=0)
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1)
-    min_p: float = Field(0.0, ge=0, lt=1)
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool = False
@@ -62,13 +61,38 @@ class Sampled(Body):
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
             "seed": self.seed,
             "stops": self.stops,
             "logit_bias": self.logit_bias or {},
         }
         return Ask(ids, **(drawn | more))
+
+
+class Sampled(Drawn):
+    """The same with what open models add: top-k, and a floor beside the likeliest token."""
+
+    top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0, lt=1)
+
+    def ask(self, ids: tuple[int, ...], **more: Any) -> Ask:
+        """Return what these fields ask for after a prompt."""
+        return super().ask(ids, **({"top_k": self.top_k, "min_p": self.min_p} | more))
+
+
+Id = Annotated[int, Field(ge=0)]
+Prompts = str | Annotated[list[Id] | list[str] | list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1)]
+
+
+def each(prompt: Prompts) -> list[str | list[int]]:
+    """Return the prompts of a field that may hold one or several, in text or in ids.
+
+    >>> each("a"), each([1, 2]), each(["a", "b"]), each([[1], [2, 3]])
+    (['a'], [[1, 2]], ['a', 'b'], [[1], [2, 3]])
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [token for token in prompt if isinstance(token, int)]
+    return [ids] if ids else [one for one in prompt if not isinstance(one, int)]
 
 
 def parse(model: type[T], raw: bytes) -> T:

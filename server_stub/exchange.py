@@ -108,7 +108,7 @@ class Framing:
 EVENTS = Framing("text/event-stream", "data: ", "\n\n", "data: [DONE]\n\n")
 LINES = Framing("application/x-ndjson", "", "\n", "")
 
-Fact = Callable[[bytes], Json]
+Fact = Callable[[bytes], Json | list[Json]]
 
 
 @dataclass(frozen=True)

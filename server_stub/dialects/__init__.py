@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from server_stub.dialects import sglang, vllm
+from server_stub.dialects import fireworks, openai_legacy, sglang, together, vllm
 from server_stub.exchange import Family
 from server_stub.served import Served
 
-DIALECTS: Mapping[str, Callable[[Served], Family]] = {"sglang": sglang.family, "vllm": vllm.family}
+DIALECTS: Mapping[str, Callable[[Served], Family]] = {
+    "vllm": vllm.family,
+    "sglang": sglang.family,
+    "openai-legacy": openai_legacy.family,
+    "fireworks": fireworks.family,
+    "together": together.family,
+}
 
 __all__ = ["DIALECTS"]

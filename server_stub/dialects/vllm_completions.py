@@ -88,6 +88,8 @@ class Completions:
         """Read a body."""
         asked = read_request(raw, self._served.max_logprobs)
         self._served.check_model(asked.model)
+        if not self._served.logprobs:
+            asked = asked.model_copy(update={"logprobs": None, "prompt_logprobs": None})
         return _Exchange(asked, request_id, self._served)
 
 

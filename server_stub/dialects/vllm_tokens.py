@@ -109,7 +109,9 @@ def _refuse(message: str, param: str) -> None:
 
 class _Exchange(Exchange):
     def __init__(self, asked: GenerateRequest, request_id: str, served: Served) -> None:
-        self._asked, self._drawn, self._served = asked, asked.sampling_params, served
+        self._asked, self._served = asked, served
+        rows = dict.fromkeys(("logprobs", "prompt_logprobs", "prompt_logprob_token_ids"))
+        self._drawn = asked.sampling_params.model_copy(update={} if served.logprobs else rows)
         self.request_id, self.streams = request_id, asked.stream
         ids = served.encode(asked.token_ids)
         limit = (
