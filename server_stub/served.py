@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hybrid.engine import Vocabulary
+from hybrid.errors import UsageError
+from hybrid.types import Message
 from server_stub.rows import Row
 from server_stub.wire import WireError
 
@@ -35,6 +37,13 @@ class Served:
         if any(token >= self.vocabulary.num_tokens for token in ids):
             raise WireError(400, f"Token id {max(ids)} is out of vocabulary", param="prompt")
         return ids
+
+    def render(self, turns: Sequence[Message]) -> tuple[int, ...]:
+        """Return a conversation's ids, by the model's own template. Raises WireError where that refuses it."""
+        try:
+            return self.vocabulary.render(turns)
+        except UsageError as error:
+            raise WireError(400, str(error), param="messages") from None
 
     def check_room(self, ids: Sequence[int], max_tokens: int) -> None:
         """Raise WireError where prompt and answer do not fit the context together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from server_stub.dialects import fireworks, openai_legacy, sglang, together, vllm
+from server_stub.dialects import fireworks, ollama, openai_chat, openai_legacy, sglang, together, vllm
 from server_stub.exchange import Family
 from server_stub.served import Served
 
@@ -14,6 +14,8 @@ DIALECTS: Mapping[str, Callable[[Served], Family]] = {
     "openai-legacy": openai_legacy.family,
     "fireworks": fireworks.family,
     "together": together.family,
+    "ollama": ollama.family,
+    "openai-chat": openai_chat.family,
 }
 
 __all__ = ["DIALECTS"]

@@ -1,4 +1,4 @@
-"""The families that complete texts: OpenAI's legacy route, Fireworks, Together; shapes as published, rows the model's."""
+"""Families that complete texts (OpenAI's legacy route, Fireworks, Together): shapes as published, rows the model's."""
 
 from __future__ import annotations
 
