@@ -117,7 +117,7 @@ class Opening:
     def _account(self, stack: AsyncExitStack) -> Account:
         """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave."""
         path, cloud = ledger_file(self._settings), self._settings.cloud
-        endpoint = endpoint_id(cloud) if cloud else BUNDLED_CLOUD.name
+        endpoint = endpoint_id(cloud) if cloud else "bundled"
         if path is None:
             return Account(self._price, MemoryLedger(), endpoint, self._cap)
         ledger = FileLedger(path.expanduser())

@@ -10,6 +10,7 @@ import typer
 from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
 from hybrid.cli.bench import bench
+from hybrid.cli.budget import budget
 from hybrid.cli.demo import demo
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(bench)
 app.command()(policies)
 app.command()(replay)
+app.add_typer(budget)
 app.add_typer(tasks)
 app.add_typer(models)
 

@@ -32,7 +32,13 @@ class Flags(TypedDict, total=False):
         ),
     ]
     prices: Annotated[Path | None, typer.Option(help="Price file; see `hybrid ask --help`.", metavar="FILE")]
-    cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")]
+    cap: Annotated[
+        str | None, typer.Option(help="Most USD to spend, besides the caps of `hybrid budget`.", metavar="USD")
+    ]
+    ledger: Annotated[Path | None, typer.Option(help="File that keeps what is spent; none: no file.", metavar="FILE")]
+    conversation: Annotated[
+        str | None, typer.Option(help="Count this question to the conversation NAME.", metavar="NAME")
+    ]
     policy: Annotated[
         str | None, typer.Option(help="How to decode (kl); `hybrid policies` lists them all.", metavar="P")
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hybrid.errors import LedgerError
+from hybrid.errors import LedgerError, one_line
 from hybrid.spend.durable.schema import APPLICATION_ID, TABLES, VERSION
 
 # A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
@@ -70,8 +70,9 @@ class LedgerFile:
 
     def close(self) -> None:
         """Close the connection; the last one to go writes the log back, so that needs the lock too."""
-        with suppress(LedgerError), self._named_errors(), self._alone():
-            self._drop()
+        if self._connection is not None:
+            with suppress(LedgerError), self._named_errors(), self._alone():
+                self._drop()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -134,7 +135,7 @@ class LedgerFile:
         if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             said = f"is held by another process for more than {self._patience_s:g} s: end that process, {other}"
         elif name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
-            said = f"is damaged ({error}): put a copy in its place, {other}; what was spent is then forgotten"
+            said = f"is damaged ({one_line(error)}): put a copy in its place, {other}; what was spent is then forgotten"
         elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
             said = f"cannot be written, the disk is full: make room, {other}"
         elif isinstance(error, Foreign):

@@ -1,0 +1,317 @@
+"""``hybrid budget``: the caps, what has gone against them, and what nobody told of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hybrid.cli.exits import exit_codes
+from hybrid.config import ledger_file, load
+from hybrid.errors import UsageError
+from hybrid.spend import CapLevel, as_usd, endpoint_id, usd_to_nanousd
+
+if TYPE_CHECKING:
+    from hybrid.spend.durable import Books, Entry
+
+budget = typer.Typer(
+    name="budget",
+    help="Caps on what is spent, and the ledger they are kept in.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+CODES = "Exit codes: 0 done, 1 output lost, 2 usage, or the ledger cannot be used."
+SHOW_EPILOG = f"""
+Days and months are those of UTC. What is reserved counts as spent until its request is settled.
+
+Examples:
+
+  hybrid budget show
+
+  hybrid budget show --json
+
+{CODES}
+"""
+SET_EPILOG = f"""
+Amounts are USD; none removes a cap. A question is one answer, a conversation what --conversation names. Every client
+that uses the same ledger keeps these caps together; hybrid ask --cap bounds one client besides.
+
+Examples:
+
+  hybrid budget set --total 20 --month 5 --day 0.50
+
+  hybrid budget set --request 0.01
+
+  hybrid budget set --day none
+
+{CODES}
+"""
+LOG_EPILOG = f"""
+An answer reserves for several requests at once, so a line is at most one answer: what was set aside, what was charged.
+
+Examples:
+
+  hybrid budget log
+
+  hybrid budget log --n 100 --json
+
+{CODES}
+"""
+RECONCILE_EPILOG = f"""
+Without arguments: what is open, and which endpoints are closed. An entry is open while its answer is written, and
+stays so where a process died or nobody told what a request had cost; it counts as spent in full. Look up in your
+provider's account what was charged, and say so; while no hybrid runs, nothing that is listed is still under way.
+
+An endpoint that charged more than was reserved is closed. Find out why (a wrong price?) before you open it again.
+
+Examples:
+
+  hybrid budget reconcile
+
+  hybrid budget reconcile 17 --charged 0.0042
+
+  hybrid budget reconcile --all-as-charged
+
+  hybrid budget reconcile --reopen https://api.example.com
+
+{CODES}
+"""
+
+WIDE = 160
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+LedgerFlag = Annotated[
+    Path | None, typer.Option("--ledger", help="The ledger's file (HYBRID_LEDGER, or your own).", metavar="FILE")
+]
+
+
+@budget.command("show")
+def show(as_json: AsJson = False, ledger: LedgerFlag = None) -> None:
+    """Show every cap, what has gone against it, and what is left."""
+    with exit_codes(), _books(ledger) as (books, path):
+        found = _shown(books, path)
+        if as_json:
+            typer.echo(json.dumps(found))
+        else:
+            _print_caps(found)
+
+
+@budget.command("set")
+def set_(
+    total: Annotated[str | None, typer.Option(help="Most to spend at all.", metavar="USD")] = None,
+    month: Annotated[str | None, typer.Option(help="Most in a month.", metavar="USD")] = None,
+    day: Annotated[str | None, typer.Option(help="Most in a day.", metavar="USD")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Most for one conversation.", metavar="USD")] = None,
+    request: Annotated[str | None, typer.Option(help="Most for one question.", metavar="USD")] = None,
+    as_json: AsJson = False,
+    ledger: LedgerFlag = None,
+) -> None:
+    """Set caps, in USD; none removes one."""
+    given: dict[CapLevel, str | None] = {
+        "total": total, "month": month, "day": day, "conversation": conversation, "request": request
+    }  # fmt: skip
+    with exit_codes(), _books(ledger) as (books, path):
+        caps = {level: _amount(level, text) for level, text in given.items() if text is not None}
+        if not caps:
+            raise UsageError("say which cap: --total, --month, --day, --conversation or --request")
+        for level, nanousd in caps.items():
+            books.set_cap(level, nanousd)
+        found = _shown(books, path)
+        if as_json:
+            typer.echo(json.dumps(found))
+        else:
+            _print_caps(found)
+
+
+@budget.command("log")
+def log(
+    num: Annotated[int, typer.Option("--n", help="How many entries.", metavar="N", min=1)] = 20,
+    as_json: AsJson = False,
+    ledger: LedgerFlag = None,
+) -> None:
+    """List the last entries, the newest first."""
+    with exit_codes(), _books(ledger) as (books, path):
+        entries = books.log(num) if books.exists() else []
+        if as_json:
+            typer.echo(json.dumps({"ledger": str(path), "entries": [_plain(entry) for entry in entries]}))
+        elif entries:
+            _print_entries(entries)
+        else:
+            typer.echo("Nothing was spent yet.")
+
+
+@budget.command("reconcile")
+def reconcile(
+    entry: Annotated[
+        int | None, typer.Argument(help="An open entry's number.", metavar="ID", show_default=False)
+    ] = None,
+    charged: Annotated[str | None, typer.Option(help="What it was charged in all.", metavar="USD")] = None,
+    all_as_charged: Annotated[
+        bool, typer.Option("--all-as-charged", help="Take everything that is reserved as charged.")
+    ] = False,
+    reopen: Annotated[str | None, typer.Option(help="Ask a closed endpoint again.", metavar="URL")] = None,
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Entries later than this clock were made now: it is right again.")
+    ] = False,
+    as_json: AsJson = False,
+    ledger: LedgerFlag = None,
+) -> None:
+    """Say what open entries were charged, and open endpoints again."""
+    with exit_codes(), _books(ledger) as (books, path):
+        if (entry is None) != (charged is None):
+            raise UsageError(
+                "an entry and what it was charged belong together: hybrid budget reconcile 17 --charged 0.0042"
+            )
+        if not books.exists():
+            if entry is not None or reopen is not None:
+                msg = f"nothing was spent yet: there is no ledger {path}"
+                raise UsageError(msg)
+            typer.echo(json.dumps(_open(books, path)) if as_json else "Nothing was spent yet.")
+            return
+        if entry is not None and charged is not None:
+            books.reconcile(entry, usd_to_nanousd(charged))
+        for each in books.open_entries() if all_as_charged else []:
+            books.reconcile(each.id, None)
+        if reopen is not None:
+            books.reopen(reopen if "://" not in reopen else endpoint_id(reopen))
+        if clock:
+            books.set_clock()
+        if as_json:
+            typer.echo(json.dumps(_open(books, path)))
+        else:
+            _print_open(books)
+
+
+for _command, _epilog in ((show, SHOW_EPILOG), (set_, SET_EPILOG), (log, LOG_EPILOG), (reconcile, RECONCILE_EPILOG)):
+    _command.__doc__ = f"{_command.__doc__}\n{_epilog}"
+
+
+@contextmanager
+def _books(flag: Path | None) -> Iterator[tuple[Books, Path]]:
+    """Open the ledger that the flag, the environment or the settings name. No file is made by looking."""
+    from hybrid.spend.durable import Books, FileLedger  # noqa: PLC0415  (help needs no SQLite)
+
+    path = ledger_file(load(ledger=flag))
+    if path is None:
+        raise UsageError("no ledger is kept: the setting ledger is none")
+    ledger = FileLedger(path.expanduser())
+    try:
+        yield Books(ledger), path
+    finally:
+        ledger.close()
+
+
+def _amount(level: str, text: str) -> int | None:
+    try:
+        return None if text == "none" else usd_to_nanousd(text)
+    except UsageError as error:
+        msg = f"--{level}: {error}; none removes the cap"
+        raise UsageError(msg) from None
+
+
+def _shown(books: Books, path: Path) -> dict[str, Any]:
+    exists = books.exists()
+    rows = [asdict(row) for row in books.rows()] if exists else []
+    for row in rows:
+        known = row["cap_nanousd"] is not None and row["spent_nanousd"] is not None
+        row["left_nanousd"] = row["cap_nanousd"] - row["spent_nanousd"] - row["reserved_nanousd"] if known else None
+    return {
+        "ledger": str(path),
+        "caps": rows,
+        "num_open": len(books.open_entries()) if exists else 0,
+        "closed": [asdict(closed) for closed in books.closed()] if exists else [],
+        "clock_behind_s": books.ahead_s() if exists else 0,
+    }
+
+
+def _open(books: Books, path: Path) -> dict[str, Any]:
+    exists = books.exists()
+    return {
+        "ledger": str(path),
+        "open": [_plain(entry) for entry in books.open_entries()] if exists else [],
+        "closed": [asdict(closed) for closed in books.closed()] if exists else [],
+        "clock_behind_s": books.ahead_s() if exists else 0,
+    }
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return asdict(entry) | {"at": _moment(entry.at)}
+
+
+def _moment(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in {"cap", "spent", "reserved", "left"} else "left"
+        table.add_column(Text(column), justify=justify, no_wrap=True, overflow="fold")
+    return table
+
+
+def _console() -> Console:
+    """Never narrower than the tables: an amount that lost a digit would be another amount."""
+    return Console(highlight=False, soft_wrap=True, width=max(Console().width, WIDE))
+
+
+def _usd(nanousd: int | None, unknown: str = "") -> str:
+    return unknown if nanousd is None else as_usd(nanousd).removesuffix(" USD")
+
+
+def _print_caps(found: dict[str, Any]) -> None:
+    console = _console()
+    if not found["caps"]:
+        console.print(f"Nothing was spent yet and no cap is set: {found['ledger']} does not exist.", markup=False)
+        return
+    table = _table("USD", "window", "cap", "spent", "reserved", "left")
+    for row in found["caps"]:
+        amounts = (
+            _usd(row["cap_nanousd"], "none"),
+            *(_usd(row[f"{name}_nanousd"]) for name in ("spent", "reserved", "left")),
+        )
+        table.add_row(row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts)
+    console.print(table, Text(f"Kept in {found['ledger']}."))
+    if found["num_open"]:
+        console.print(f"{found['num_open']} open (counted as spent): hybrid budget reconcile lists them.", markup=False)
+    _print_closed(found["closed"], found["clock_behind_s"])
+
+
+def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
+    console = _console()
+    for each in closed:
+        said = f"{each['endpoint']} is closed since {_moment(each['at'])}: {each['why']}."
+        console.print(Text(said, "yellow"), Text(f"Open it again: hybrid budget reconcile --reopen {each['endpoint']}"))
+    if behind_s:
+        said = (
+            f"The last entry is {behind_s} s later than this clock; it counts in every day and month until then. "
+            "If this clock is right: hybrid budget reconcile --clock"
+        )
+        console.print(Text(said, "yellow"))
+
+
+def _print_entries(entries: list[Entry]) -> None:
+    table = _table("", "UTC", "requests", "reserved", "spent", "", "endpoint")
+    for entry in entries:
+        state = "open" if entry.state == "open" else "by hand" if entry.state == "reconciled" else ""
+        amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)
+        table.add_row(str(entry.id), _moment(entry.at)[:-1], str(entry.num_requests), *amounts, state, entry.endpoint)
+    _console().print(table, "Amounts in USD.", sep="\n")
+
+
+def _print_open(books: Books) -> None:
+    if entries := books.open_entries():
+        _print_entries(entries)
+    else:
+        typer.echo("Nothing is open.")
+    _print_closed([asdict(closed) for closed in books.closed()], books.ahead_s())

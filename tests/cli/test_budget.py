@@ -1,0 +1,160 @@
+"""Caps and the ledger as a person meets them: readable, in JSON, and never made by looking."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+from money import claim_of, settled
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.spend import Spender
+from hybrid.spend.durable import Books, FileLedger
+
+SPENDER = Spender("https://api.example.com", "question", "talk", "client")
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """Where this test's ledger is; HYBRID_LEDGER names it."""
+    path = tmp_path / "own" / "ledger.sqlite"
+    monkeypatch.setenv("HYBRID_LEDGER", str(path))
+    return path
+
+
+@pytest.fixture
+def ledger(path):
+    ledger = FileLedger(path)
+    yield ledger
+    ledger.close()
+
+
+def budget(*args, code=0):
+    done = CliRunner().invoke(app, ["budget", *args])
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def plain(*args):
+    return json.loads(budget(*args, "--json"))
+
+
+@pytest.mark.parametrize("command", [["show"], ["log"], ["reconcile"], ["reconcile", "--all-as-charged", "--clock"]])
+def test_looking_at_a_ledger_makes_none(path, command):
+    assert "Nothing was spent yet" in budget(*command)
+    plain(*command)
+    assert not path.parent.exists()
+
+
+def test_caps_are_set_shown_and_removed(path):
+    budget("set", "--total", "20", "--month", "5", "--day", "0.5", "--conversation", "0.1", "--request", "0.01")
+    caps = {row["level"]: row["cap_nanousd"] for row in plain("show")["caps"]}
+    assert caps == {
+        "request": 10_000_000, "conversation": 100_000_000, "day": 500_000_000, "month": 5 * 10**9, "total": 20 * 10**9
+    }  # fmt: skip
+    found = plain("set", "--day", "none", "--total", "0")
+    caps = {row["level"]: row["cap_nanousd"] for row in found["caps"]}
+    assert (caps["day"], caps["total"], caps["month"]) == (None, 0, 5 * 10**9)
+    assert found["ledger"] == str(path)
+
+
+def test_what_has_gone_against_a_cap_is_shown_with_what_is_left(ledger):
+    Books(ledger).set_cap("day", 1_000)
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    ledger.reserve(claim_of(50), SPENDER)
+    row = next(row for row in plain("show")["caps"] if row["level"] == "day")
+    assert [row[f"{name}_nanousd"] for name in ("spent", "reserved", "left")] == [120, 50, 830]
+    text = budget("show")
+    assert all(word in text for word in ("0.000001", "0.00000012", "0.00000005", "0.00000083", "1 open", "each"))
+
+
+def test_the_log_tells_the_newest_first(ledger):
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    ledger.reserve(claim_of(50), SPENDER)
+    found = plain("log")["entries"]
+    assert [(entry["id"], entry["state"], entry["charged_nanousd"]) for entry in found] == [
+        (2, "open", 0),
+        (1, "settled", 120),
+    ]
+    assert found[0]["endpoint"] == "https://api.example.com"
+    assert found[0]["at"].endswith("Z")
+    assert "stated by --price" in found[0]["price"]
+    assert len(plain("log", "--n", "1")["entries"]) == 1
+    text = budget("log")
+    assert all(word in text for word in ("https://api.example.com", "0.00000012", "open"))
+
+
+def test_an_open_entry_is_reconciled_by_hand(ledger):
+    Books(ledger).set_cap("total", 1_000)
+    ledger.reserve(claim_of(300), SPENDER)
+    ledger.reserve(claim_of(400), SPENDER)
+    assert [entry["id"] for entry in plain("reconcile")["open"]] == [1, 2]
+    assert [entry["id"] for entry in plain("reconcile", "1", "--charged", "0.0000001")["open"]] == [2]
+    assert "Nothing is open" in budget("reconcile", "--all-as-charged")
+    row = plain("show")["caps"][-1]
+    assert (row["spent_nanousd"], row["reserved_nanousd"], row["left_nanousd"]) == (500, 0, 500)
+    assert {entry["state"] for entry in plain("log")["entries"]} == {"reconciled"}
+    assert "by hand" in budget("log")
+
+
+def test_a_closed_endpoint_is_shown_and_opened_again(ledger):
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 500, excess="it charged more"))
+    for command in ("show", "reconcile"):
+        assert "it charged more" in budget(command)
+        assert plain(command)["closed"][0]["endpoint"] == "https://api.example.com"
+    assert "not closed" in budget("reconcile", "--reopen", "https://other.example.com", code=2)
+    assert plain("reconcile", "--reopen", "https://API.example.com/v1")["closed"] == []
+    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+
+
+def test_entries_of_a_clock_that_was_wrong_are_told_and_counted_as_made_now(path):
+    future = FileLedger(path, clock=lambda: 4e9)
+    future.reserve(claim_of(300), SPENDER)
+    future.close()
+    assert plain("show")["clock_behind_s"] > 10**8
+    assert "--clock" in budget("show")
+    found = plain("reconcile", "--clock")
+    assert found["clock_behind_s"] == 0
+    assert plain("show")["caps"][-1]["reserved_nanousd"] == 300
+    with sqlite3.connect(path) as db:
+        windows = {window for (window,) in db.execute("SELECT window FROM totals WHERE level = 'day'")}
+    db.close()
+    assert len(windows) == 1
+    assert min(windows) < "2090"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["set"], "say which cap"),
+        (["set", "--day", "five"], "--day: 'five' is not an amount"),
+        (["set", "--day", "-1"], "--day"),
+        (["set", "--total", "1e20"], "a cap is at most"),
+        (["reconcile", "3"], "belong together"),
+        (["reconcile", "--charged", "1"], "belong together"),
+        (["reconcile", "3", "--charged", "1"], "nothing was spent yet"),
+        (["show", "--ledger", "none"], "no ledger is kept"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(path, args, said):
+    assert said in budget(*args, code=2)
+
+
+def test_only_what_is_open_can_be_reconciled(ledger):
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    assert "entry 1 is settled" in budget("reconcile", "1", "--charged", "0", code=2)
+    assert "entry 9 is not in the ledger" in budget("reconcile", "9", "--charged", "0", code=2)
+
+
+def test_a_ledger_that_cannot_be_used_is_one_sentence_that_says_what_to_do(path):
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database" * 100)
+    assert "is damaged" in budget("show", code=2)
+    assert "HYBRID_LEDGER" in budget("set", "--day", "1", code=2)
+
+
+@pytest.mark.parametrize("command", ["show", "set", "log", "reconcile"])
+def test_every_command_has_examples_in_its_help(command):
+    assert f"hybrid budget {command}" in budget(command, "--help")

@@ -1,0 +1,295 @@
+"""A ledger file that cannot be used is one sentence that says what to do; whoever touches it holds the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from filelock import FileLock
+from money import claim_of, settled
+
+from hybrid.errors import LedgerError
+from hybrid.spend import Spender
+from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import file as durable_file
+from hybrid.spend.durable.schema import APPLICATION_ID
+
+SPENDER = Spender("http://gpu", "question", "talk", "client")
+
+
+def fails(ledger, *words):
+    """Reserving fails in one sentence that holds these words, the file's name and what to do."""
+    with pytest.raises(LedgerError) as found:
+        ledger.reserve(claim_of(1), SPENDER)
+    said = str(found.value)
+    assert all(word in said for word in (*words, str(ledger.file.path), "HYBRID_LEDGER")), said
+    assert "\n" not in said
+
+
+def test_a_file_that_is_no_database(file_ledger, tmp_path):
+    (tmp_path / "ledger.sqlite").write_bytes(b"nonsense" * 1000)
+    fails(file_ledger(), "is damaged", "put a copy in its place")
+
+
+def test_a_file_that_was_cut_off(file_ledger, tmp_path):
+    ledger = file_ledger()
+    for _ in range(200):
+        ledger.reserve(claim_of(1), SPENDER)
+    ledger.close()
+    os.truncate(tmp_path / "ledger.sqlite", 12_000)
+    fails(file_ledger(), "is damaged")
+
+
+def test_a_page_that_was_overwritten(file_ledger, tmp_path):
+    ledger = file_ledger()
+    for _ in range(200):
+        ledger.reserve(claim_of(1), SPENDER)
+    ledger.close()
+    with (tmp_path / "ledger.sqlite").open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * 4096)
+    fails(file_ledger(), "is damaged")
+
+
+def test_totals_that_cannot_be(file_ledger, tmp_path):
+    """The constraints hold whoever writes: here somebody has."""
+    ledger = file_ledger()
+    reservation = ledger.reserve(claim_of(9), SPENDER)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        db.execute("UPDATE totals SET reserved = 3")
+    db.close()
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.settle(settled(reservation, 1))
+
+
+def test_a_database_of_something_else_is_left_alone(file_ledger, tmp_path):
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        db.execute("CREATE TABLE recipes (name TEXT)")
+    db.close()
+    fails(file_ledger(), "a database of something else")
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["recipes"]
+    db.close()
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(file_ledger, tmp_path):
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        db.executescript(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 99; CREATE TABLE x (y);")
+    db.close()
+    fails(file_ledger(), "newer version")
+
+
+def test_a_folder_in_its_place(file_ledger, tmp_path):
+    (tmp_path / "ledger.sqlite").mkdir()
+    fails(file_ledger(), "cannot be used (Is a directory)")
+
+
+def test_a_folder_that_cannot_be_made(file_ledger, tmp_path):
+    (tmp_path / "own").write_text("a file")
+    fails(file_ledger("own/ledger.sqlite"), "cannot be used")
+
+
+def test_a_file_that_may_not_be_written(tmp_path):
+    """As another user, since whoever runs tests in a container may write everything."""
+    if os.geteuid() != 0:
+        (tmp_path / "ledger.sqlite").touch(mode=0o400)
+        tmp_path.chmod(0o500)
+        fails(FileLedger(tmp_path / "ledger.sqlite"), "cannot be used (Permission denied)")
+        tmp_path.chmod(0o700)
+        return
+    tmp_path.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setuid(65534)
+            fails(FileLedger(tmp_path / "ledger.sqlite"), "Permission denied")
+        finally:
+            os._exit(int(sys.exc_info()[0] is not None))
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o005 != 0o005:
+            os.waitpid(pid, 0)
+            pytest.skip("another user may not even look into the tests' folder")
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from hybrid.errors import LedgerError
+from hybrid.spend import Claim, Price, Spender
+from hybrid.spend.durable import Books, FileLedger
+ledger = FileLedger(Path(sys.argv[1]))
+Books(ledger).set_cap("total", 10**15)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+granted = 0
+try:
+    while True:
+        ledger.reserve(Claim(Price(1_000_000, 0, 0), 7, 1), Spender("e", "q", "t", "c"))
+        granted += 7
+except LedgerError as error:
+    print(error)
+    print(granted)
+"""
+
+
+def test_a_disk_that_fills_up_grants_nothing_more_and_forgets_nothing(tmp_path, file_ledger):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "ledger.sqlite")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said, granted = done.stdout.splitlines()
+    assert "HYBRID_LEDGER" in said, done.stderr
+    assert int(granted) > 0
+    assert Books(file_ledger()).rows()[-1].reserved_nanousd >= int(granted)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full_says_to_make_room(file_ledger, monkeypatch, number):
+    def full(*_):
+        raise OSError(number, "full")
+
+    monkeypatch.setattr(durable_file.os, "open", full)
+    fails(file_ledger(), "the disk is full: make room")
+
+
+def test_sqlites_own_word_for_a_full_disk_is_understood(file_ledger):
+    ledger = file_ledger()
+    ledger.reserve(claim_of(1), SPENDER)
+    with ledger.file.transaction(flushed=False) as db:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+    ledger.file._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(LedgerError, match="the disk is full: make room"):
+        any(ledger.reserve(claim_of(1), SPENDER) is None for _ in range(1000))
+
+
+def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(file_ledger, tmp_path):
+    ledger = file_ledger(patience_s=0.3)
+    with FileLock(tmp_path / "ledger.sqlite.lock"):
+        began = time.monotonic()
+        fails(ledger, "is held by another process for more than 0.3 s", "end that process")
+        assert 0.25 < time.monotonic() - began < 3
+    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+
+
+def test_a_program_that_does_not_know_the_lock_is_waited_for_too(file_ledger, tmp_path):
+    ledger = file_ledger(patience_s=0.3)
+    ledger.reserve(claim_of(1), SPENDER)
+    other = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
+    with contextlib.closing(other):
+        other.execute("BEGIN IMMEDIATE")
+        fails(ledger, "is held by another process")
+        other.execute("ROLLBACK")
+    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+
+
+def test_a_thread_that_holds_the_file_is_waited_for_and_then_given_up(file_ledger):
+    ledger = file_ledger(patience_s=0.2)
+    ledger.reserve(claim_of(1), SPENDER)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with ledger.file.transaction(flushed=False):
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    fails(ledger, "is held")
+    done.set()
+    thread.join()
+
+
+def test_nothing_touches_the_database_without_the_lock(file_ledger, tmp_path, monkeypatch):
+    """Reserving, settling, looking, checkpointing and closing: the WAL-reset bug needs two that do not wait."""
+    seen = []
+
+    class Watched(sqlite3.Connection):
+        def _look(self, what):
+            lock = FileLock(tmp_path / "ledger.sqlite.lock", timeout=0)
+            try:
+                lock.acquire()
+            except TimeoutError:
+                seen.append(what.split()[0])
+            else:
+                lock.release()
+                seen.append(f"not locked: {what}")
+
+        def execute(self, sql, *args):
+            self._look(sql)
+            return super().execute(sql, *args)
+
+        def executemany(self, sql, *args):
+            self._look(sql)
+            return super().executemany(sql, *args)
+
+        def close(self):
+            self._look("close")
+            super().close()
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        durable_file.sqlite3, "connect", lambda *args, **named: connect(*args, factory=Watched, **named)
+    )
+    monkeypatch.setattr(durable_file, "CHECKPOINT_BYTES", 20_000)
+    ledger = file_ledger()
+    for _ in range(5):
+        ledger.settle(settled(ledger.reserve(claim_of(9), SPENDER), 3))
+    ledger.standings(SPENDER)
+    Books(ledger).log(3)
+    ledger.close()
+    assert [what for what in seen if what.startswith("not")] == []
+    assert {"PRAGMA", "BEGIN", "COMMIT", "INSERT", "close"} <= set(seen)
+
+
+def test_the_log_is_written_back_before_it_grows_long(file_ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr(durable_file, "CHECKPOINT_BYTES", 200_000)
+    ledger, longest = file_ledger(), 0
+    for _ in range(100):
+        ledger.settle(settled(ledger.reserve(claim_of(9), SPENDER), 3))
+        longest = max(longest, (tmp_path / "ledger.sqlite-wal").stat().st_size)
+    assert 150_000 < longest < 300_000
+
+
+def test_reservations_are_flushed_and_settlements_need_not_be(file_ledger):
+    """Losing a settlement overstates what was spent; losing a reservation, or an excess, would understate it."""
+    ledger, modes = file_ledger(), []
+    ledger.reserve(claim_of(1), SPENDER)
+    transaction = ledger.file.transaction
+
+    @contextlib.contextmanager
+    def watched(*, flushed):
+        with transaction(flushed=flushed) as db:
+            modes.append(db.execute("PRAGMA synchronous").fetchone()[0])
+            yield db
+
+    ledger.file.transaction = watched
+    first, second = ledger.reserve(claim_of(1), SPENDER), ledger.reserve(claim_of(1), SPENDER)
+    ledger.settle(settled(first, 1))
+    ledger.settle(settled(second, 5, excess="too much"))
+    assert modes == [2, 2, 1, 2]  # 2: FULL, 1: NORMAL
+
+
+def test_what_fails_in_the_middle_changes_nothing(file_ledger):
+    ledger = file_ledger()
+    ledger.reserve(claim_of(5), SPENDER)
+
+    def fail():
+        with ledger.file.transaction(flushed=True) as db:
+            db.execute("DELETE FROM entries")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(Books(ledger).log(9)) == 1
