@@ -1,0 +1,126 @@
+"""A child process that spends, and dies by SIGKILL at a labelled step: run by ``tests/spend/test_crash.py``.
+
+    python crashing.py LEDGER CHARGES LABEL TIMES [URL]
+
+Without a URL the server is a file: what a request is charged is appended as soon as it is dispatched. With one it is a
+real server, asked by a real client. ``TIMES``: at the how-manieth time the step is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+LABELS = [
+    "before reserve", "in the transaction", "after the transaction", "after reserve", "after dispatch", "mid-stream",
+    "before settle", "after settle", "at the end",
+]  # fmt: skip
+PRICE = "1/0.1/4"
+REACHED: list[str] = []
+
+
+def at(label: str) -> None:
+    """Die if it is time."""
+    REACHED.append(label)
+    if label == LABEL and REACHED.count(label) == TIMES:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch() -> None:
+    """Announce the steps of purses and transactions."""
+    from hybrid.spend.durable.file import LedgerFile
+    from hybrid.spend.purse import Purse
+
+    ask, settle, close, transaction = Purse.ask, Purse.settle, Purse.close, LedgerFile.transaction
+
+    async def asked(self, *args):
+        at("before reserve")
+        answer = await ask(self, *args)
+        at("after reserve")
+        return answer
+
+    def settled(self, *args):
+        at("before settle")
+        said = settle(self, *args)
+        at("after settle")
+        return said
+
+    async def closed(self):
+        await close(self)
+        at("at the end")
+
+    @contextlib.contextmanager
+    def watched(self, *, flushed):
+        with transaction(self, flushed=flushed) as db:
+            yield db
+            at("in the transaction")
+        at("after the transaction")
+
+    Purse.ask, Purse.settle, Purse.close, LedgerFile.transaction = asked, settled, closed, watched
+
+
+async def spend(ledger: Path, charges: Path) -> None:
+    """Ask a server that is a file: six answers of four requests."""
+    from hybrid.spend import Account, Denial, Price
+    from hybrid.spend.durable import FileLedger
+    from hybrid.types import CloudUsage
+
+    price, rng = Price.parse(PRICE), random.Random(LABEL + str(TIMES))
+    account = Account(price, FileLedger(ledger), "http://file")
+    file = os.open(charges, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for _ in range(6):
+        async with account.purse() as purse:
+            for i in range(4):
+                grant = await purse.ask(20 + 10 * i, rng.choice([1, 8, 40]))
+                if isinstance(grant, Denial):
+                    continue
+                usage = CloudUsage(grant.prompt_tokens, rng.randint(0, grant.limit), rng.randint(0, 10))
+                os.write(file, f"{price.cost(usage)}\n".encode())
+                at("after dispatch")
+                at("mid-stream")
+                purse.settle(grant, rng.choice([usage, usage, None]))
+
+
+async def answer(ledger: Path, url: str) -> None:
+    """Ask a real server."""
+    import hybrid
+    from hybrid.cloud.wire import Wire
+
+    post, stream = Wire.post, Wire.stream
+
+    async def posted(self, path, *args, **named):
+        if "completions" not in path:
+            return await post(self, path, *args, **named)
+        task = asyncio.ensure_future(post(self, path, *args, **named))
+        await asyncio.wait([task], timeout=0.01)
+        at("after dispatch")
+        await asyncio.wait([task])
+        at("mid-stream")
+        return await task
+
+    async def streamed(self, *args):
+        first = True
+        async with contextlib.aclosing(stream(self, *args)) as replies:
+            async for reply in replies:
+                at("after dispatch" if first else "mid-stream")
+                first = False
+                yield reply
+
+    Wire.post, Wire.stream = posted, streamed
+    flags = {"cloud": url, "price": PRICE, "ledger": ledger, "threads": 1, "max_tokens": 24, "cache_salt": "crash"}
+    for policy in ("kl", "cloud", "doubt"):
+        async with hybrid.open(policy=policy, span=8, **flags) as client:
+            for question in ("Sort downwards: 42 17 99 23 68.", "What is 47 + 86?"):
+                await client.generate(question, threshold=0.01)
+
+
+if __name__ == "__main__":
+    where, charged, LABEL, times, *URL = sys.argv[1:]
+    TIMES = int(times)
+    watch()
+    asyncio.run(answer(Path(where), *URL) if URL else spend(Path(where), Path(charged)))
