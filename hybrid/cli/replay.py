@@ -13,7 +13,8 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.show import Screen
 
 EPILOG = """
-A trace is replayed with the settings it was recorded with, but for those given here. Where another policy needs a row
+A trace is replayed with the settings it was recorded with, but for those given here; a --policy that is given starts
+from its own numbers, gate and judge, not from those of the recording. Where another policy needs a row
 that was not recorded, the replay says which and stops: record along the text you want to compare, for instance with
 --policy greedy-exact --span 64, which reads both models at every position.
 

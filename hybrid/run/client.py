@@ -40,6 +40,9 @@ PER_ANSWER = frozenset({
     "conversation",
 })  # fmt: skip
 
+# Of these, what makes a policy: in a trace it belongs to the policy that was recorded.
+COMPOSITION = ("gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold")
+
 
 @dataclass(frozen=True)
 class Local:
@@ -117,9 +120,8 @@ class AsyncClient:
         asked_at = time.monotonic()
         sampling = sampling_of(settings)
         policy = policy_of(settings, self._pace.span() if settings.span == "auto" else None)
-        limits = Limits(
-            settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, settings.trace_rows, settings.stop
-        )
+        recording = choices_of(settings, policy) if settings.trace_rows else None
+        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, recording, settings.stop)
 
         def told(event: Event) -> None:
             self._pace.hear(event)
@@ -217,6 +219,14 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
     )
     chosen = preset(settings.policy, choices)
     return PRESETS["local"].build(choices) if settings.offline else chosen
+
+
+def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
+    """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
+    chosen = {} if settings.offline else {name: getattr(settings, name) for name in COMPOSITION}
+    chosen |= {"span": policy.span, "cloud_top_k": settings.cloud_top_k}  # ``auto`` was a number by then
+    written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
+    return {**written, "stop": settings.stop}
 
 
 class Client:

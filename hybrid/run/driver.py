@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -59,15 +59,15 @@ CANDIDATES = 4
 class Limits:
     """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for.
 
-    ``overlap``: the local model goes on decoding while a check is waited for. ``rows``: every row is told.
-    ``stops``: strings that end the text before them.
+    ``overlap``: the local model goes on decoding while a check is waited for. ``recording``: every row is told, after
+    these choices; None: none is. ``stops``: strings that end the text before them.
     """
 
     max_tokens: int
     top_k: int
     asked_at: float
     overlap: bool = True
-    rows: bool = False
+    recording: Mapping[str, str | Sequence[str]] | None = None
     stops: tuple[str, ...] = ()
 
 
@@ -107,11 +107,12 @@ class Driver:
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
         self._tell(events.Started(self._drafter.prompt, policy.name))
-        if self._limits.rows:
+        if self._limits.recording is not None:
             self._drafter.seen = []
             pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
             ends = tuple(sorted(self._engine.end_ids))
-            self._tell(events.Recording(pieces, ends, self._drafter.sampling, self._limits.max_tokens))
+            told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording
+            self._tell(events.Recording(pieces, ends, *told))
         self._mind_rows(policy)
         loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")
@@ -239,7 +240,7 @@ class Driver:
         except BaseException as error:
             leave.failed(error)
             raise
-        for i, row in enumerate(scores.rows if self._limits.rows else ()):
+        for i, row in enumerate(scores.rows if self._limits.recording is not None else ()):
             self._tell(events.Rows(request.at + span[:i], cloud=row))
         self._record.checks += 1
         self._tell(events.Judged(leave.request_id, len(scores.rows)))
@@ -265,7 +266,7 @@ class Driver:
             return self._fail(error)
         rows = await self._read_along(request, chunk.ids)
         self._tell_local_rows()
-        for i, row in enumerate(chunk.rows if self._limits.rows else ()):
+        for i, row in enumerate(chunk.rows if self._limits.recording is not None else ()):
             banned = tuple(sorted(request.ban))
             self._tell(events.Rows(request.at + chunk.ids[:i], cloud=row, written=chunk.ids[i], banned=banned))
         written = [

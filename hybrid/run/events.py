@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,12 +27,16 @@ class Started:
 
 @dataclass(frozen=True)
 class Recording:
-    """Rows will be told: how they were read and drawn from. ``pieces`` are the bytes of every token, by its id."""
+    """Rows will be told: how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
+
+    ``choices`` are the other settings that the text depends on, by name, written as a flag has them.
+    """
 
     pieces: tuple[bytes, ...]
     end_ids: Ids
     sampling: Sampling
     max_tokens: int
+    choices: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

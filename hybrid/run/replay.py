@@ -10,7 +10,7 @@ from hybrid.config import load
 from hybrid.engine import Cursor, Worker
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
-from hybrid.run.client import policy_of, sampling_of
+from hybrid.run.client import COMPOSITION, policy_of, sampling_of
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import Driver, Limits, Side
 from hybrid.run.tape import Tape, TapeCloud, TapeCursor
@@ -21,6 +21,7 @@ from hybrid.spend import Account, MemoryLedger, Price
 async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answer:
     """Answer a trace's question from its rows; ``flags`` are settings, those of the recording where not given.
 
+    What makes a policy (its numbers, gate, judge, ...) is the recording's where no ``policy`` is given.
     Raises UsageError for a file or settings that cannot be honoured, MissingRow where the policy asks for what was not
     recorded.
     """
@@ -35,7 +36,8 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
         "min_p": drawn.min_p,
         "seed": drawn.seed,
     }
-    settings = load(**(recorded | flags))
+    kept = {name: value for name, value in tape.choices.items() if "policy" not in flags or name not in COMPOSITION}
+    settings = load(**(recorded | kept | flags))
     sampling = sampling_of(settings)
     account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
     cursor = cast(Cursor, TapeCursor(tape))  # rows by another road; a driver asks for nothing else

@@ -45,6 +45,7 @@ class Tape:
     end_ids: frozenset[int] = frozenset()
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 0
+    choices: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Tape:
                 self.pieces = tuple(map(bytes.fromhex, line["pieces"]))
                 self.end_ids = frozenset(line["end_ids"])
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
+                self.choices = dict(line.get("choices", {}))  # an older trace has none
             case "rows":
                 key = line["key"]
                 if line["local"] is not None:

@@ -51,7 +51,32 @@ def test_an_answer_is_replayed_as_it_was_recorded(house, run, tmp_path, name, ov
 def test_a_sampled_answer_is_replayed_from_the_same_coins(house, run, tmp_path, name):
     path = tmp_path / "trace.jsonl"
     answer = run(recorded(house(), path, policy=name, **AT_ONE))
-    assert told(run(replay(path, cloud_top_k=8))) == told(answer)
+    assert told(run(replay(path))) == told(answer)
+
+
+CHOSEN = (
+    {"policy": "kl", "threshold": 0.01, "hold": 1, "span": 3},
+    {"policy": "kl", "threshold": float("inf")},
+    {"policy": "relaxed", "judge": "js:0.01", "gate": "survival:0.3", "lead": 2},
+    {"policy": "bild", "scope": 1, "bonus": False, "span": 4},
+    {"policy": "kl", "threshold": 0.05, "strict": True, "stop": ["c", "nowhere"]},
+    {"policy": "doubt", "entropy": 0.2, "offline": True},
+)
+
+
+@pytest.mark.parametrize("choices", CHOSEN, ids=str)
+def test_what_was_chosen_is_recorded_and_replayed_where_no_policy_is_given(house, run, tmp_path, choices):
+    path = tmp_path / "trace.jsonl"
+    answer = run(recorded(house(), path, **choices))
+    assert told(run(replay(path))) == told(answer)
+    assert "Infinity" not in path.read_text(), "JSON has no such number"
+
+
+def test_a_policy_that_is_given_starts_from_its_own_numbers(house, run, tmp_path):
+    path, own = tmp_path / "trace.jsonl", tmp_path / "own.jsonl"
+    recorded_under = run(recorded(house(), path, policy="greedy-exact", span=64))
+    live = run(recorded(house(), own, policy="greedy-exact"))
+    assert told(run(replay(path, policy="greedy-exact"))) == told(live) != told(recorded_under)
 
 
 def replayed(run, path, **choices):
@@ -126,7 +151,7 @@ def test_what_was_drawn_outside_a_list_is_found_by_who_draws_outside_it(house, r
     path, h = tmp_path / "trace.jsonl", house()
     h.client._settings = h.client._settings.model_copy(update={"cloud_top_k": 2})
     answer = run(recorded(h, path, policy="exact", **AT_ONE))
-    assert told(run(replay(path, cloud_top_k=2))) == told(answer)
+    assert told(run(replay(path))) == told(answer)
     with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
         run(replay(path, policy="cloud"))
     assert any(ban for _, ban in Tape.read(path).written)
