@@ -85,13 +85,14 @@ class Settings(BaseSettings):
     read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
     request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")
 
-    @field_validator("span")
+    @field_validator("span", mode="before")
     @classmethod
-    def _is_length(cls, value: int | str | None) -> int | str | None:
-        if isinstance(value, int) and not 1 <= value <= MOST_SPAN:
-            msg = f"between 1 and {MOST_SPAN}, or auto"
-            raise ValueError(msg)
-        return value
+    def _is_length(cls, value: object) -> object:
+        length = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if length is None or length == "auto" or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
+            return length
+        msg = f"between 1 and {MOST_SPAN}, or auto"
+        raise ValueError(msg)
 
     @field_validator("cloud")
     @classmethod

@@ -122,7 +122,7 @@ _TAKE_A_BONUS = (Exact, Block, RollBack)
 
 def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
     """Return the policy with what was chosen in the place of its own. Raises UsageError."""
-    if policy.gate is not NEVER:  # one model alone opens nothing and hands nothing over
+    if policy.gate is not NEVER or choices.gate is not None:  # one model alone opens and hands over nothing
         lead = policy.lead if choices.lead is None else choices.lead
         hold = policy.hold if choices.hold is None else choices.hold
         policy = replace(policy, lead=lead, hold=hold)
@@ -144,7 +144,9 @@ def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
 def _check_parts(policy: Policy, choices: Choices) -> None:
     """Refuse parts that would never be asked, or could not do what they are asked for."""
     calls, msg = policy.gate.calls, None
-    if policy.judge is None and "check" in calls:
+    if policy.lead >= choices.max_tokens and (choices.gate is not None or choices.judge is not None):
+        msg = f"{policy.name} has the cloud write to the end, so no gate or judge would be asked: a smaller --lead"
+    elif policy.judge is None and "check" in calls:
         msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
     elif choices.judge is not None and "check" not in calls:
         msg = f"{policy.name} never checks, so a judge would never be asked: --gate always"

@@ -81,12 +81,17 @@ def check_drawable(name: str, sampling: Sampling, cloud_top_k: int) -> None:
     if not _cut(sampling):
         msg = (
             f"{name} must know the cloud's law, and at temperature {sampling.temperature:g} the {cloud_top_k} shown "
-            f"tokens do not determine it: add --top-k {cloud_top_k - 1}, or take --temperature 1"
+            f"tokens do not determine it: {_less(cloud_top_k, 'add --top-k {}')}, or take --temperature 1"
         )
         raise UsageError(msg)
     if sampling.top_k >= cloud_top_k and sampling.top_p == 1.0 and sampling.min_p == 0.0:
         msg = (
             f"{name} must know the cloud's law, and the last of {cloud_top_k} shown tokens may be tied with one that "
-            f"is not: take a --top-k below {cloud_top_k}"
+            f"is not: {_less(cloud_top_k, 'take --top-k {} or less')}"
         )
         raise UsageError(msg)
+
+
+def _less(shown: int, how: str) -> str:
+    """Say how to cut off within so many shown tokens."""
+    return how.format(shown - 1) if shown > 1 else "raise cloud_top_k"

@@ -298,8 +298,22 @@ def test_only_these_promise_the_clouds_own_law():
 )
 def test_a_gate_that_checks_needs_a_judge(name, gate):
     """Without one its call would be passed over, and nothing ever asked."""
-    assert "--judge" in refused(name, gate=gate)
-    assert built(name, gate=gate, judge="js").needs >= {"score"}
+    assert "--judge" in refused(name, gate=gate, lead=0)
+    assert built(name, gate=gate, judge="js", lead=0).needs >= {"score"}
+
+
+def test_where_the_cloud_writes_to_the_end_no_gate_or_judge_is_taken():
+    """They would never be asked; with a smaller lead they are."""
+    for parts in ({"gate": "random:0.5", "hold": 2}, {"gate": "always", "judge": "js"}):
+        assert "no gate or judge would be asked" in refused("cloud", **parts)
+        assert "no gate or judge would be asked" in refused("kl", **parts, lead=512)
+        assert built("cloud", **parts, lead=3).lead == 3
+
+
+@pytest.mark.parametrize("name", ["local", "cloud"])
+def test_one_model_alone_with_a_gate_that_hands_over_takes_a_hold(name):
+    assert "needs --hold" in refused(name, gate="random:0.5", lead=0)
+    assert built(name, gate="random:0.5", lead=0, hold=2).hold == 2
 
 
 def test_a_gate_that_hands_the_pen_over_is_no_gate_that_asks_nothing(toys):
@@ -348,12 +362,19 @@ def test_what_a_row_can_determine_is_taken(name):
 @pytest.mark.parametrize("name", DRAWN)
 def test_more_tokens_than_are_shown_are_refused(name):
     for top_k in (20, 21):
-        assert "take a --top-k below 20" in refused(name, Sampling(0.7, top_k=top_k))
+        assert "take --top-k 19 or less" in refused(name, Sampling(0.7, top_k=top_k))
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in {*DRAWN, "greedy-exact"}])
 def test_a_policy_that_draws_nothing_of_the_clouds_takes_any_sampling(name):
     assert built(name, WARM).name == name
+
+
+def test_a_list_of_one_has_nothing_within_it_to_cut_off():
+    for sampling in (WARM, Sampling(0.7, top_k=3)):
+        sentence = refused("exact", sampling, cloud_top_k=1)
+        assert "raise cloud_top_k" in sentence
+        assert "--top-k 0" not in sentence
 
 
 def test_who_does_as_the_sentence_says_has_rows_that_determine_the_law():
