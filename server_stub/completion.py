@@ -1,8 +1,8 @@
 """One completion, from its prompt to its last token, on a borrowed slot.
 
-It draws as vLLM does (temperature, then top-k, then top-p; bias before all of them) and keeps raw log-probabilities:
-those of the model, before bias and sampling, unless the ask wants them after the temperature. What it computed is noted
-in its charge as it happens, so that a client that went away is charged for what had been done.
+It draws as vLLM does (bias, temperature, min-p, top-k, top-p, in that order) and keeps raw log-probabilities: those of
+the model, before bias and sampling, unless the ask wants them after the temperature. What it computed is noted in its
+charge as it happens, so that a client that went away is charged for what had been done.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from hybrid.policy import Need
+    from hybrid.policy.compose import Kind
 
 EPILOG = """
 A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
@@ -40,16 +41,27 @@ def policies(
         ]
         typer.echo(json.dumps({"policies": rows, "gates": list(GATES), "judges": list(JUDGES)}))
         return
+    typer.echo("A rule of the literature is this project's implementation of it.\n")
     for p in PRESETS.values():
         typer.echo(f"{p.name}: {p.line}")
         typer.echo(f"  from       {p.source}")
         typer.echo(f"  guarantees {p.guarantee}")
         typer.echo(f"  needs      {_needs(needs[p.name])}\n")
-    typer.echo(f"gates: {', '.join(GATES)}")
-    typer.echo(f"judges: {', '.join(JUDGES)}")
+    _tell(
+        "gates: --gate NAME[:NUMBER[:CALL]], CALL is keep, check or write", {n: kind for n, (kind, _) in GATES.items()}
+    )
+    _tell("judges: --judge NAME[:NUMBER]", {name: kind for name, (kind, _) in JUDGES.items()})
 
 
 policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
+
+
+def _tell(title: str, kinds: Mapping[str, Kind]) -> None:
+    """List what a composition may name, with its number's default and meaning."""
+    typer.echo(title)
+    for name, kind in kinds.items():
+        numbered = name if kind.default is None else f"{name}:{kind.default:g}"
+        typer.echo(f"  {numbered:<18} {kind.what}".rstrip())
 
 
 def _needs(found: Sequence[Need]) -> str:

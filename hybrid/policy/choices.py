@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -65,6 +65,13 @@ class Preset:
             with suppress(UsageError):  # a policy that is greedy only
                 found |= self.build(Choices(sampling=sampling)).needs
         return found
+
+    def works(self, abilities: Collection[Need], sampling: Sampling) -> bool:
+        """Whether an endpoint with these abilities is enough for it under a sampling."""
+        try:
+            return self.build(Choices(sampling=sampling)).needs <= frozenset(abilities)
+        except UsageError:
+            return False
 
 
 def number(what: str, value: float | None, default: float, least: float = 0.0, most: float = math.inf) -> float:

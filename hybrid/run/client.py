@@ -130,7 +130,7 @@ class AsyncClient:
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
-            cloud = await self._reach(policy)
+            cloud = await self._reach(policy, sampling)
             async with self._account.purse(settings.conversation) as purse:
                 side = Side(cloud, purse, self._connected[1] if self._connected else None, _turns(prompt, settings))
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
@@ -153,7 +153,7 @@ class AsyncClient:
             raise ContextOverflow(msg)
         return ids
 
-    async def _reach(self, policy: Policy) -> Cloud | str:
+    async def _reach(self, policy: Policy, sampling: Sampling) -> Cloud | str:
         """Return a connected cloud that can do what the policy needs, or the sentence why there is none."""
         if not policy.needs:
             return "this policy asks nothing"
@@ -164,7 +164,7 @@ class AsyncClient:
                 return str(error)
         cloud, capabilities = self._connected
         if missing := policy.needs - capabilities.abilities:
-            able = [n for n, p in PRESETS.items() if p.build(Choices()).needs <= capabilities.abilities]
+            able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
             lacking = " and ".join(SAID[need] for need in sorted(missing))
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)

@@ -8,7 +8,8 @@ import time
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from hybrid.errors import Unreachable
+from hybrid.cloud import Capabilities
+from hybrid.errors import MissingCapability, Unreachable
 from hybrid.run import Client, Finished, Shown
 
 PROMPT = "a b c"
@@ -167,3 +168,18 @@ def test_a_blocking_stream_raises_what_the_answer_raised(house):
 
     with start_blocking_portal() as portal, pytest.raises(UsageError):
         list(Client(house().client, portal).stream(PROMPT, policy="nonsense"))
+
+
+def test_an_endpoint_that_cannot_do_it_is_told_with_the_policies_that_work_as_they_would_be_asked(house, run):
+    """Greedy, ``exact`` needs no writing; sampled it does, and is no advice then."""
+    h = house()
+
+    async def connect(*_):
+        return Capabilities("scores", frozenset({"score"}))
+
+    h.cloud.connect = connect
+    with pytest.raises(MissingCapability, match="exact needs an endpoint that can write") as caught:
+        run(h.client.generate("a b c", raw=True, policy="exact", temperature=1.0))
+    assert str(caught.value).endswith("; here local work")
+    with pytest.raises(MissingCapability, match=r"greedy-exact, exact, block.* work"):
+        run(h.client.generate("a b c", raw=True, policy="kl"))

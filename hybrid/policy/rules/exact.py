@@ -88,7 +88,7 @@ EXACT = Preset(
     "exact",
     "the cloud model's own law, drafted locally: tokens are kept or replaced by coins",
     source="speculative sampling (arXiv:2211.17192), from a top-k list",
-    guarantee="the cloud model's law, exactly: with --top-k or --top-p within the list, or at --temperature 1",
+    guarantee="the cloud model's law, exactly: at --temperature 1, or with --top-k, --top-p or --min-p within the list",
     build=_build,
     exact=True,
 )
