@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.policy import SeededCoin, Toss
+from hybrid.policy import Choices, SeededCoin, Toss, decode, preset
+from hybrid.policy.requests import Check, Draft, Drafted, Emit, Going, Held, Scored
+from hybrid.types import Sampling
 
 
 @given(st.integers(), st.integers(0, 1000), st.integers(0, 5))
@@ -22,6 +24,39 @@ def test_position_role_rejections_and_seed_each_key_the_toss():
     tosses = [Toss(1, "draft", 0), Toss(2, "draft", 0), Toss(1, "judge", 0), Toss(1, "draft", 1)]
     drawn = [SeededCoin(0)(probs, toss) for toss in tosses] + [SeededCoin(1)(probs, tosses[0])]
     assert len(set(drawn)) == 5
+
+
+@pytest.mark.parametrize("name", ["exact", "block"])
+def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
+    """A position drafted again after a rejection has met its coin: keyed without the rejections, block is biased.
+
+    Each draft is answered in full, so that no token is drafted twice without having been judged.
+    """
+    small, tosses, rng = toys.Toy("q0", 5), [], np.random.default_rng(0)
+    large, at_one = toys.Mix(small, "p0", 0.6), Sampling(1.0)
+
+    def coin(probs, toss):
+        tosses.append(toss)
+        return int(rng.choice(len(probs), p=probs / probs.sum()))
+
+    loop, at, reply = decode(preset(name, Choices(span=4, sampling=at_one)), coin), (), None
+    while len(at) < 300:
+        match loop.send(reply):
+            case Draft(start, limit, _, _, rejections):
+                span, text = [], start
+                for _ in range(limit):
+                    token = coin(small(text).probs, Toss(len(text), "draft", rejections))
+                    span.append(Held(token, "local", "unchecked", law=small(text), local=small(text)))
+                    text += (token,)
+                reply = Drafted(tuple(span), "check", small(text))
+            case Check(start, span, _):
+                text = start + tuple(held.id for held in span)
+                reply = Scored(tuple(large.shown(text[:end], 5) for end in range(len(start), len(text) + 1)))
+            case Emit(tokens):
+                at += tuple(held.id for held in tokens)
+                reply = Going()
+    assert len(set(tosses)) == len(tosses)
+    assert max(toss.rejections for toss in tosses) > 20
 
 
 @given(st.integers(0, 10_000))

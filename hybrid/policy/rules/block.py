@@ -78,7 +78,8 @@ def _weights(case: Case, sides: list[Coarse]) -> list[float]:
 def _stays(weight: float, following: Coarse) -> float:
     """Return the chance of a prefix that is not the whole draft, given that no longer one is kept."""
     over = float(np.maximum(weight * following.target - following.draft, 0.0).sum())
-    return over / (over + 1.0 - weight) if over + 1.0 - weight > 0.0 else 1.0
+    whole = over + (1.0 - weight)  # in this order a prefix that carries all stays for certain, to the last digit
+    return over / whole if whole > 0.0 else 1.0
 
 
 def _left_over(weight: float, sides: Coarse) -> Floats:
