@@ -206,6 +206,15 @@ def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
             assert text(shown) == naive_paper_text(toys, small, large, threshold, 3, lead)
 
 
+@pytest.mark.parametrize("name", ["kl", "doubt"])
+def test_what_the_cloud_opens_ends_after_its_tokens_though_the_models_do_not_agree(toys, name):
+    """Agreement gives the pen back after a hand-off; an opening is over when it is over."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    _, log = toys.play(preset(name, Choices(threshold=0.0, lead=2)), small, large, None, LENGTH, k=5, end=-1)
+    opening = list(itertools.takewhile(lambda request: not isinstance(request, Draft), log))
+    assert sum(len(request.tokens) for request in opening if isinstance(request, Emit)) == 2
+
+
 def test_paper_shows_its_tokens_before_it_asks(toys):
     """Text that is let through unchecked need not wait for the round trip."""
     small, large = next(pairs(toys))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from naive_divergence import naive_jensen_shannon, naive_kl, naive_reverse, pairs
+from naive_divergence import law, naive_jensen_shannon, naive_kl, naive_reverse, pairs
 from naive_policies import (
     accepting,
     below_certificate,
@@ -33,7 +33,7 @@ from hybrid.policy.judges import Case
 from hybrid.policy.requests import Held
 from hybrid.policy.rules.bild import RollBack
 from hybrid.policy.rules.relaxed import Certified
-from hybrid.prob import Additive, Multiplicative, TopK, TopM, Typical
+from hybrid.prob import Additive, Multiplicative, TopK, TopM, Typical, certificate, kl_divergence
 from hybrid.types import Sampling
 
 # The pairs' vocabulary and the length of their texts (conftest.py).
@@ -122,6 +122,16 @@ def test_a_favourite_that_the_certified_judge_keeps_the_rule_accepts(pair, rule,
     row = TopK.from_dense(cloud, data.draw(st.integers(1, cloud.num_tokens)), actual)
     if Certified(rule, Drawing(Sampling())).accepts(row, Held(local.best, "local", "unchecked", local=local)):
         assert local.best in accepted(cloud.probs, rule)
+
+
+def test_the_certified_judge_believes_the_upper_end_alone():
+    """From one shown token the divergence may be small: then the unseen favourite is likely. Here it is not."""
+    cloud, local, rule = law([0.5, 0.1, 0.4]), law([0.45, 0.5, 0.05]), Multiplicative(0.6)
+    row = TopK.from_dense(cloud, 1)
+    assert kl_divergence(row, local).lower < certificate(row, rule) < kl_divergence(row, local).upper
+    assert local.best not in accepted(cloud.probs, rule)
+    held = Held(local.best, "local", "unchecked", local=local)
+    assert not Certified(rule, Drawing(Sampling())).accepts(row, held)
 
 
 @pytest.mark.parametrize("name", ["relaxed", "fsd", "cascade"])
