@@ -63,6 +63,8 @@ def ask(
 ) -> None:
     """Answer one question."""
     with exit_codes():
+        if trace_rows and trace is None:
+            raise UsageError("--trace-rows writes into a trace: add --trace FILE")
         asyncio.run(_ask(_text(prompt), {**flags, "trace_rows": trace_rows}, as_json=as_json, trace=trace))
 
 

@@ -118,6 +118,7 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--top-p", "0"], "top_p"),
         (["--policy", "greedy-exact", "--temperature", "1"], "temperature 0"),
         (["--trace", "/no/such/folder/trace"], "--trace"),
+        (["--trace-rows"], "add --trace FILE"),
         (["--no-such-flag"], "No such option"),
         (["--span", "many"], "span: between 1 and 256, or auto (it is 'many')"),
         (["--span", "3.5"], "span: between 1 and 256, or auto (it is '3.5')"),
