@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -18,15 +19,18 @@ from pydantic import SecretStr
 
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.probe import Probe, Settle
 from hybrid.cloud.wire import Deadlines, Wire
-from hybrid.config import Settings, ledger_file, load, price_file
-from hybrid.engine import Engine, Worker
+from hybrid.config import Settings, findings_file, ledger_file, load, price_file
+from hybrid.engine import Engine, Vocabulary, Worker
 from hybrid.engine.llama import Weights
 from hybrid.errors import Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.run.client import policy_of
-from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
+from hybrid.spend import Account, Denial, MemoryLedger, Price, PriceFile, Purse, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
+from hybrid.types import CloudUsage, Ids, Message
 
 MODELS = Path(__file__).parent / "models"
 BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
@@ -103,18 +107,23 @@ class Opening:
         threads = settings.threads or (1 if settings.cloud is None else None)
         engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
         stack.callback(engine.close)
-        account = self._account(stack)
+        account = self.account(stack)
 
         async def connect() -> tuple[Cloud, Capabilities]:
             cloud, capabilities = await _connect(settings, engine, stack)
-            if self._prices and settings.cloud and (price := self._prices.price(settings.cloud, capabilities.model)):
-                account.learn(price)
+            self.learn(account, capabilities)
             return cloud, capabilities
 
         self._client = AsyncClient(Local(engine, worker), connect, account, settings)
         return self._client
 
-    def _account(self, stack: AsyncExitStack) -> Account:
+    def learn(self, account: Account, capabilities: Capabilities) -> None:
+        """Take the price that is only known once the endpoint has said which model it serves."""
+        cloud = self._settings.cloud
+        if self._prices and cloud and (price := self._prices.price(cloud, capabilities.model)):
+            account.learn(price)
+
+    def account(self, stack: AsyncExitStack) -> Account:
         """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave."""
         path, cloud = ledger_file(self._settings), self._settings.cloud
         endpoint = endpoint_id(cloud) if cloud else "bundled"
@@ -147,11 +156,68 @@ async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) ->
         # A proxy of the environment is for the world outside; it would not find a server on this machine.
         wire = Wire(url, key, deadlines, through_proxies=not _is_loopback(url))
         dialect = settings.dialect if settings.cloud else "vllm"
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, _notebook(settings))
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
+
+
+def _notebook(settings: Settings) -> Notebook | None:
+    """Return where findings are kept; the bundled server has nothing to be found out about."""
+    return Notebook(findings_file()) if settings.cloud else None
+
+
+async def probe(tell: Callable[[str], None], **flags: object) -> tuple[Findings, Capabilities]:
+    """Establish by asking what the endpoint can do, keep it for later runs, and return it.
+
+    ``flags`` are settings: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError (no
+    endpoint, or a cap that does not allow a question), EngineError, CloudError.
+    """
+    settings = load(**flags)
+    if settings.cloud is None:
+        msg = "which endpoint? hybrid probe URL"
+        raise UsageError(msg)
+    opening = Opening(settings)
+    async with AsyncExitStack() as stack:
+        words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL)
+        stack.callback(words.close)
+        deadlines = Deadlines(settings.connect_timeout_s, settings.read_timeout_s, settings.request_timeout_s)
+        through = not _is_loopback(settings.cloud)
+        wire = Wire(settings.cloud, _key(settings.api_key_env), deadlines, through_proxies=through)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
+        stack.push_async_callback(endpoint.aclose)
+        tell("what kind of endpoint this is")
+        said = await endpoint.look(PROBE, words.tokenize(PROBE))
+        account = opening.account(stack)
+        opening.learn(account, said)
+        purse = await stack.enter_async_context(account.purse(settings.conversation))
+        turns = (Message("user", "What is 47 + 86?"),)
+        asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
+        findings = await asked.run(said, wire.url)
+        Notebook(findings_file()).write(findings)
+        return findings, endpoint.believe(findings, said)
+
+
+def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
+    """Return the conversation as the model's template writes it, or its text where there is no template."""
+    try:
+        return words.render(turns)
+    except UsageError:
+        return words.tokenize(turns[0].content)
+
+
+@asynccontextmanager
+async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
+    """Reserve the worst case of one question; what is never told stays reserved."""
+    grant = await purse.ask(worst.prompt_tokens, worst.completion_tokens, least=worst.completion_tokens)
+    if isinstance(grant, Denial):
+        raise UsageError(grant.why)
+
+    def settle(usage: CloudUsage | None) -> None:
+        purse.settle(grant, usage)
+
+    yield settle
 
 
 def _is_loopback(url: str) -> bool:

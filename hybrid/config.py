@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from platformdirs import user_config_path, user_state_path
+from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -134,6 +134,11 @@ def ledger_file(settings: Settings) -> Path | None:
     if settings.ledger is None:
         return user_state_path(APP) / "ledger.sqlite"
     return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
+
+
+def findings_file() -> Path:
+    """Return the file that keeps what probes have found about endpoints."""
+    return user_cache_path(APP) / "endpoints.json"
 
 
 def _is_address(value: str) -> bool:

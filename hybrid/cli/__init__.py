@@ -14,6 +14,7 @@ from hybrid.cli.budget import budget
 from hybrid.cli.demo import demo
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
+from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
 from hybrid.cli.tasks import tasks
 
@@ -30,6 +31,7 @@ app.command()(batch)
 app.command()(demo)
 app.command()(bench)
 app.command()(policies)
+app.command()(probe)
 app.command()(replay)
 app.add_typer(budget)
 app.add_typer(tasks)

@@ -1,16 +1,22 @@
-"""A remote model over HTTP: a dialect's words on a wire."""
+"""A remote model over HTTP: a dialect's words on a wire.
+
+What a probe has found is believed until an answer contradicts it: then it is forgotten, and found out anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
 
 from hybrid.cloud.dialects.dialect import Dialect, Setup
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
+from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, Words, WriteQuestion
 from hybrid.cloud.wire import Wire
+from hybrid.errors import MissingCapability, VocabularyMismatch
 from hybrid.types import CloudUsage, Ids
 
 
@@ -24,60 +30,110 @@ class Endpoint:
         salt: str | None = None,
         words: Words | None = None,
         dialect: str | None = None,
+        notebook: Notebook | None = None,
     ) -> None:
         """Take a wire, the model's name (None: the only one served), the salt of this client's prefix cache.
 
-        ``words`` is the local vocabulary, for dialects that speak in text; ``dialect`` None: it is found out.
+        ``words`` is the local vocabulary, for dialects that speak in text; ``dialect`` None: it is found out;
+        ``notebook`` holds what earlier probes found.
         """
         self._wire = wire
         self._setup = Setup(model or "", Spelling(words) if words else None, salt)
         self._wanted = dialect
-        self._dialect: Dialect = Vllm(self._setup)
-        self._model = model
+        self._notebook = notebook
+        self.dialect: Dialect = Vllm(self._setup)
+        self._model = model or ""
 
     def __repr__(self) -> str:
         """Name endpoint, dialect and model."""
-        return f"Endpoint({self._wire.url}, {self._dialect.name}, {self._model or None})"
+        return f"Endpoint({self._wire.url}, {self.dialect.name}, {self._model or None})"
 
     async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:
         """Find out at no charge which model is served in which dialect, and whether it splits the probe alike."""
-        self._dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        capabilities = await self.look(probe, probe_ids)
+        if capabilities.same_words is False:
+            there = f"{capabilities.model} at {self._wire.url}"
+            msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
+            raise VocabularyMismatch(msg)
+        known = self._notebook.read(self._wire.url, self._model) if self._notebook else None
+        return self.believe(known, capabilities) if known else capabilities
+
+    async def look(self, probe: str, probe_ids: Ids) -> Capabilities:
+        """Find out the same, and leave it to the caller what another vocabulary means."""
+        self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
         self._model = capabilities.model
         return capabilities
 
+    def believe(self, known: Findings, said: Capabilities) -> Capabilities:
+        """Take what a probe has shown over what documents say."""
+        if known.dialect != self.dialect.name:
+            return said
+        # Every dialect is a frozen dataclass with these fields.
+        self.dialect = replace(self.dialect, rows=known.rows, way=known.way)  # type: ignore[type-var]
+        abilities = set(self.dialect.abilities)
+        if known.way is None:
+            abilities.discard("score")
+        if known.continues is False:
+            abilities.discard("write")
+        return replace(
+            said,
+            abilities=frozenset(abilities),
+            way=known.way,
+            rows=known.rows,
+            most_k=known.most_k or said.most_k,
+            keeps_cache=said.keeps_cache if known.keeps_cache is None else known.keeps_cache,
+            candidates=said.candidates if known.candidates is None else known.candidates,
+        )
+
+    async def knock(self) -> None:
+        """Make one round trip for nothing."""
+        await self._wire.get(MODELS)
+
     def worst(self, question: Question) -> CloudUsage:
         """Ask the dialect."""
-        return self._dialect.worst(question)
+        return self.dialect.worst(question)
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows."""
-        asking = self._dialect.score(question)
-        try:
-            asked = next(asking)
-            while True:
-                reply = await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape)
-                asked = asking.send(reply)
-        except StopIteration as done:
-            scores: Scores = done.value
-            return scores
+        with self._doubted():
+            asking = self.dialect.score(question)
+            try:
+                asked = next(asking)
+                while True:
+                    reply = await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape)
+                    asked = asking.send(reply)
+            except StopIteration as done:
+                scores: Scores = done.value
+                return scores
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""
-        written = self._dialect.write(question)
-        if written is None:
-            yield Chunk(finish="length", usage=CloudUsage(0, 0))
-            return
-        asked, read = written
-        if asked.stream is None:
-            yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
-            return
-        lines = asked.stream == "lines"
-        async with aclosing(self._wire.stream(asked.path, asked.body, question.request_id, lines=lines)) as replies:
-            async for reply in replies:
-                chunk = read(reply)
-                yield chunk
-                if chunk.finish and asked.stream != "to done":
-                    return
+        with self._doubted():
+            written = self.dialect.write(question)
+            if written is None:
+                yield Chunk(finish="length", usage=CloudUsage(0, 0))
+                return
+            asked, read = written
+            if asked.stream is None:
+                yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
+                return
+            lines = asked.stream == "lines"
+            async with aclosing(self._wire.stream(asked.path, asked.body, question.request_id, lines=lines)) as replies:
+                async for reply in replies:
+                    chunk = read(reply)
+                    yield chunk
+                    if chunk.finish and asked.stream != "to done":
+                        return
+
+    @contextmanager
+    def _doubted(self) -> Iterator[None]:
+        """Forget what was found where an answer contradicts it."""
+        try:
+            yield
+        except (MissingCapability, VocabularyMismatch):
+            if self._notebook is not None:
+                self._notebook.forget(self._wire.url, self._model)
+            raise
 
     async def aclose(self) -> None:
         """Close the wire."""

@@ -27,7 +27,7 @@ from hybrid.cloud.dialects.dialect import Dialect, Setup
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire
-from hybrid.errors import BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError, VocabularyMismatch
+from hybrid.errors import BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids
 
 Body = Mapping[str, Any]
@@ -112,15 +112,10 @@ async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, 
     models = await _models(wire)
     setup = replace(setup, model=_chosen(setup.model, models, wire.url))
     name, said = (wanted, {}) if wanted else await _recognised(wire)
-    family = FAMILIES[name]
-    if family.split:
-        path, question = family.split
-        told = await _heard(wire, path, question(setup.model, probe[0]))
-        if told is not None:
-            _compare(read_tokens(told), probe[1], f"{setup.model} at {wire.url}")
-    dialect = family.build(setup)
-    context = models.get(setup.model) or _context(said)
-    return dialect, capabilities_of(dialect, setup.model, context)
+    theirs = await _split(wire, FAMILIES[name], setup.model, probe[0])
+    dialect = FAMILIES[name].build(setup)
+    can = capabilities_of(dialect, setup.model, models.get(setup.model) or _context(said))
+    return dialect, replace(can, same_words=None if theirs is None else _same(theirs, probe[1]))
 
 
 def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabilities:
@@ -133,6 +128,8 @@ def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabi
         way=dialect.way,
         rows=dialect.rows,
         candidates=dialect.candidates,
+        most_k=dialect.most_k,
+        keeps_cache=dialect.keeps_cache,
     )
 
 
@@ -173,6 +170,15 @@ async def _knock(wire: Wire, family: Family) -> Body | None:
     return answer if answer is not None and (not family.shows or family.shows in answer) else None
 
 
+async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | None:
+    """Ask the tokenizer, where there is one."""
+    if family.split is None:
+        return None
+    path, question = family.split
+    told = await _heard(wire, path, question(model, text))
+    return None if told is None else read_tokens(told)
+
+
 async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Body | None:
     """Ask a route that may not exist; None if it does not."""
     try:
@@ -185,14 +191,8 @@ async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: boo
         return None
 
 
-def _compare(tokens: Ids, ours: Ids, there: str) -> None:
-    if tokens[-len(ours) :] == ours and len(tokens) <= len(ours) + 1:  # one more: a BOS token before them
-        return
-    msg = (
-        f"{there} and the local model do not share a vocabulary "
-        f"(the same text is {list(tokens)[:8]} there and {list(ours)[:8]} here)"
-    )
-    raise VocabularyMismatch(msg)
+def _same(theirs: Ids, ours: Ids) -> bool:
+    return theirs[-len(ours) :] == ours and len(theirs) <= len(ours) + 1  # one more: a BOS token before them
 
 
 @guarded

@@ -23,7 +23,8 @@ class Capabilities:
     """What the endpoint said it is and can do.
 
     ``rows``: what it writes comes with its log-probabilities. ``candidates``: rows can hold tokens asked for by id.
-    ``most_k``: the longest top-k list it gives; ``way``: how a draft is scored there; None: not known.
+    ``most_k``: the longest top-k list it gives; ``way``: how a draft is scored there; ``keeps_cache``: whether a check
+    reads the prefix cache; ``same_words``: whether the vocabulary is the local model's; None: not known.
     """
 
     model: str
@@ -34,6 +35,8 @@ class Capabilities:
     rows: bool = True
     candidates: bool = False
     most_k: int | None = None
+    keeps_cache: bool | None = None
+    same_words: bool | None = None
 
 
 @dataclass(frozen=True)

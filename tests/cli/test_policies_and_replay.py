@@ -25,7 +25,7 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     said = run.invoke(app, ["policies"]).stdout
     assert all(preset.line in said and preset.guarantee in said for preset in PRESETS.values())
     assert "needs      no endpoint" in said
-    assert "needs      an endpoint that writes with its log-probabilities" in said
+    assert "needs      an endpoint that can continue a partial answer" in said
     assert "needs      an endpoint that scores a draft and writes" in said
     assert "this project's implementation" in said
     assert "  entropy:0.5        an entropy in nats" in said.splitlines()

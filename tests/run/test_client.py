@@ -175,10 +175,10 @@ def test_an_endpoint_that_cannot_do_it_is_told_with_the_policies_that_work_as_th
     h = house()
 
     async def connect(*_):
-        return Capabilities("scores", frozenset({"score"}))
+        return Capabilities("scores", frozenset({"score", "ids"}))
 
     h.cloud.connect = connect
-    with pytest.raises(MissingCapability, match="exact needs an endpoint that can write") as caught:
+    with pytest.raises(MissingCapability, match="exact needs an endpoint that can continue a partial answer") as caught:
         run(h.client.generate("a b c", raw=True, policy="exact", temperature=1.0))
     advice = str(caught.value).partition("; here ")[2]
     assert "local" in advice

@@ -37,6 +37,8 @@ class Chat:
     abilities: frozenset[Ability] = field(default=frozenset(("open",)))
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = MOST_K
+    keeps_cache: bool | None = None
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Refuse: no draft can be put to it."""

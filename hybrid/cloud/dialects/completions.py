@@ -48,6 +48,7 @@ class Completions:
     rows: bool = True
     candidates: bool = False
     most_k: int | None = MOST_K
+    keeps_cache: bool | None = None
 
     @property
     def abilities(self) -> frozenset[Ability]:

@@ -90,6 +90,16 @@ class Dialect(Protocol):
         """Whether rows can hold tokens asked for by id."""
         ...
 
+    @property
+    def most_k(self) -> int | None:
+        """The longest top-k list that its documents allow; None: they name no limit."""
+        ...
+
+    @property
+    def keeps_cache(self) -> bool | None:
+        """Whether its documents say that a check reads the prefix cache."""
+        ...
+
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Yield the requests that score a draft, and return its rows."""
         ...

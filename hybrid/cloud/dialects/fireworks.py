@@ -45,6 +45,8 @@ class Fireworks:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = MOST_K
+    keeps_cache: bool | None = None
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Echo the span, and one token for the row after it."""

@@ -46,6 +46,8 @@ class LlamaCppPython:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = None
+    keeps_cache: bool | None = True
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Echo the text and read the rows of the draft; ask once more where a row hides its most likely token."""

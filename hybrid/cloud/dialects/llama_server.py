@@ -42,6 +42,8 @@ class LlamaServer:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = None
+    keeps_cache: bool | None = True
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask in the way this server was found to answer."""

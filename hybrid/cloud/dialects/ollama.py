@@ -36,6 +36,8 @@ class Ollama:
     ways: tuple[Way, ...] = ("compare",)
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = MOST_K
+    keeps_cache: bool | None = True
 
     @property
     def abilities(self) -> frozenset[Ability]:

@@ -38,6 +38,8 @@ class Sglang:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
     rows: bool = True
     candidates: bool = True
+    most_k: int | None = None
+    keeps_cache: bool | None = True
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""

@@ -33,6 +33,8 @@ class Together:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = MOST_K
+    keeps_cache: bool | None = None
 
     @property
     def _legacy(self) -> Completions:

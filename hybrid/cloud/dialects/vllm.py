@@ -69,6 +69,8 @@ class Vllm:
     abilities: frozenset[Ability] = field(default=ABILITIES)
     rows: bool = True
     candidates: bool = False
+    most_k: int | None = None
+    keeps_cache: bool | None = False
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """One request: the rows of the prompt, and one token for the row after it."""

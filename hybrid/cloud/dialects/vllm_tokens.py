@@ -64,6 +64,8 @@ class VllmTokens:
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
     rows: bool = True
     candidates: bool = True
+    most_k: int | None = None
+    keeps_cache: bool | None = False
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""

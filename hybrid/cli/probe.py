@@ -1,0 +1,134 @@
+"""``hybrid probe``: what an endpoint can do, found out by asking it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
+
+if TYPE_CHECKING:
+    from hybrid.cloud import Capabilities
+    from hybrid.cloud.findings import Findings
+
+EPILOG = """
+It asks about ten small questions, which are paid for like any others, and keeps what it finds for later runs, until an
+answer contradicts it. Nothing is concluded from a name or a document.
+
+Examples:
+
+  hybrid probe http://localhost:8080
+
+  hybrid probe https://api.example.com/v1 --model large --local qwen.gguf --price 1/0.1/4 --json
+
+  hybrid probe http://localhost:11434 --dialect ollama
+
+Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 130 interrupted.
+"""
+
+
+def probe(
+    url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
+    model: Annotated[str | None, typer.Option(help="Model name at the endpoint.", metavar="M")] = None,
+    local: Annotated[Path | None, typer.Option(help="GGUF file of the local model.", metavar="GGUF")] = None,
+    dialect: Annotated[str | None, typer.Option(help="The endpoint's dialect (found out).", metavar="D")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")
+    ] = None,
+    cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Find out what an endpoint can do, and which policies work there."""
+    flags = {"cloud": url, "cloud_model": model, "local": local, "dialect": dialect, "api_key_env": api_key_env}
+    with exit_codes():
+        from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
+
+        with progress("asking the endpoint", only_on_a_terminal=True) as tell:
+            findings, can = asyncio.run(probed(tell, **flags, price=price, cap=cap))
+        works = working(can)
+        if as_json:
+            typer.echo(json.dumps({**findings.to_json(), "policies": works}, indent=1))
+        else:
+            typer.echo("\n".join(told(findings, works)))
+
+
+probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"
+
+
+def working(can: Capabilities) -> dict[str, list[str]]:
+    """Return the policies that the endpoint can do, greedily and drawing."""
+    from hybrid.policy import PRESETS  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.types import Sampling  # noqa: PLC0415
+
+    drawn = {"greedy": Sampling(), "sampled": Sampling(1.0)}
+    return {
+        how: [name for name, found in PRESETS.items() if found.works(can.abilities, sampling)]
+        for how, sampling in drawn.items()
+    }
+
+
+def told(found: Findings, works: dict[str, list[str]]) -> Iterator[str]:
+    """Say what was found, a line each, and in words what follows from it."""
+    yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
+    for name, value in _facts(found).items():
+        yield f"  {name:<22} {value}"
+    for way, verdict in found.ways.items():
+        yield f"  {'scoring by ' + way:<22} {verdict}"
+    yield f"what a check costs: {_cost(found)}"
+    yield f"policies at temperature 0: {', '.join(works['greedy'])}"
+    only = [name for name in works["greedy"] if name not in works["sampled"]]
+    yield "at other temperatures: " + (f"all but {', '.join(only)}" if only else "the same")
+    yield f"the probe took {found.spent_tokens} tokens"
+
+
+def _facts(found: Findings) -> dict[str, Any]:
+    k = found.most_k
+    return {
+        "vocabulary": {True: "the local model's", False: "another than the local model's", None: "cannot be compared"}[
+            found.same_words
+        ],
+        "context": "not told" if found.max_context is None else f"{found.max_context} tokens",
+        "tokens": "by number" if found.takes_ids else "by text",
+        "log-probabilities": f"up to {k} a token"
+        if found.rows
+        else "none: only the local model's own doubt can decide",
+        "they are": _raw(found),
+        "rounded to": "float32"
+        if found.grid == 0
+        else "unknown"
+        if found.grid is None
+        else f"multiples of {found.grid:g}",
+        "noise": "unknown" if found.noise_nats is None else f"{found.noise_nats:.2g} nats between two ways to ask",
+        "partial answers": _yes(found.continues, "continued exactly", "not continued"),
+        "candidates": _yes(found.candidates, "scored by id", "cannot be asked for"),
+        "cached tokens": _yes(found.cached_usage, "reported", "never reported"),
+        "usage in a stream": "with every event" if found.chunk_usage else "at its end",
+    }
+
+
+def _yes(value: bool | None, yes: str, no: str) -> str:
+    return "not found out" if value is None else yes if value else no
+
+
+def _raw(found: Findings) -> str:
+    return _yes(found.raw_rows, "the model's own, whatever the temperature", "changed by the temperature")
+
+
+def _cost(found: Findings) -> str:
+    if found.way is None:
+        return "there are none: this endpoint cannot score a draft"
+    kept = {
+        True: "the prefix cache is read, so it costs what is new",
+        False: "the prefix cache is not read: every check costs the whole text so far, so long spans pay (--span 64)",
+        None: "nothing is said of a cache: it is charged as the whole text so far",
+    }[found.keeps_cache]
+    return f"{found.check_tokens} tokens after a text of {found.prefix_tokens}; {kept}"

@@ -1,0 +1,246 @@
+"""Establishing by asking what an endpoint can do: ``hybrid probe``.
+
+The law: nothing is believed that an answer did not show. A way to score counts only if its rows are those the endpoint
+writes by itself, position by position; so a list that is off by one, cut, or that of another text is found out here and
+not in an answer (``tests/cloud/test_probe.py``, and against real servers in ``tests/end_to_end``).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from hybrid.cloud.dialects.dialect import Dialect, Way
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.findings import Findings
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable, one_line
+from hybrid.prob import TopK
+from hybrid.types import CloudUsage, Ids, Message, Sampling
+
+T = TypeVar("T")
+Settle: TypeAlias = Callable[[CloudUsage | None], None]
+Leave: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Settle]]
+"""Leave for one request of at most so much; what it was charged is told to what it gives."""
+
+# Lists that are tried, the longest first; a server that gives fewer entries than were asked for has told its limit.
+LENGTHS = (100, 20, 5, 1)
+WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
+ROUND_TRIPS = 3
+# Two ways to compute a likely token's log-probability agree within this: float16 sums differ by 0.044 at the most seen.
+NOISE_NATS = 0.1
+LIKELY = 1e-3
+# Decimals at which rounded log-probabilities would show; a float32 has no more to say.
+DECIMALS = range(1, 7)
+
+
+@dataclass
+class Probe:
+    """One probing of one endpoint. ``tell`` hears what is being asked."""
+
+    endpoint: Endpoint
+    prefix: Ids
+    turns: tuple[Message, ...]
+    leave: Leave
+    tell: Callable[[str], None]
+    found: Findings = field(init=False)
+    _spent: CloudUsage = field(default=CloudUsage(0, 0), init=False)
+
+    async def run(self, capabilities: Capabilities, url: str) -> Findings:
+        """Ask everything there is to ask, the free things first, and return what came of it."""
+        self.found = Findings(
+            url,
+            capabilities.model,
+            capabilities.dialect,
+            same_words=capabilities.same_words,
+            max_context=capabilities.max_context,
+            takes_ids="ids" in capabilities.abilities,
+            round_trip_ms=await self._round_trip(),
+        )
+        if capabilities.same_words is not False:
+            written = await self._lists()
+            if written is not None:
+                await self._writing(written)
+                await self._scoring(written)
+        return replace(self.found, spent_tokens=self._spent.prompt_tokens + self._spent.completion_tokens)
+
+    def _note(self, **found: Any) -> None:
+        self.found = replace(self.found, **found)
+
+    async def _round_trip(self) -> float:
+        self.tell("the round trip")
+        times = []
+        for _ in range(ROUND_TRIPS):
+            began = time.perf_counter()
+            await self.endpoint.knock()
+            times.append((time.perf_counter() - began) * 1000)
+        return round(min(times), 1)
+
+    # ---- what it writes ----------------------------------------------------------------------------------------------
+
+    async def _lists(self) -> list[Chunk] | None:
+        """Have it write a few tokens with as long a list as it gives; None where it writes nothing we can read."""
+        limit = self.endpoint.dialect.most_k
+        lengths = [k for k in LENGTHS if limit is None or k <= limit] or [1]
+        for top_k in lengths if self.endpoint.dialect.rows else []:
+            self.tell(f"what it writes, with {top_k} log-probabilities a token")
+            try:
+                chunks = await self._write(self.prefix, WRITTEN, top_k)
+            except (MissingCapability, BadReply):
+                continue
+            rows = [row for chunk in chunks for row in chunk.rows if row is not None]
+            if rows:
+                self._note(rows=True, most_k=min(top_k, max(row.num_listed for row in rows)), grid=_grid(rows))
+                return chunks
+        self.tell("what it writes, without log-probabilities")
+        self.endpoint.dialect = replace(self.endpoint.dialect, rows=False)  # type: ignore[type-var]
+        try:
+            return await self._write(self.prefix, WRITTEN, 0)
+        except (MissingCapability, BadReply):
+            return None
+
+    async def _writing(self, written: list[Chunk]) -> None:
+        ids = _ids(written)
+        usage = [chunk.usage for chunk in written if chunk.usage]
+        self._note(chunk_usage=len(usage) > 1)
+        if "write" in self.endpoint.dialect.abilities and len(ids) > 2:
+            self.tell("whether it continues a partial answer")
+            again = await self._try(self._write(self.prefix + ids[:2], len(ids) - 2, self.found.most_k or 0, begun=2))
+            if again is not None:
+                self._note(continues=_ids(again) == ids[2:])
+                cached = [chunk.usage.cached_tokens for chunk in again if chunk.usage]
+                self._note(cached_usage=any(cached))
+        first = next((row for chunk in written for row in chunk.rows), None)
+        if first is not None:
+            self.tell("whether its log-probabilities are raw")
+            heated = await self._try(self._write(self.prefix, 1, self.found.most_k or 1, Sampling(2.0, seed=1)))
+            row = next((row for chunk in heated or [] for row in chunk.rows), None)
+            self._note(raw_rows=None if heated is None else row is not None and _apart(row, first) <= NOISE_NATS)
+
+    # ---- how it scores -----------------------------------------------------------------------------------------------
+
+    async def _scoring(self, written: list[Chunk]) -> None:
+        """Hold every way to score against what the endpoint wrote by itself, and take the first that agrees."""
+        ids = _ids(written)
+        expected = [row for chunk in written for row in chunk.rows]
+        if not self.found.rows or len(ids) < 2 or expected[0] is None:
+            return
+        for way in self.endpoint.dialect.ways:
+            self.tell(f"scoring by {way}")
+            self.endpoint.dialect = _by(self.endpoint.dialect, way)
+            verdict = await self._agrees(ids, expected)
+            self._note(ways={**self.found.ways, way: verdict})
+            if verdict == "agrees":
+                self._note(way=way)
+                await self._checks(ids)
+                return
+        self.endpoint.dialect = _by(self.endpoint.dialect, None)
+
+    async def _agrees(self, ids: Ids, expected: list[TopK | None]) -> str:
+        top_k = self.found.most_k or 1
+        span = ids[:-1]
+        try:
+            scores = await self._score(self.prefix, span, top_k)
+        except CloudError as error:
+            if isinstance(error, Unreachable) and not error.sent:
+                raise
+            return one_line(error)
+        if not scores.rows:
+            return "gave no row"
+        pairs = [(row, known) for row, known in zip(scores.rows, expected, strict=False) if known is not None]
+        noise = max((_apart(row, known) for row, known in pairs), default=0.0)
+        if noise > NOISE_NATS:
+            return f"its rows are not those that it writes by: {noise:.2f} nats apart"
+        self._note(noise_nats=round(noise, 6))
+        return "agrees"
+
+    async def _checks(self, ids: Ids) -> None:
+        """Find out what a further check costs, and whether candidates can be asked for."""
+        self.tell("what a further check costs")
+        longer = self.prefix + ids[:1]
+        scores = await self._try(self._score(longer, ids[1:], self.found.most_k or 1))
+        if scores is not None:
+            usage = scores.usage
+            # A server that never speaks of cached tokens has told nothing by not doing so here.
+            keeps = True if usage.cached_tokens else False if self.found.cached_usage else None
+            charged = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
+            self._note(keeps_cache=keeps, prefix_tokens=len(longer), check_tokens=charged)
+        if self.endpoint.dialect.candidates:
+            self.tell("whether it scores candidates of ours")
+            wanted = tuple((token,) for token in ids[:0:-1])
+            scores = await self._try(self._score(self.prefix, ids[:-1], 1, candidates=wanted))
+            told = scores is not None and all(
+                set(w) <= set(r.ids.tolist()) for w, r in zip(wanted, scores.rows, strict=False)
+            )
+            self._note(candidates=told)
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    async def _try(self, asking: Any) -> Any:
+        """Return the answer, or None where it cannot be believed or the endpoint will not give it."""
+        try:
+            return await asking
+        except (MissingCapability, BadReply):
+            return None
+
+    async def _score(self, prefix: Ids, span: Ids, top_k: int, candidates: tuple[Ids, ...] = ()) -> Scores:
+        question = ScoreQuestion(prefix, span, True, top_k, uuid.uuid4().hex, candidates)
+        async with self._leave(question) as settle:
+            scores = await self.endpoint.score(question)
+            settle(scores.usage)
+        self._spent += scores.usage
+        return scores
+
+    async def _write(
+        self, prefix: Ids, limit: int, top_k: int, sampling: Sampling | None = None, begun: int = 0
+    ) -> list[Chunk]:
+        question = WriteQuestion(
+            prefix, limit, top_k, sampling or Sampling(), uuid.uuid4().hex, begun=begun, turns=self.turns
+        )
+        async with self._leave(question) as settle:
+            chunks = await _all(self.endpoint.write(question))
+            usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
+            settle(usage or self.endpoint.worst(question))
+        self._spent += usage or CloudUsage(0, 0)
+        return chunks
+
+    def _leave(self, question: Question) -> AbstractAsyncContextManager[Settle]:
+        return self.leave(self.endpoint.worst(question))
+
+
+async def _all(stream: AsyncGenerator[Chunk, None]) -> list[Chunk]:
+    async with aclosing(stream) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def _ids(chunks: list[Chunk]) -> Ids:
+    return tuple(token for chunk in chunks for token in chunk.ids)
+
+
+def _by(dialect: Dialect, way: Way | None) -> Dialect:
+    """Return the dialect set to score in another way. Every dialect is a frozen dataclass with such a field."""
+    return replace(dialect, way=way)  # type: ignore[type-var]
+
+
+def _apart(row: TopK, known: TopK) -> float:
+    """Return the most by which two rows differ on tokens that both show and one thinks likely; inf if none is shown."""
+    ours = dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True))
+    theirs = dict(zip(known.ids.tolist(), known.logprobs.tolist(), strict=True))
+    shared = [token for token in ours.keys() & theirs.keys() if max(ours[token], theirs[token]) >= np.log(LIKELY)]
+    return max((abs(ours[token] - theirs[token]) for token in shared), default=np.inf)
+
+
+def _grid(rows: list[TopK]) -> float:
+    """Return the power of ten that all log-probabilities are multiples of; 0 if there is none a float32 cannot hide."""
+    values = np.concatenate([row.logprobs for row in rows])
+    for decimals in DECIMALS:
+        scaled = values * 10.0**decimals
+        if np.abs(scaled - np.round(scaled)).max() < 1e-6 * max(1.0, float(np.abs(scaled).max())) * 0.01:
+            return float(10.0**-decimals)
+    return 0.0
