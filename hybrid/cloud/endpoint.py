@@ -6,7 +6,7 @@ What a probe has found is believed until an answer contradicts it: then it is fo
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
 from hybrid.cloud.dialects.dialect import Dialect, Setup
@@ -16,7 +16,7 @@ from hybrid.cloud.find import found
 from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, Words, WriteQuestion
 from hybrid.cloud.wire import Wire
-from hybrid.errors import MissingCapability, VocabularyMismatch
+from hybrid.errors import MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
 from hybrid.types import CloudUsage, Ids
 
 
@@ -86,8 +86,9 @@ class Endpoint:
         )
 
     async def knock(self) -> None:
-        """Make one round trip for nothing."""
-        await self._wire.get(MODELS)
+        """Make one round trip for nothing; that there is no such list takes as long."""
+        with suppress(NotAnApi, ModelNotFound):
+            await self._wire.get(MODELS)
 
     def worst(self, question: Question) -> CloudUsage:
         """Ask the dialect."""

@@ -40,13 +40,14 @@ class Family:
     ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
     name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
     question tells that there is such a route. ``split`` is the route of its tokenizer, and makes its question from a
-    model's name and a text.
+    model's name and a text. ``models`` is its own list of models, where it may lack OpenAI's.
     """
 
     build: Callable[[Setup], Dialect]
     knock: tuple[str, Body | None] | None = None
     shows: str = ""
     split: tuple[str, Callable[[str, str], Body]] | None = None
+    models: str = ""
 
 
 def _text_completions(setup: Setup) -> Dialect:
@@ -88,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
         "tokens",
         (llama_cpp_python.TOKENIZE, lambda model, text: {"model": model, "input": text}),
     ),
-    "ollama": Family(ollama.Ollama, (ollama.VERSION, None), "version"),
+    "ollama": Family(ollama.Ollama, (ollama.VERSION, None), "version", models=ollama.TAGS),
     "openai-completions": Family(completions.Completions, (vllm.COMPLETIONS, {})),
     "openai-chat": Family(chat.Chat, (chat.CHAT, {})),
     # Hosted services have no route of their own that answers for nothing: they are named.
@@ -109,9 +110,12 @@ async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, 
     if wanted is not None and wanted not in FAMILIES:
         msg = f"no dialect is called {wanted!r}; there are {', '.join(FAMILIES)}"
         raise UsageError(msg)
-    models = await _models(wire)
-    setup = replace(setup, model=_chosen(setup.model, models, wire.url))
+    listed = await _heard(wire, vllm.MODELS, None)
     name, said = (wanted, {}) if wanted else await _recognised(wire)
+    if listed is None and FAMILIES[name].models:
+        listed = await _heard(wire, FAMILIES[name].models, None)
+    models = {} if listed is None else read_models(listed)
+    setup = replace(setup, model=_chosen(setup.model, models, wire.url))
     theirs = await _split(wire, FAMILIES[name], setup.model, probe[0])
     dialect = FAMILIES[name].build(setup)
     can = capabilities_of(dialect, setup.model, models.get(setup.model) or _context(said))
@@ -133,14 +137,6 @@ def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabi
     )
 
 
-async def _models(wire: Wire) -> dict[str, int | None]:
-    """Ask for the served models; none where there is no such list."""
-    try:
-        return read_models(await wire.get(vllm.MODELS))
-    except ModelNotFound:  # a 404 in JSON: a server without this route
-        return {}
-
-
 def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
     served = ", ".join(models)
     if not model and len(models) != 1:
@@ -160,6 +156,7 @@ async def _recognised(wire: Wire) -> tuple[str, Body]:
         for name, answer in zip(tried, answers, strict=True):
             if answer is not None:
                 return name, answer
+    await wire.get(vllm.MODELS)  # what is wrong with the address, in the server's own words
     msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(FAMILIES)})"
     raise NotAnApi(msg)
 
@@ -167,7 +164,8 @@ async def _recognised(wire: Wire) -> tuple[str, Body]:
 async def _knock(wire: Wire, family: Family) -> Body | None:
     path, body = family.knock or ("", None)
     answer = await _heard(wire, path, body, refusal_opens=not family.shows)
-    return answer if answer is not None and (not family.shows or family.shows in answer) else None
+    shown = isinstance(answer, dict) and (not family.shows or family.shows in answer)
+    return answer if shown else None
 
 
 async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | None:
@@ -179,7 +177,7 @@ async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | Non
     return None if told is None else read_tokens(told)
 
 
-async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Body | None:
+async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
         return await (wire.get(path) if body is None else wire.post(path, body))
@@ -204,12 +202,18 @@ def _context(said: Body) -> int | None:
 
 
 @guarded
-def read_models(reply: Body) -> dict[str, int | None]:
-    """Read the served models and their context lengths (None: not told)."""
+def read_models(reply: Any) -> dict[str, int | None]:
+    """Read the served models and their context lengths (None: not told).
+
+    OpenAI has them under ``data``, Ollama under ``models``, Together as a bare list.
+    """
     try:
+        listed = reply if isinstance(reply, list) else reply["data"] if "data" in reply else reply["models"]
         return {
-            str(model["id"]): None if model.get("max_model_len") is None else count(model["max_model_len"])
-            for model in reply["data"]
+            str(model.get("id") or model["model"]): None
+            if model.get("max_model_len") is None
+            else count(model["max_model_len"])
+            for model in listed
         }
     except (KeyError, TypeError, AttributeError) as error:
         msg = "the endpoint's model list cannot be read"

@@ -96,7 +96,9 @@ class Probe:
                 continue
             rows = [row for chunk in chunks for row in chunk.rows if row is not None]
             if rows:
-                self._note(rows=True, most_k=min(top_k, max(row.num_listed for row in rows)), grid=_grid(rows))
+                # By text a list may be shorter than it was: tokens of one text are one entry.
+                shown = max(row.num_listed for row in rows) if self.found.takes_ids else top_k
+                self._note(rows=True, most_k=min(top_k, shown), grid=_grid(rows))
                 return chunks
         self.tell("what it writes, without log-probabilities")
         self.endpoint.dialect = replace(self.endpoint.dialect, rows=False)  # type: ignore[type-var]

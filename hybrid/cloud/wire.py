@@ -69,10 +69,9 @@ class Wire:
         """Name the endpoint, never the key."""
         return f"Wire({self.url})"
 
-    async def get(self, path: str) -> Mapping[str, Any]:
-        """GET a JSON object."""
-        answer: Mapping[str, Any] = await self._json(self._client.build_request("GET", path))
-        return answer
+    async def get(self, path: str) -> Any:
+        """GET JSON."""
+        return await self._json(self._client.build_request("GET", path))
 
     async def post(
         self, path: str, body: Mapping[str, Any], request_id: str | None = None, shape: type | None = None
@@ -213,7 +212,7 @@ async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[by
             yield line
 
 
-def _parse(raw: bytes, url: str, shape: type | None = None) -> Mapping[str, Any]:
+def _parse(raw: bytes, url: str, shape: type | None = None) -> Any:
     if shape is not None:
         # What is of another shape, or no JSON, is read in full, and then named.
         with suppress(msgspec.MsgspecError, RecursionError):
@@ -227,7 +226,7 @@ def _parse(raw: bytes, url: str, shape: type | None = None) -> Mapping[str, Any]
             raise NotAnApi(msg) from error
         msg = f"{url} answered with something that is not JSON"
         raise BadReply(msg) from error
-    if not isinstance(value, dict):
-        msg = f"{url} answered with JSON that is not an object"
+    if not isinstance(value, dict | list):
+        msg = f"{url} answered with JSON that is neither an object nor a list"
         raise BadReply(msg)
     return value

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -131,6 +131,11 @@ class AsyncClient:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             cloud = await self._reach(policy, sampling)
+            most_k = self._connected[1].most_k if self._connected else None
+            if most_k is not None and most_k < limits.top_k:
+                # Fewer log-probabilities than were asked for: what the policy may draw from is checked once more.
+                policy = policy_of(settings.model_copy(update={"cloud_top_k": most_k}), policy.span)
+                limits = replace(limits, top_k=most_k)
             async with self._account.purse(settings.conversation) as purse:
                 side = Side(cloud, purse, self._connected[1] if self._connected else None, _turns(prompt, settings))
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)

@@ -53,7 +53,7 @@ class Fireworks:
         prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling(), question.request_id)
         body = self._body(prompt)
         if question.span:
-            body |= {"echo": True, "echo_last": len(question.span)}
+            body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything
         return read_scores(question, (yield Asked(COMPLETIONS, body)))
 
     def worst(self, question: Question) -> CloudUsage:

@@ -22,7 +22,7 @@ from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, W
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 
-GENERATE, VERSION = "/api/generate", "/api/version"
+GENERATE, VERSION, TAGS = "/api/generate", "/api/version", "/api/tags"
 MOST_K = 20
 
 
