@@ -71,7 +71,7 @@ class _Exchange(Exchange):
             "model": self._served.name,
             "prompt": [prompt] if self._asked.echo else [],
             "choices": [choice | {"logprobs": self._logprobs(answer.rows, answer.written)}],
-            "usage": wire.usage(answer.charge),
+            "usage": _usage(answer),
         }
 
     def chunk(self, answer: Answer) -> Json:
@@ -84,7 +84,7 @@ class _Exchange(Exchange):
             "created": int(time.time()),
             "token": {"id": step.token, "text": step.text, "logprob": logprob, "special": special},
             "choices": [{"index": 0, "text": step.text, "delta": {"role": "assistant", "content": step.text}}],
-            "usage": wire.usage(answer.charge) if step.finish else None,
+            "usage": _usage(answer) if step.finish else None,
             "finish_reason": self._finish(answer),
         }
 
@@ -98,6 +98,12 @@ class _Exchange(Exchange):
         text = self._served.texts(rows, ids)
         legacy = wire.logprobs(rows, ids, self._k, text, as_ids=False, offset=0)
         return {key: legacy[key] for key in ("tokens", "token_logprobs", "top_logprobs")} | {"token_ids": ids}
+
+
+def _usage(answer: Answer) -> Json:
+    """Return ``UsageData``, which does not tell what was cached."""
+    told = wire.usage(answer.charge)
+    return {key: told[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")}
 
 
 def family(served: Served) -> Family:
