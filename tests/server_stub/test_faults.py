@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -117,7 +117,19 @@ def test_a_stalled_answer_has_headers_and_nothing_else(client):
     assert charged(client) is None
 
 
-def test_an_answer_that_stalls_midway_has_been_computed_and_blocks_nobody(client):
+def test_a_stalled_stream_keeps_no_slot(client):
+    """Two slots, two stalled streams, and a third who wants an answer."""
+    texts = []
+    with ExitStack() as open_streams:
+        for _ in range(2):
+            body = BODY | {"stream": True}
+            stream = client.stream("POST", PATH, json=body, headers={"x-fault": "stalled-midway"})
+            texts.append(open_streams.enter_context(stream).iter_text())  # one that nobody holds closes its stream
+            assert next(texts[-1]).startswith("data: {")
+        assert client.post(PATH, json=BODY, timeout=2).status_code == 200
+
+
+def test_an_answer_that_stalls_midway_has_been_computed_and_may_be_left(client):
     with pytest.raises(httpx.ReadTimeout):
         struck(client, "stalled-midway", timeout=0.3)
     came = events(client, "stalled-midway")

@@ -65,10 +65,11 @@ def test_what_is_held_back_for_a_stop_string_loses_its_entry(client):
     """llm/llama_server.go sends a line, and with it the entries, only where there is text."""
     lines = generate(client)
     second = lines[1]["response"]
-    told = generate(client, options={"stop": [second + "never"]}, logprobs=True)
-    entries = [entry for line in told for entry in line.get("logprobs", [])]
-    assert len(entries) < told[-1]["eval_count"] == 3
-    assert "".join(line["response"] for line in told) == "".join(line["response"] for line in lines)
+    for stream in (True, False):
+        told = generate(client, options={"stop": [second + "never"]}, logprobs=True, stream=stream)
+        entries = [entry for line in told for entry in line.get("logprobs", [])]
+        assert len(entries) < told[-1]["eval_count"] == 3
+        assert "".join(line["response"] for line in told) == "".join(line["response"] for line in lines)
 
 
 def test_a_rendered_prompt_returns_its_context(client):
