@@ -71,7 +71,7 @@ def finish_of(reason: object) -> Literal["stop", "length"] | None:
     """Take a finish reason. Raises BadReply for one that no plain continuation ends with."""
     if reason in (None, ""):
         return None
-    if reason == "stop":
+    if reason in {"stop", "eos"}:  # Together's name for a model that ended by itself
         return "stop"
     if reason == "length":
         return "length"

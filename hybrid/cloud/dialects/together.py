@@ -54,8 +54,11 @@ class Together:
         return self._legacy.worst(question)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Ask for a streamed continuation."""
-        return self._legacy.write(question)
+        """Ask for a continuation in one piece: a stream of theirs has no lists."""
+        if self.setup.words.text_of(question.prefix) is None:
+            return None
+        legacy = self._legacy
+        return legacy.whole([question]), lambda reply: legacy.read_whole([question], reply)[0]
 
 
 @guarded
