@@ -57,8 +57,8 @@ class Settings(BaseSettings):
     threshold: float | None = Field(None, ge=0, description="the policy's number; kl: nats of KL(cloud || local)")
     entropy: float | None = Field(None, ge=0, description="nats of local entropy above which doubt asks")
     strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
-    span: int | Literal["auto"] | None = Field(
-        None, description="tokens drafted before a question; auto: the most tokens a second, as measured so far"
+    span: int | Literal["auto", "cheap"] | None = Field(
+        None, description="tokens drafted before a question; auto: the most tokens a second; cheap: the fewest USD"
     )
     lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
     hold: int | None = Field(None, ge=1, description="tokens the cloud writes before it may hand back; then doubled")
@@ -89,9 +89,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_length(cls, value: object) -> object:
         length = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if length is None or length == "auto" or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
+        if length is None or length in {"auto", "cheap"} or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
             return length
-        msg = f"between 1 and {MOST_SPAN}, or auto"
+        msg = f"between 1 and {MOST_SPAN}, auto or cheap"
         raise ValueError(msg)
 
     @field_validator("cloud")

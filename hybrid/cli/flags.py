@@ -62,7 +62,9 @@ class Flags(TypedDict, total=False):
         float | None, typer.Option(help="Policy doubt: entropy above which it asks, in nats (0.5).", metavar="H")
     ]
     strict: Annotated[bool | None, typer.Option("--strict/--no-strict", help="Judge by the KL interval's upper end.")]
-    span: Annotated[str | None, typer.Option(help="Tokens drafted before a check (8; kl: 32), or auto.", metavar="K")]
+    span: Annotated[
+        str | None, typer.Option(help="Tokens drafted before a check (8; kl: 32), auto or cheap.", metavar="K")
+    ]
     lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with (0; paper: 8).", metavar="N")]
     hold: Annotated[
         int | None, typer.Option(help="kl, doubt: tokens the cloud writes before it may hand back (4).", metavar="N")

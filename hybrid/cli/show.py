@@ -35,10 +35,10 @@ class Screen:
                 self._token(token)
             case Flushed(text):
                 self._text(text)
-            case Degraded(why):
+            case Degraded(why, alone):
                 if self._shown and self._out.is_terminal:
                     self._err.print()  # not in the middle of the answer's line
-                self._err.print(Text(f"hybrid: the local model goes on alone: {why}", "yellow"))
+                self._err.print(Text(f"hybrid: {'the local model goes on alone: ' * alone}{why}", "yellow"))
             case Finished(answer):
                 print(flush=True)  # noqa: T201  (the answer's last line)
                 if self._out.is_terminal:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -119,9 +119,7 @@ class AsyncClient:
     async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
         asked_at = time.monotonic()
         sampling = sampling_of(settings)
-        policy = policy_of(settings, self._pace.span() if settings.span == "auto" else None)
-        recording = choices_of(settings, policy) if settings.trace_rows else None
-        limits = Limits(settings.max_tokens, settings.cloud_top_k, asked_at, settings.overlap, recording, settings.stop)
+        policy = policy_of(settings)
 
         def told(event: Event) -> None:
             self._pace.hear(event)
@@ -131,14 +129,24 @@ class AsyncClient:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             cloud = await self._reach(policy, sampling)
-            most_k = self._connected[1].most_k if self._connected else None
-            if most_k is not None and most_k < limits.top_k:
-                # Fewer log-probabilities than were asked for: what the policy may draw from is checked once more.
-                policy = policy_of(settings.model_copy(update={"cloud_top_k": most_k}), policy.span)
-                limits = replace(limits, top_k=most_k)
+            can = self._connected[1] if self._connected else None
+            if can is not None and can.most_k is not None:
+                # Perhaps fewer than were asked for: what the policy may draw from is checked against what it will see.
+                settings = settings.model_copy(update={"cloud_top_k": min(can.most_k, settings.cloud_top_k)})
+            policy = policy_of(settings, self._span(settings, len(ids), can))
+            recording = choices_of(settings, policy) if settings.trace_rows else None
+            top_k = settings.cloud_top_k
+            limits = Limits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
             async with self._account.purse(settings.conversation) as purse:
-                side = Side(cloud, purse, self._connected[1] if self._connected else None, _turns(prompt, settings))
+                side = Side(cloud, purse, can, _turns(prompt, settings))
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
+
+    def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
+        """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""
+        if settings.span == "cheap":
+            keeps_cache = can is not None and can.keeps_cache is True
+            return self._pace.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
+        return self._pace.span() if settings.span == "auto" else None
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
         engine = self._local.engine
@@ -203,14 +211,14 @@ def sampling_of(settings: Settings) -> Sampling:
 
 
 def policy_of(settings: Settings, measured: int | None = None) -> Policy:
-    """Build the policy that the settings name; ``measured`` is the span of ``auto``, None the policy's own.
+    """Build the policy that the settings name; ``measured`` is ``auto``'s or ``cheap``'s span, None the policy's own.
 
     Raises UsageError where they contradict each other.
     """
     choices = Choices(
         threshold=settings.threshold,
         entropy=settings.entropy,
-        span=measured if settings.span == "auto" else settings.span,
+        span=settings.span if isinstance(settings.span, int) else measured,
         lead=settings.lead,
         hold=settings.hold,
         scope=settings.scope,

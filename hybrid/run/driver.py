@@ -140,7 +140,8 @@ class Driver:
             and not self._can.rows
             and not isinstance(self._cloud, str)
         ):
-            self._degrade("the endpoint gives no log-probabilities: only the local model's own doubt decides")
+            why = "the endpoint gives no log-probabilities: only the local model's own doubt decides"
+            self._degrade(why, alone=False)
 
     async def _reply(self, request: Request) -> Reply:
         match request:
@@ -351,9 +352,9 @@ class Driver:
         self._degrade(denial.why)
         return Refused(denial.why)
 
-    def _degrade(self, why: str) -> None:
+    def _degrade(self, why: str, *, alone: bool = True) -> None:
         if self._record.degrade(why):
-            self._tell(events.Degraded(why))
+            self._tell(events.Degraded(why, alone))
 
 
 def _bare(text: str) -> str:

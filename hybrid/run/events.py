@@ -95,9 +95,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Degraded:
-    """The cloud was not asked, or did not answer; the local model goes on."""
+    """The cloud was not asked, or did not answer; the local model goes on. Not ``alone``: it cannot be weighed."""
 
     why: str
+    alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hybrid.policy.draft_length import best_length
 from hybrid.run.events import Drafted, Finished, Settled
 from hybrid.run.pace import Pace
+from hybrid.spend import Price
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -67,3 +68,30 @@ def test_a_far_cloud_and_a_good_draft_make_long_spans(house, run):
     assert checked(span="auto") == 30, "kl's own span, 32, before anything is measured"
     assert checked(span=4) == 4
     assert checked(span="auto") > 4
+
+
+PRICE = Price.parse("1/0.1/4")
+
+
+def test_a_check_that_reads_no_cache_is_worth_a_longer_draft():
+    """The text so far is paid for again with every check: in full, or at a tenth."""
+    pace = Pace()
+    bare, cached = (pace.cheap(PRICE, 2000, keeps_cache=kept) for kept in (False, True))
+    assert bare > cached > 1
+    assert pace.cheap(PRICE, 20_000, keeps_cache=False) >= bare
+
+
+def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
+    """Against every other length, priced request by request as the bill does; half of what is drafted stands."""
+    pace = Pace()
+
+    def usd(length):
+        check = PRICE.cost(CloudUsage(500 + length, 1, cached_tokens=0))
+        return check / sum(0.5**i for i in range(length + 1))
+
+    assert pace.cheap(PRICE, 500, keeps_cache=False) == min(range(1, 65), key=usd)
+
+
+def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
+    assert Pace().cheap(None, 500, keeps_cache=True) is None
+    assert Pace().cheap(Price.parse("free"), 500, keeps_cache=True) is None
