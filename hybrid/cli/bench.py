@@ -30,8 +30,10 @@ check: a warm check against a bare decode of as many tokens; bytes and client CP
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
-The benchmark writes a model of random weights itself (0.5 billion parameters, 152k tokens, 530 MB) and uses one thread.
-On two cores kl takes seconds, engine and check a minute or two, overlap about six.
+ledger: what reserving and settling cost with durability on, and a check on a lease, on the file system of --dir.
+
+The others write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB) and use one thread.
+On two cores kl and ledger take seconds, engine and check a minute or two, overlap about six.
 Figures are medians with their quartiles. Bounds are printed, never enforced: a busy machine measures itself.
 
 Examples:
@@ -54,12 +56,13 @@ class Benchmark(StrEnum):
     kl = "kl"
     check = "check"
     overlap = "overlap"
+    ledger = "ledger"
 
 
 def bench(
     what: Annotated[Benchmark, typer.Argument(help="What to measure.", show_default=False)],
     repetitions: Annotated[
-        int | None, typer.Option(help="Pairs of runs a figure (30 to 100).", metavar="N", min=1)
+        int | None, typer.Option(help="Pairs of runs a figure (30 to 300).", metavar="N", min=1)
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")

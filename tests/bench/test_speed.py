@@ -90,7 +90,7 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap"])
+@pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap", "ledger"])
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
     monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
