@@ -75,6 +75,7 @@ def house():
         small=SMALL,
         connect=None,
         cloud_context=None,
+        ledger=None,
         made=ScriptedEngine,
         **cloud,
     ):
@@ -82,9 +83,9 @@ def house():
         worker = Worker("test")
         workers.append(worker)
         remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
-        ledger = MemoryLedger(cap)
+        ledger = ledger or MemoryLedger(cap)
         known = Price.parse(price) if price else None
-        account = Account(known, ledger)
+        account = Account(known, ledger, "http://scripted")
 
         async def reach():
             if connect:

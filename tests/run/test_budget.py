@@ -1,0 +1,159 @@
+"""Money in the loop: what a ledger says, the answer says, and the local model finishes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybrid.policy import PRESETS
+from hybrid.run import Asked, Degraded, Settled
+from hybrid.spend import MemoryLedger
+from hybrid.spend.durable import Books, FileLedger
+from hybrid.types import CloudUsage
+
+PROMPT = "a b c"
+ASKING = [name for name in PRESETS if name != "local"]
+
+
+def ids(answer):
+    return tuple(token.id for token in answer.tokens)
+
+
+async def gather(client, **choices):
+    return [event async for event in client.stream(PROMPT, **choices)]
+
+
+@pytest.fixture
+def file_ledger(tmp_path):
+    """A ledger on disk, with caps."""
+    ledgers = []
+
+    def make(patience_s=5.0, **caps):
+        ledgers.append(FileLedger(tmp_path / "ledger.sqlite", patience_s=patience_s))
+        for level, nanousd in caps.items():
+            Books(ledgers[-1]).set_cap(level, nanousd)
+        return ledgers[-1]
+
+    yield make
+    for ledger in ledgers:
+        ledger.close()
+
+
+def total(ledger):
+    row = Books(ledger).rows()[-1]
+    return row.spent_nanousd, row.reserved_nanousd
+
+
+@pytest.mark.parametrize("policy", ASKING)
+def test_a_durable_ledger_holds_the_bill_of_every_answer(house, run, file_ledger, policy):
+    """Leases and threads change no text, no request and no bill."""
+    ledger = file_ledger(total=10**9)
+    choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}
+    expected, answer = (run(house(ledger=each).client.generate(PROMPT, **choices)) for each in (None, ledger))
+    assert (answer.tokens, answer.usage, answer.bill) == (expected.tokens, expected.usage, expected.bill)
+    assert total(ledger) == (answer.bill.nanousd, 0)
+
+
+@pytest.mark.parametrize("policy", ASKING)
+@pytest.mark.parametrize("level", ["request", "conversation", "day", "month", "total"])
+def test_each_cap_holds_is_named_with_what_is_left_and_the_answer_is_finished(house, run, file_ledger, policy, level):
+    ledger = file_ledger(**{level: 20_000})
+    h = house(ledger=ledger)
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.01))
+    assert sum(total(ledger)) <= 20_000
+    assert len(answer.tokens) == 40 or answer.finish_reason == "stop"
+    if answer.degraded or policy != "random":  # which hardly ever asks at this threshold
+        names = {level: f"the {level}'s", "request": "the question's", "total": "the total"}
+        assert answer.degraded.startswith(f"{names[level]} cap of 0.00002 USD does not allow another request (0.0000")
+
+
+def test_a_limit_that_does_not_fit_is_lowered_by_the_durable_ledger_and_sent_upstream(house, run, file_ledger):
+    h = house(ledger=file_ledger(day=23_000))  # 3 prompt tokens at 1000, then five completion tokens at 4000
+    answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=40))
+    assert [question.limit for question in h.cloud.questions] == [5]
+    assert [token.source for token in answer.tokens[:6]] == ["cloud"] * 5 + ["local"]
+
+
+def test_a_conversation_has_a_cap_of_its_own_whoever_goes_on_with_it(house, run):
+    """Without a name it is the client's own."""
+    ledger = MemoryLedger(caps={"conversation": 43_000})
+    first, second = house(ledger=ledger), house(ledger=ledger)
+    asked = [(first, "a", True), (second, "a", False), (second, "b", True), (first, None, True), (second, None, True)]
+    for h, conversation, pays in [*asked, (first, None, False)]:
+        answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=10, conversation=conversation))
+        assert (answer.tokens[0].source == "cloud") == pays
+        assert pays or "the conversation's cap" in answer.degraded
+
+
+# ---- a server that charges more than it may -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_charge_above_the_reservation_is_recorded_shuts_the_endpoint_and_is_told(house, run, file_ledger, durable):
+    h = house(ledger=file_ledger(total=10**9) if durable else None)
+    score = h.cloud.score
+
+    async def dear(question):
+        scores = await score(question)
+        return replace(scores, usage=CloudUsage(1000, 1))
+
+    h.cloud.score = dear
+    events = run(gather(h.client, policy="greedy-exact", max_tokens=40, span=4))
+    answer, said = events[-1].answer, "http://scripted is closed (it charged 0.001004 USD"
+    assert answer.degraded.startswith(said)
+    assert len(h.cloud.questions) == sum(isinstance(event, Asked) for event in events) == 1
+    assert [event.nanousd for event in events if isinstance(event, Settled)] == [1_004_000] == [answer.bill.nanousd]
+    assert [event.why.startswith(said) for event in events if isinstance(event, Degraded)] == [True]
+    spent = total(h.ledger)[0] if durable else h.ledger.settled_nanousd
+    assert spent == 1_004_000
+    again = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=40, span=4))
+    assert ids(again) == h.small(40)
+    assert again.degraded.startswith(said)
+    assert len(h.cloud.questions) == 1
+
+
+def test_an_excess_at_the_very_end_is_told_too(house, run):
+    """Nothing was refused and no cap is left to name it: the user must still hear of it."""
+    h = house()
+    write = h.cloud.write
+
+    async def dear(question):
+        async for chunk in write(question):
+            yield replace(chunk, usage=chunk.usage and CloudUsage(1000, 1))
+
+    h.cloud.write = dear
+    answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=5))
+    assert ids(answer) == h.large(5)
+    assert "is closed (it charged" in answer.degraded
+
+
+# ---- a ledger that cannot be used ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ASKING)
+@pytest.mark.parametrize("price", ["1/0.1/4", None])
+def test_with_a_ledger_in_trouble_no_request_leaves_and_the_answer_is_local(house, run, file_ledger, policy, price):
+    """Also where no price is known: nobody could tell whether there is a cap."""
+    ledger = file_ledger()
+    ledger.file.path.write_bytes(b"nonsense" * 1000)
+    h = house(ledger=ledger, price=price)
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40))
+    assert ids(answer) == h.small(40)
+    assert h.cloud.questions == []
+    assert answer.degraded.startswith(f"the ledger {ledger.file.path} is damaged")
+    assert "HYBRID_LEDGER" in answer.degraded
+    assert answer.bill.nanousd == 0
+
+
+def test_a_locked_ledger_costs_its_patience_once_an_answer(house, run, file_ledger):
+    from filelock import FileLock
+
+    ledger = file_ledger(patience_s=0.3)
+    h = house(ledger=ledger)
+    with FileLock(f"{ledger.file.path}.lock"):
+        answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=40, span=2))
+    assert ids(answer) == h.small(40)
+    assert "is held by another process" in answer.degraded
+    assert answer.timing.total_ms < 2_000
+    assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=40)).degraded is None, "it works again"
