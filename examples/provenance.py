@@ -18,7 +18,7 @@ QUESTION = "Integrate 30x^5 + 12x^3 so that F(1) = 10."
 
 def main() -> None:
     print(QUESTION)
-    with hybrid.open(policy="kl", threshold=0.5, price="1/0.1/4") as client:
+    with hybrid.open(policy="kl", threshold=0.5, price="1/0.1/4", ledger="none") as client:
         for event in client.stream(QUESTION):
             match event:
                 case Asked():

@@ -110,12 +110,20 @@ def test_a_pair_of_ones_own_answers_over_its_own_address_and_price(run, endpoint
     done = run("own_models.py", "--local", model, "--cloud", endpoint, "--cloud-model", "large", "--price", "1/0.1/4")
     lines = finished(done)
     assert lines[1] == RIGHT
-    assert re.fullmatch(rf"[1-9]\d* of \d+ tokens by the cloud; {USD} \(the cloud alone: {USD}\)", lines[2])
+    bill = rf"{USD} \(the cloud alone: {USD}, with its prompt cached {USD}\)"
+    assert re.fullmatch(rf"[1-9]\d* of \d+ tokens by the cloud; {bill}", lines[2])
     assert len(lines) == 3
 
 
-def test_without_arguments_the_bundled_pair_answers_and_the_cost_is_unknown_not_zero(run):
+def test_without_arguments_the_bundled_pair_answers_and_is_free(run):
     lines = finished(run("own_models.py"))
+    assert lines[1] == RIGHT
+    assert "; 0 USD (" in lines[2]
+    assert len(lines) == 3
+
+
+def test_what_an_endpoint_without_a_price_costs_is_unknown_not_zero(run, endpoint):
+    lines = finished(run("own_models.py", "--cloud", endpoint))
     assert lines[1] == RIGHT
     assert "cost unknown" in lines[2]
     assert len(lines) == 3
@@ -170,14 +178,14 @@ def test_a_cap_is_never_passed_and_the_answers_after_it_say_so(run):
         for i in (i for i, line in enumerate(lines) if not line.startswith(" "))
     ]
     assert all(text for text, *_ in answers)
-    paid = [money for _, money, _, _ in answers]
+    paid = [money for _, money, *_ in answers]
     told = ["degraded: the cap of " in rest for *_, rest in answers]
     assert any(money > 0 and not capped for money, capped in zip(paid, told, strict=True))
     assert any(money == 0 and capped for money, capped in zip(paid, told, strict=True))
     spent, cap = map(Decimal, re.match(rf"spent {USD} of ([\d.]+) USD", total).groups())
     assert spent == sum(paid)
     assert 0 < spent <= cap
-    assert all(alone > 0 for _, _, alone, _ in answers)
+    assert all(alone > cached > 0 for _, _, alone, cached, _ in answers)
 
 
 def test_every_example_is_short_says_its_own_command_and_is_run_here():

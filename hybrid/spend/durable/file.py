@@ -7,6 +7,7 @@ wrote while another checkpointed; most systems still have such a version. What t
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -145,7 +146,7 @@ class LedgerFile:
         return LedgerError(f"the ledger {self.path} {said}")
 
 
-_NO_ROOM = {28, 122}  # ENOSPC, EDQUOT (Linux)
+_NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 class Foreign(sqlite3.Error):
