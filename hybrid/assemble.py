@@ -18,10 +18,11 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import SecretStr
 
 from hybrid.cloud import Capabilities, Cloud
+from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.probe import Probe, Settle
-from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.cloud.wire import Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, price_file
 from hybrid.engine import Engine, Vocabulary, Worker
 from hybrid.engine.llama import Weights
@@ -148,7 +149,8 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
     key = _key(settings.api_key_env)
-    deadlines = Deadlines(settings.connect_timeout_s, settings.read_timeout_s, settings.request_timeout_s)
+    first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
+    deadlines = Deadlines(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     async with AsyncExitStack() as opened:
         url = settings.cloud
         if url is None:

@@ -82,8 +82,9 @@ class Settings(BaseSettings):
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
     cache_salt: str | None = Field(None, min_length=1, description="parts this client's prefix cache from others'")
     connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
-    read_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte and between chunks")
-    request_timeout_s: float = Field(120.0, gt=0, description="deadline for one request")
+    first_byte_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte of an answer")
+    read_timeout_s: float = Field(10.0, gt=0, description="deadline between two parts of an answer")
+    request_timeout_s: float = Field(120.0, gt=0, description="most waiting for one question, its first byte included")
 
     @field_validator("span", mode="before")
     @classmethod

@@ -95,13 +95,13 @@ class Endpoint:
         return self.dialect.worst(question)
 
     async def score(self, question: ScoreQuestion) -> Scores:
-        """Ask what the dialect asks until it has its rows."""
+        """Ask what the dialect asks until it has its rows, all of it within one total."""
         with self._doubted():
-            asking = self.dialect.score(question)
+            asking, waits = self.dialect.score(question), self._wire.waits()
             try:
                 asked = next(asking)
                 while True:
-                    reply = await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape)
+                    reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
                     asked = asking.send(reply)
             except StopIteration as done:
                 scores: Scores = done.value

@@ -6,18 +6,17 @@ lets the local model answer. No message holds a key, a password or a control cha
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import httpx
 import msgspec
 from pydantic import SecretStr
 
+from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.errors import (
     AccessDenied,
     BadReply,
@@ -36,15 +35,6 @@ MAX_REPLY_BYTES = 128 * 1024 * 1024
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Deadlines:
-    """Seconds. ``read`` bounds the first byte and every gap between chunks, ``total`` a request from end to end."""
-
-    connect: float = 5.0
-    read: float = 20.0
-    total: float = 120.0
-
-
 class Wire:
     """A connection pool to one endpoint."""
 
@@ -53,12 +43,13 @@ class Wire:
     ) -> None:
         """Take the endpoint's base URL (with or without ``/v1``); ``through_proxies``: those of the environment."""
         base = url.rstrip("/").removesuffix("/v1")
-        self._total = deadlines.total
+        self._deadlines = deadlines
         self._key = api_key.get_secret_value() if api_key else None
         self._client = httpx.AsyncClient(
             base_url=base,
             headers={"authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=httpx.Timeout(deadlines.read, connect=deadlines.connect),
+            # All but connecting is bounded by ``Waits``: httpx knows no first byte and no total.
+            timeout=httpx.Timeout(None, connect=deadlines.connect),
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
             transport=None if through_proxies else httpx.AsyncHTTPTransport(),
         )
@@ -73,23 +64,37 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path))
 
+    def waits(self) -> Waits:
+        """Return the deadlines of a question, for all the requests it takes."""
+        return Waits(self._deadlines, self.url)
+
     async def post(
-        self, path: str, body: Mapping[str, Any], request_id: str | None = None, shape: type | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        request_id: str | None = None,
+        shape: type | None = None,
+        waits: Waits | None = None,
     ) -> Any:
         """POST a JSON object and read JSON; ``shape`` names the fields that are wanted and what to leave unread."""
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
-        return await self._json(request, shape)
+        return await self._json(request, shape, waits)
 
-    async def _json(self, request: httpx.Request, shape: type | None = None) -> Any:
+    async def _json(self, request: httpx.Request, shape: type | None = None, waits: Waits | None = None) -> Any:
+        waits = waits or self.waits()
         with self._faults():
-            async with asyncio.timeout(self._total):
-                response = await self._client.send(request, stream=True)
-                try:
-                    raw = await _read(response)
-                finally:
-                    await response.aclose()
+            response = await self._send(request, waits)
+            try:
+                raw = await _read(response, waits)
+            finally:
+                await response.aclose()
         self._accept(response, raw)
         return _parse(raw, self.url, shape)
+
+    async def _send(self, request: httpx.Request, waits: Waits) -> httpx.Response:
+        waits.leaves()
+        async with waits.wait():
+            return await self._client.send(request, stream=True)
 
     async def stream(
         self, path: str, body: Mapping[str, Any], request_id: str, *, lines: bool = False
@@ -100,26 +105,24 @@ class Wire:
         says it is the last.
         """
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
-        deadline = asyncio.get_running_loop().time() + self._total
+        waits = self.waits()
         with self._faults():
-            # The deadline bounds each wait here; it must not run while whoever reads us does something else.
-            async with asyncio.timeout_at(deadline):
-                response = await self._client.send(request, stream=True)
+            response = await self._send(request, waits)
             try:
                 if response.is_error or response.is_redirect:
-                    async with asyncio.timeout_at(deadline):
-                        self._accept(response, await _read(response))
+                    self._accept(response, await _read(response, waits))
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", ""):
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
-                async for line in _lines(response, deadline):
-                    data = line.strip()
-                    if not data or not (lines or data.startswith(b"data:")):
-                        continue  # comments keep the connection alive
-                    data = data.removeprefix(b"data:").strip()
-                    if data == b"[DONE]":
-                        return
-                    yield _parse(data, self.url)
+                async with aclosing(_lines(response, waits)) as told:
+                    async for line in told:
+                        data = line.strip()
+                        if not data or not (lines or data.startswith(b"data:")):
+                            continue  # comments keep the connection alive
+                        data = data.removeprefix(b"data:").strip()
+                        if data == b"[DONE]":
+                            return
+                        yield _parse(data, self.url)
             finally:
                 await response.aclose()
         msg = "the stream was cut before its end"
@@ -130,9 +133,9 @@ class Wire:
         """Give every transport fault one of our names."""
         try:
             yield
-        except (httpx.TimeoutException, TimeoutError) as error:
-            msg = f"no answer from {self.url} in time"
-            raise Unreachable(msg, sent=not isinstance(error, httpx.ConnectTimeout)) from error
+        except httpx.TimeoutException as error:
+            msg = f"no answer from {self.url} in time: no connection within {self._deadlines.connect:g} s"
+            raise Unreachable(msg, sent=False) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             root = _root(error)
             if isinstance(root, ssl.SSLCertVerificationError):
@@ -182,34 +185,41 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-async def _read(response: httpx.Response) -> bytes:
-    body = bytearray()
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_REPLY_BYTES:
-            msg = f"the reply is larger than {MAX_REPLY_BYTES >> 20} MiB"
-            raise BadReply(msg)
-    return bytes(body)
-
-
-async def _lines(response: httpx.Response, deadline: float) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a stream; neither a line nor the whole may be endless."""
-    parts, held, total = response.aiter_bytes(), b"", 0
-    now = asyncio.get_running_loop().time
+async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
+    """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
+    parts = response.aiter_bytes()
     while True:
-        if now() > deadline:  # a server that always has more to give would never make us wait
-            raise TimeoutError
-        async with asyncio.timeout_at(deadline):
+        async with waits.wait():
             part = await anext(parts, None)
         if part is None:
             return
-        total += len(part)
-        *lines, held = (held + part).split(b"\n")
-        if len(held) > MAX_EVENT_BYTES or total > MAX_REPLY_BYTES:
-            msg = "the stream does not end its lines, or does not end"
-            raise BadReply(msg)
-        for line in lines:
-            yield line
+        waits.came()
+        yield part
+
+
+async def _read(response: httpx.Response, waits: Waits) -> bytes:
+    body = bytearray()
+    async with aclosing(_parts(response, waits)) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > MAX_REPLY_BYTES:
+                msg = f"the reply is larger than {MAX_REPLY_BYTES >> 20} MiB"
+                raise BadReply(msg)
+    return bytes(body)
+
+
+async def _lines(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a stream; neither a line nor the whole may be endless."""
+    held, total = b"", 0
+    async with aclosing(_parts(response, waits)) as parts:
+        async for part in parts:
+            total += len(part)
+            *lines, held = (held + part).split(b"\n")
+            if len(held) > MAX_EVENT_BYTES or total > MAX_REPLY_BYTES:
+                msg = "the stream does not end its lines, or does not end"
+                raise BadReply(msg)
+            for line in lines:
+                yield line
 
 
 def _parse(raw: bytes, url: str, shape: type | None = None) -> Any:

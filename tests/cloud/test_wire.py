@@ -1,23 +1,26 @@
-"""The wire alone, against servers that do what no library would: endless lines, endless streams."""
+"""The wire alone, against servers that do what no library would: endless lines, endless streams, long silences."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 import time
+from contextlib import ExitStack, aclosing
 
 import pytest
 
+from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, Unreachable
 
 
 @pytest.fixture
 def raw_server():
-    """A server that answers every connection with the given bytes, again and again if asked to."""
-    import socket
-
+    """A server that answers every connection with some bytes, each after a pause, the last for ever if asked to."""
     listeners = []
 
-    def start(head: bytes, forever: bytes = b"", pause: float = 0.0) -> str:
+    def start(head: bytes, forever: bytes = b"", pause: float = 0.0, then: tuple[tuple[float, bytes], ...] = ()) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
 
@@ -31,6 +34,9 @@ def raw_server():
                     try:
                         connection.recv(65536)
                         connection.sendall(head)
+                        for before, part in then:
+                            time.sleep(before)
+                            connection.sendall(part)
                         while forever:
                             connection.sendall(forever)
                             time.sleep(pause)
@@ -48,15 +54,11 @@ def raw_server():
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
-def read_stream(url, total, pause):
+def read_stream(url, deadlines, pause=0.0):
     """Read a stream through the wire alone, pausing after every event."""
-    import asyncio
-    from contextlib import aclosing
-
-    from hybrid.cloud.wire import Deadlines, Wire
 
     async def read():
-        wire, seen = Wire(url, None, Deadlines(1, 2, total)), 0
+        wire, seen = Wire(url, None, deadlines), 0
         try:
             async with aclosing(wire.stream("/v1/completions", {}, "r")) as events:
                 async for _ in events:
@@ -69,17 +71,77 @@ def read_stream(url, total, pause):
     return asyncio.run(read())
 
 
+def post(url, deadlines, times=1):
+    """Post so many times for one question."""
+
+    async def posted():
+        wire = Wire(url, None, deadlines)
+        waits = wire.waits()
+        try:
+            return [await wire.post("/", {}, waits=waits) for _ in range(times)]
+        finally:
+            await wire.aclose()
+
+    return asyncio.run(posted())
+
+
 def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
     with pytest.raises(BadReply, match="end its lines"):
-        read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), 30, 0)
+        read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), Deadlines(total=30))
 
 
-def test_the_total_deadline_ends_the_reading_and_not_whoever_reads(raw_server):
+EVENT, DONE = b"data: {}\n\n", b"data: [DONE]\n\n"
+
+
+def test_the_total_deadline_ends_a_stream_whose_parts_keep_coming(raw_server):
+    with pytest.raises(Unreachable, match=r"not whole after 0\.3 s"):
+        read_stream(raw_server(STREAM, EVENT, 0.1), Deadlines(total=0.3))
+
+
+def test_the_time_that_the_reader_takes_is_not_the_endpoints(raw_server):
     """A deadline held across a yield would cancel the answer's own task while the local model computes."""
-    with pytest.raises(Unreachable, match="in time"):
-        read_stream(raw_server(STREAM, b"data: {}\n\n", 0.2), 0.3, 0.5)
+    url = raw_server(STREAM, then=((0.1, EVENT), (0.1, EVENT), (0.1, DONE)))
+    assert read_stream(url, Deadlines(read=0.5, total=0.5), pause=0.6) == 2
 
 
 def test_a_stream_that_never_ends_is_given_up_at_its_deadline_even_if_it_never_makes_us_wait(raw_server):
     with pytest.raises(Unreachable, match="in time"):
-        read_stream(raw_server(STREAM, b"data: {}\n\n"), 0.5, 0)
+        read_stream(raw_server(STREAM, EVENT), Deadlines(total=0.5))
+
+
+def test_the_first_byte_has_a_deadline_of_its_own(raw_server):
+    """A prompt is read before the first token is written; after that, silence means something else."""
+    slow = raw_server(STREAM, then=((0.5, EVENT + DONE),))
+    assert read_stream(slow, Deadlines(first_byte=2.0, read=0.1)) == 1
+    with pytest.raises(Unreachable, match=r"nothing came for 0\.2 s"):
+        read_stream(slow, Deadlines(first_byte=0.2, read=2.0))
+    with pytest.raises(Unreachable, match=r"nothing more came for 0\.2 s"):
+        read_stream(raw_server(STREAM + EVENT, then=((1.0, DONE),)), Deadlines(read=0.2))
+
+
+def test_headers_alone_are_no_first_byte(raw_server):
+    """Most servers send them before they have read the prompt."""
+    whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    with pytest.raises(Unreachable, match=r"nothing came for 0\.2 s"):
+        post(raw_server(whole, then=((1.0, b"{}"),)), Deadlines(first_byte=0.2, read=2.0))
+
+
+def test_a_question_of_several_requests_has_one_total(raw_server):
+    whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    url = raw_server(b"", then=((0.2, whole + b"{}"),))
+    assert post(url, Deadlines(first_byte=0.5, total=1.0), times=2) == [{}, {}]
+    with pytest.raises(Unreachable, match=r"not whole after 0\.5 s"):
+        post(url, Deadlines(first_byte=0.4, total=0.5), times=4)
+
+
+def test_a_connection_has_a_deadline_too():
+    """A backlog that is full lets nobody in: that is a timeout of connecting, and nothing was sent."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as held:
+        port = full.getsockname()[1]
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        with pytest.raises(Unreachable, match=r"no connection within 0\.2 s") as late:
+            post(f"http://127.0.0.1:{port}", Deadlines(connect=0.2))
+        assert not late.value.sent

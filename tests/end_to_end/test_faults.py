@@ -122,7 +122,12 @@ WORDS = {
 
 def ask(url, **choices):
     with hybrid.open(
-        cloud=url, max_tokens=MAX_TOKENS, read_timeout_s=READ_TIMEOUT_S, connect_timeout_s=1.0, **choices
+        cloud=url,
+        max_tokens=MAX_TOKENS,
+        first_byte_timeout_s=READ_TIMEOUT_S,
+        read_timeout_s=READ_TIMEOUT_S,
+        connect_timeout_s=1.0,
+        **choices,
     ) as client:
         began = time.monotonic()
         answer = client.generate(QUESTION)

@@ -16,8 +16,9 @@ from hybrid.assemble import bundled_server
 from hybrid.bench.speed.measure import Figure, Report, milliseconds, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, Shape, write_random_model
 from hybrid.cloud import ScoreQuestion
+from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
 from hybrid.types import Ids
@@ -61,7 +62,7 @@ async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoin
     """Serve a model and connect to it; the third is a source of random tokens."""
     rng, traffic = np.random.default_rng(0), Traffic()
     async with bundled_server(model, "--scoring-keeps-cache", "--parallel", "1", *CONTEXT) as url:
-        wire = Wire(url, None, Deadlines(read=300.0, total=300.0), through_proxies=False)
+        wire = Wire(url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
         traffic.watch(wire._client)
         endpoint = Endpoint(wire, model.stem)
         try:
