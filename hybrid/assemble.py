@@ -148,15 +148,8 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
 
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
-    key = _key(settings.api_key_env)
-    first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
-    deadlines = Deadlines(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     async with AsyncExitStack() as opened:
-        url = settings.cloud
-        if url is None:
-            url = await opened.enter_async_context(bundled_server())
-        # A proxy of the environment is for the world outside; it would not find a server on this machine.
-        wire = Wire(url, key, deadlines, through_proxies=not _is_loopback(url))
+        wire = _wire(settings, settings.cloud or await opened.enter_async_context(bundled_server()))
         dialect = settings.dialect if settings.cloud else "vllm"
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, _notebook(settings))
         opened.push_async_callback(endpoint.aclose)
@@ -184,9 +177,7 @@ async def probe(tell: Callable[[str], None], **flags: object) -> tuple[Findings,
     async with AsyncExitStack() as stack:
         words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL)
         stack.callback(words.close)
-        deadlines = Deadlines(settings.connect_timeout_s, settings.read_timeout_s, settings.request_timeout_s)
-        through = not _is_loopback(settings.cloud)
-        wire = Wire(settings.cloud, _key(settings.api_key_env), deadlines, through_proxies=through)
+        wire = _wire(settings, settings.cloud)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
         stack.push_async_callback(endpoint.aclose)
         tell("what kind of endpoint this is")
@@ -220,6 +211,13 @@ async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
         purse.settle(grant, usage)
 
     yield settle
+
+
+def _wire(settings: Settings, url: str) -> Wire:
+    first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
+    deadlines = Deadlines(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
+    # A proxy of the environment is for the world outside; it would not find a server on this machine.
+    return Wire(url, _key(settings.api_key_env), deadlines, through_proxies=not _is_loopback(url))
 
 
 def _is_loopback(url: str) -> bool:

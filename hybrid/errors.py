@@ -18,6 +18,12 @@ Every message is one sentence for the person who can act on it, and none holds a
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
+Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed"]
+"""What may be over when one asks again: no connection, no first byte, a broken connection, a server that turns away or
+has failed (408, 409, 425, 429, 5xx), and bytes that are no JSON."""
+
 
 def one_line(text: object) -> str:
     """Return somebody else's words as one short line that a terminal and a JSON file can take."""
@@ -45,12 +51,21 @@ class EngineError(HybridError):
 
 
 class CloudError(HybridError):
-    """The remote side. ``sent`` is False where the request cannot have left, so that nothing was charged."""
+    """The remote side.
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
-        """Take the sentence, and whether the request may have arrived."""
+    ``sent`` is False where the request cannot have left or was turned away unread, so that nothing was charged.
+    ``trouble``: its kind, if it may pass (``run.retry`` decides). ``retry_after_s``: when the server wants to be asked
+    again.
+    """
+
+    def __init__(
+        self, message: str, *, sent: bool = True, trouble: Trouble | None = None, retry_after_s: float | None = None
+    ) -> None:
+        """Take the sentence, whether the request may have been charged, and what speaks for asking again."""
         super().__init__(message)
         self.sent = sent
+        self.trouble = trouble
+        self.retry_after_s = retry_after_s
 
 
 class CloudRefusal(CloudError):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hybrid.errors import Unreachable
+from hybrid.errors import Trouble, Unreachable
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,5 @@ class Waits:
             what = f"nothing more came for {self._deadlines.read:g} s"
         else:
             what = f"nothing came for {self._deadlines.first_byte:g} s"
-        return Unreachable(f"no answer from {self._url} in time: {what}")
+        trouble: Trouble | None = None if in_all or self._begun else "silent"
+        return Unreachable(f"no answer from {self._url} in time: {what}", trouble=trouble)

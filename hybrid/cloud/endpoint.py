@@ -16,7 +16,7 @@ from hybrid.cloud.find import found
 from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, Words, WriteQuestion
 from hybrid.cloud.wire import Wire
-from hybrid.errors import MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
+from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
 from hybrid.types import CloudUsage, Ids
 
 
@@ -97,15 +97,19 @@ class Endpoint:
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
         with self._doubted():
-            asking, waits = self.dialect.score(question), self._wire.waits()
+            asking, waits, answered = self.dialect.score(question), self._wire.waits(), False
             try:
                 asked = next(asking)
                 while True:
                     reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
+                    answered = True
                     asked = asking.send(reply)
             except StopIteration as done:
                 scores: Scores = done.value
                 return scores
+            except CloudError as error:
+                error.sent = error.sent or answered  # whatever became of this request, those before it were charged
+                raise
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""

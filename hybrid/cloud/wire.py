@@ -17,6 +17,7 @@ import msgspec
 from pydantic import SecretStr
 
 from hybrid.cloud.deadlines import Deadlines, Waits
+from hybrid.cloud.hints import hints
 from hybrid.errors import (
     AccessDenied,
     BadReply,
@@ -31,6 +32,8 @@ from hybrid.errors import (
 
 # Rows of an 8,000-token prompt at k = 20 are about 20 MB; nothing asked here is larger than a few times that.
 MAX_REPLY_BYTES = 128 * 1024 * 1024
+# Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
+BUSY = frozenset({408, 409, 425, 429})
 # One event of a stream is a few tokens with their rows.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
@@ -126,7 +129,7 @@ class Wire:
             finally:
                 await response.aclose()
         msg = "the stream was cut before its end"
-        raise Unreachable(msg)
+        raise Unreachable(msg, trouble="cut")
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -135,14 +138,17 @@ class Wire:
             yield
         except httpx.TimeoutException as error:
             msg = f"no answer from {self.url} in time: no connection within {self._deadlines.connect:g} s"
-            raise Unreachable(msg, sent=False) from error
+            raise Unreachable(msg, sent=False, trouble="connect") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             root = _root(error)
             if isinstance(root, ssl.SSLCertVerificationError):
                 msg = f"the certificate of {self.url} could not be verified: {root.verify_message}"
                 raise TlsFailure(msg) from error
             msg = f"cannot reach {self.url}: {one_line(root) or type(error).__name__}"
-            raise Unreachable(msg, sent=not isinstance(error, httpx.ConnectError)) from error
+            if isinstance(error, httpx.ConnectError):
+                raise Unreachable(msg, sent=False, trouble="connect") from error
+            broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+            raise Unreachable(msg, trouble="cut" if broken else None) from error
 
     def _accept(self, response: httpx.Response, raw: bytes) -> None:
         """Raise what an error status means to the user."""
@@ -156,7 +162,11 @@ class Wire:
             detail = "a web page" if raw.lstrip()[:1] == b"<" else ""
         if self._key:
             detail = detail.replace(self._key, "[the key]")
-        raise _named(status, f"{self.url} answered {status}" + (f": {detail}" if detail else ""), detail)
+        said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
+        if status in BUSY or status >= 500:
+            # 429 says that nothing was done; after the others, work may have been done and charged.
+            raise Unreachable(said, sent=status != 429, **hints(response.headers))
+        raise _named(status, said, detail)
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -176,7 +186,7 @@ def _named(status: int, said: str, detail: str) -> CloudError:
         return MissingCapability(said)
     if status < 400:
         return NotAnApi(f"{said}, a redirect: give the final address")
-    return Unreachable(said) if status >= 500 or status in {408, 409, 429} else BadReply(said)
+    return BadReply(said)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -235,7 +245,7 @@ def _parse(raw: bytes, url: str, shape: type | None = None) -> Any:
             msg = f"{url} answered with a web page: this is not the address of a model endpoint"
             raise NotAnApi(msg) from error
         msg = f"{url} answered with something that is not JSON"
-        raise BadReply(msg) from error
+        raise BadReply(msg, trouble="malformed") from error
     if not isinstance(value, dict | list):
         msg = f"{url} answered with JSON that is neither an object nor a list"
         raise BadReply(msg)

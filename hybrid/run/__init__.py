@@ -2,7 +2,19 @@
 
 from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
 from hybrid.run.client import AsyncClient, Client, Local
-from hybrid.run.events import Asked, Degraded, Drafted, Event, Finished, Flushed, Judged, Settled, Shown, Started
+from hybrid.run.events import (
+    Asked,
+    Degraded,
+    Drafted,
+    Event,
+    Finished,
+    Flushed,
+    Judged,
+    Retried,
+    Settled,
+    Shown,
+    Started,
+)
 
 __all__ = [
     "Answer",
@@ -17,6 +29,7 @@ __all__ = [
     "Handoff",
     "Judged",
     "Local",
+    "Retried",
     "Settled",
     "Shown",
     "Started",

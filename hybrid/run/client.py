@@ -25,7 +25,9 @@ from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import Driver, Limits, Side
 from hybrid.run.events import Event, Finished
+from hybrid.run.line import Call, Line
 from hybrid.run.pace import Pace
+from hybrid.run.retry import Patience
 from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
@@ -57,6 +59,7 @@ class AsyncClient:
 
     def __init__(self, local: Local, connect: Connect, account: Account, settings: Settings) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
+        self._line = Line(Patience(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s)))
         self._local = local
         self._cursor = Cursor(local.engine)
         self._connect = connect
@@ -138,7 +141,7 @@ class AsyncClient:
             top_k = settings.cloud_top_k
             limits = Limits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
             async with self._account.purse(settings.conversation) as purse:
-                side = Side(cloud, purse, can, _turns(prompt, settings))
+                side = Side(cloud, purse, can, _turns(prompt, settings), self._line)
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 
     def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
@@ -172,7 +175,7 @@ class AsyncClient:
             return "this policy asks nothing"
         if self._connected is None:
             try:
-                self._connected = await self._connect()
+                self._connected = await Call(self._line, lambda _: None).ask(self._connect)
             except CloudFailure as error:
                 return str(error)
         cloud, capabilities = self._connected

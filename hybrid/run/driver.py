@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from hybrid.cloud import Capabilities, Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Worker
 from hybrid.errors import CloudError, CloudRefusal, VocabularyMismatch
 from hybrid.policy import Policy, decode
@@ -42,9 +43,10 @@ from hybrid.prob import Dense
 from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
+from hybrid.run.line import Call, Line
 from hybrid.run.reader import Reader
 from hybrid.run.record import Record
-from hybrid.run.till import Tell, Till
+from hybrid.run.till import Denied, Tell, Till
 from hybrid.spend import Denial, Purse
 from hybrid.types import Ids, Message
 
@@ -75,13 +77,15 @@ class Limits:
 class Side:
     """The cloud's side: the model, or the sentence why it cannot be had, what it can do, and the purse that pays.
 
-    ``turns``: the conversation as it was put, for endpoints that take no prompt but messages.
+    ``turns``: the conversation as it was put, for endpoints that take no prompt but messages. ``line``: what is known
+    of the way there.
     """
 
     cloud: Cloud | str
     purse: Purse
     capabilities: Capabilities | None = None
     turns: tuple[Message, ...] = ()
+    line: Line = field(default_factory=Line)
 
 
 class Driver:
@@ -103,6 +107,7 @@ class Driver:
         self._reader: Reader | None = None
         self._tell = tell
         self._till = Till(side.purse, self._record, tell)
+        self._call = Call(side.line, tell)
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -225,27 +230,34 @@ class Driver:
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
         question = ScoreQuestion(prefix, span, after, self._limits.top_k, "", candidates)
-        leave = await self._till.leave("check", len(request.at), self._cloud.worst(question), len(span))
-        if isinstance(leave, Denial):
-            return self._refused(leave)
-        question = replace(question, request_id=leave.request_id)
+        attempt = partial(self._score, self._cloud, question, len(request.at))
         try:
             with self._looking_ahead(request):
-                scores = await self._cloud.score(question)
-            leave.settle(scores.usage)
+                request_id, scores = await self._call.ask(attempt)
             self._compare(scores)
             self._know(row.best for row in scores.rows)
+        except Denied as denied:
+            return self._refused(denied.denial)
         except CloudError as error:
-            leave.failed(error)
             return self._fail(error)
-        except BaseException as error:
-            leave.failed(error)
-            raise
         for i, row in enumerate(scores.rows if self._limits.recording is not None else ()):
             self._tell(events.Rows(request.at + span[:i], cloud=row))
         self._record.checks += 1
-        self._tell(events.Judged(leave.request_id, len(scores.rows)))
+        self._tell(events.Judged(request_id, len(scores.rows)))
         return Scored(scores.rows)
+
+    async def _score(self, cloud: Cloud, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
+        """Ask once, under an id and a reservation of its own."""
+        leave = await self._till.leave("check", position, cloud.worst(question), len(question.span))
+        if isinstance(leave, Denial):
+            raise Denied(leave)
+        try:
+            scores = await cloud.score(replace(question, request_id=leave.request_id))
+        except BaseException as error:
+            leave.failed(error)
+            raise
+        leave.settle(scores.usage)
+        return leave.request_id, scores
 
     async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
         if isinstance(self._cloud, str):
@@ -254,15 +266,19 @@ class Driver:
             await self._close_reader()
             if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
                 return self._no_answer(_OUTGROWN)
-            opened = await self._open_reader(request, self._cloud)
-            if isinstance(opened, Denial):
-                return self._refused(opened)
-            self._reader = opened
+        reader = self._reader
         try:
-            chunk = await self._reader.read()
+            if reader is None:
+                opened = await self._call.ask(partial(self._open_reader, request, self._cloud))
+                reader, chunk = opened
+                self._reader = reader
+            else:
+                chunk = await reader.read()
             self._know(chunk.ids)
-            self._reader.ours += b"".join(map(self._engine.piece, chunk.ids))
-            self._compare_text(self._reader)
+            reader.ours += b"".join(map(self._engine.piece, chunk.ids))
+            self._compare_text(reader)
+        except Denied as denied:
+            return self._refused(denied.denial)
         except CloudError as error:
             return self._fail(error)
         rows = await self._read_along(request, chunk.ids)
@@ -277,21 +293,23 @@ class Driver:
         ends = self._engine.end_ids
         if chunk.finish == "stop" and ends and not (chunk.ids and chunk.ids[-1] in ends):
             written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
-        return Wrote(tuple(written), ended=not self._reader.open)
+        return Wrote(tuple(written), ended=not reader.open)
 
-    async def _open_reader(self, request: Write, cloud: Cloud) -> Reader | Denial:
+    async def _open_reader(self, request: Write, cloud: Cloud) -> tuple[Reader, Chunk]:
+        """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
         question = WriteQuestion(prefix, limit, self._limits.top_k, self._drafter.sampling, "", request.ban)
         leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
-            return leave
+            raise Denied(leave)
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = self._drafter.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
         question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
         question = replace(question, begun=len(request.at), turns=self._turns)
-        return Reader(request.at, leave, cloud.write(question))
+        reader = Reader(request.at, leave, cloud.write(question))
+        return reader, await reader.read()
 
     def _cloud_room(self, num_tokens: int) -> int:
         """Tokens the cloud's context has room for after a prompt of so many."""

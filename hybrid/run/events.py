@@ -86,6 +86,14 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class Retried:
+    """A request failed before anything came of it, and leaves again, as another one, after ``wait_ms``."""
+
+    why: str
+    wait_ms: float
+
+
+@dataclass(frozen=True)
 class Judged:
     """A check came back with rows for ``num_rows`` positions."""
 
@@ -124,7 +132,7 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Started | Recording | Rows | Drafted | Asked | Settled | Judged | Degraded | Shown | Flushed | Finished
+    Started | Recording | Rows | Drafted | Asked | Settled | Retried | Judged | Degraded | Shown | Flushed | Finished
 )
 
 TRACE_VERSION = 3

@@ -20,6 +20,15 @@ from hybrid.types import CloudUsage
 Tell = Callable[[events.Event], None]
 
 
+class Denied(Exception):
+    """A request may not leave."""
+
+    def __init__(self, denial: Denial) -> None:
+        """Take the denial."""
+        super().__init__(denial.why)
+        self.denial = denial
+
+
 class Till:
     """Where every request of one answer is paid for."""
 

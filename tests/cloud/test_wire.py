@@ -10,9 +10,12 @@ from contextlib import ExitStack, aclosing
 
 import pytest
 
+from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.dialects.dialect import Asked
+from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.errors import BadReply, Unreachable
+from hybrid.errors import BadReply, CloudFailure, Unreachable
 
 
 @pytest.fixture
@@ -145,3 +148,85 @@ def test_a_connection_has_a_deadline_too():
         with pytest.raises(Unreachable, match=r"no connection within 0\.2 s") as late:
             post(f"http://127.0.0.1:{port}", Deadlines(connect=0.2))
         assert not late.value.sent
+
+
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+
+def status(code, *headers):
+    return b"\r\n".join((f"HTTP/1.1 {code} x".encode(), *headers, b"content-length: 2", b"", b"{}"))
+
+
+@pytest.mark.parametrize(
+    ("head", "trouble", "sent", "retry_after_s"),
+    [
+        *[(status(code), "busy", True, None) for code in (408, 409, 425, 500, 502, 503, 504, 529)],
+        (status(429), "busy", False, None),
+        (status(429, b"Retry-After: 7"), "busy", False, 7.0),
+        (status(503, b"retry-after-ms: 20", b"x-should-retry: false"), None, True, 0.02),
+        (b"", "cut", True, None),
+        (WHOLE[:20], "cut", True, None),
+        (WHOLE + b"{", "cut", True, None),
+        (WHOLE + b"{]", "malformed", True, None),
+        (WHOLE + b"[]", None, True, None),
+        (status(413), None, True, None),
+    ],
+    ids=str,
+)
+def test_a_fault_says_whether_it_may_pass_and_whether_it_may_have_been_charged(
+    raw_server, head, trouble, sent, retry_after_s
+):
+    with pytest.raises(CloudFailure) as fault:
+        post(raw_server(head), Deadlines())
+    assert (fault.value.trouble, fault.value.sent, fault.value.retry_after_s) == (trouble, sent, retry_after_s)
+
+
+def test_a_refused_connection_may_pass_and_cost_nothing():
+    with pytest.raises(Unreachable) as fault:
+        post("http://127.0.0.1:9", Deadlines())
+    assert (fault.value.trouble, fault.value.sent) == ("connect", False)
+
+
+def test_silence_may_pass_before_the_first_byte_only(raw_server):
+    with pytest.raises(Unreachable) as before:
+        post(raw_server(b"", then=((1.0, b""),)), Deadlines(first_byte=0.1))
+    with pytest.raises(Unreachable) as after:
+        post(raw_server(WHOLE + b"{", then=((1.0, b"}"),)), Deadlines(read=0.1))
+    assert (before.value.trouble, after.value.trouble) == ("silent", None)
+
+
+def test_a_stream_that_is_cut_says_so(raw_server):
+    with pytest.raises(Unreachable) as fault:
+        read_stream(raw_server(STREAM + EVENT), Deadlines())
+    assert fault.value.trouble == "cut"
+
+
+def test_a_question_whose_second_request_cannot_leave_was_charged_for_its_first(raw_server):
+    """A dialect that asks for one row at a time: a 429 in the middle is not the whole bill."""
+
+    class Dialect:
+        def score(self, question):
+            yield Asked("/", {})
+            yield Asked("/", {})
+
+    async def score():
+        wire = Wire(raw_server(WHOLE + b"{}"), None, Deadlines())
+        endpoint = Endpoint(wire)
+        endpoint._dialect = Dialect()
+        post, posted = wire.post, []
+
+        async def refuse_the_second(*values):
+            posted.append(values)
+            if len(posted) == 2:
+                raise Unreachable("429", sent=False)
+            return await post(*values)
+
+        wire.post = refuse_the_second
+        try:
+            await endpoint.score(ScoreQuestion((1,), (2, 3), False, 2, "r"))
+        finally:
+            await endpoint.aclose()
+
+    with pytest.raises(Unreachable) as fault:
+        asyncio.run(score())
+    assert fault.value.sent

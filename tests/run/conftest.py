@@ -42,6 +42,10 @@ def greedy(scores, prompt, max_tokens):
     return tuple(token for token in text if token != END)
 
 
+async def at_once(_: float) -> None:
+    """Wait for a retry as a test does."""
+
+
 @dataclass
 class House:
     """The objects behind a client, open to a test's eyes."""
@@ -77,6 +81,7 @@ def house():
         cloud_context=None,
         ledger=None,
         made=ScriptedEngine,
+        retries=2,
         **cloud,
     ):
         engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
@@ -92,7 +97,8 @@ def house():
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context)
 
-        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8))
+        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries))
+        client._line.sleep = at_once
         return House(engine, worker, remote, ledger, client, known)
 
     yield build

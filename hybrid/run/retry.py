@@ -1,0 +1,79 @@
+"""Whether a request that failed is asked again, and the quota that all retries of a client share. Pure decisions.
+
+The law: a retry leaves only for trouble that may pass, at most so often for its kind, not later than its patience
+allows, and only while the quota holds; each takes from it, and what succeeds gives back (``tests/run/test_retry.py``).
+What may be asked again at all, ``line`` and its callers know: nothing, once a token was handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hybrid.errors import CloudError, Trouble
+
+# How often a question is asked again, whatever the user allows. A body that is no JSON is, most often, one that
+# something on the way has cut off, so it gets a second chance; a server that writes such bodies gets no third, since
+# each was charged. Rows that cannot be believed, and silence after the first byte, get none: the work was done, and
+# would be done, and charged, alike.
+WORTH: Mapping[Trouble, int] = {"connect": 9, "silent": 9, "cut": 9, "busy": 9, "malformed": 1}
+# The window of the first wait and the longest one, as openai-python has them; within a window it is full jitter.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
+# A server may ask for more. But a user with a model at hand is served better by it than by waiting.
+LONGEST_RETRY_AFTER_S = 8.0
+
+# AWS's standard mode (botocore/retries/quota.py, standard.py): a hundred retries that fail, then only what successes
+# give back. So an outage does not double the load on whoever tries to end it.
+CAPACITY, COST, COST_OF_WAITING, WITHOUT_RETRY = 500, 5, 10, 1
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a question may be asked again, and until how many seconds after it was first asked."""
+
+    retries: int = 2
+    within_s: float = 20.0
+
+    def allows(self, error: BaseException, num_failed: int) -> bool:
+        """Whether what has failed so many times is worth asking again."""
+        if not isinstance(error, CloudError) or error.trouble is None:
+            return False
+        asked_to_wait = error.retry_after_s or 0.0
+        return num_failed <= min(self.retries, WORTH[error.trouble]) and asked_to_wait <= LONGEST_RETRY_AFTER_S
+
+    def lasts(self, since_s: float, wait_s: float) -> bool:
+        """Whether a retry would still leave in time."""
+        return since_s + wait_s < self.within_s
+
+
+class Quota:
+    """What is left for retries. The endpoint's, not the question's."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        """Start full."""
+        self._capacity = self._left = capacity
+
+    def __repr__(self) -> str:
+        """Show how full it is."""
+        return f"Quota({self._left} of {self._capacity})"
+
+    @property
+    def left(self) -> int:
+        """What may still be taken."""
+        return self._left
+
+    def take(self, cost: int) -> bool:
+        """Pay for a retry; tell whether there was enough."""
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+    def give_back(self, cost: int) -> None:
+        """Return what the retry that succeeded has cost, or a little where none was needed."""
+        self._left = min(self._capacity, self._left + (cost or WITHOUT_RETRY))
+
+
+def cost_of(error: BaseException) -> int:
+    """Return what a retry after this costs: waiting in vain costs the most."""
+    return COST_OF_WAITING if isinstance(error, CloudError) and error.trouble == "silent" else COST

@@ -1,0 +1,110 @@
+"""Questions over a line: attempts, waits and the quota, with a clock that does not make us wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hybrid.errors import BadReply, Unreachable
+from hybrid.run.events import Retried
+from hybrid.run.line import Call, Line
+from hybrid.run.retry import CAPACITY, COST, FIRST_WAIT_S, Patience
+
+
+@pytest.fixture
+def ask(run):
+    """Ask a question whose attempts end as listed; return its answer, and see ``waits``, ``told``, ``left``."""
+
+    def asked(*outcomes, line=None, **patience):
+        waits, told, left = [], [], list(outcomes)
+
+        async def sleep(seconds):
+            waits.append(seconds)
+
+        line = line or Line(Patience(**patience))
+        line.sleep = sleep
+
+        async def attempt():
+            outcome = left.pop(0)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        asked.waits, asked.told, asked.left, asked.line = waits, told, left, line
+        return run(Call(line, told.append).ask(attempt))
+
+    return asked
+
+
+BUSY = Unreachable("503", trouble="busy")
+
+
+def test_what_passes_is_asked_again_and_told(ask):
+    assert ask(BUSY, BUSY, "rows") == "rows"
+    assert [event.why for event in ask.told if isinstance(event, Retried)] == ["503", "503"]
+    assert [event.wait_ms for event in ask.told] == [round(1000 * wait, 3) for wait in ask.waits]
+
+
+def test_the_last_failure_is_the_one_that_is_told(ask):
+    with pytest.raises(Unreachable, match="again"):
+        ask(BUSY, BUSY, Unreachable("again", trouble="busy"), "never asked")
+    assert ask.left == ["never asked"]
+
+
+@pytest.mark.parametrize("error", [Unreachable("fell silent"), BadReply("NaN"), asyncio.CancelledError()])
+def test_what_does_not_pass_is_raised_at_once(ask, error):
+    with pytest.raises(type(error)):
+        ask(error, "never asked")
+    assert (ask.waits, ask.left) == ([], ["never asked"])
+
+
+def test_a_malformed_body_gets_a_second_chance_and_no_third(ask):
+    malformed = BadReply("not JSON", trouble="malformed")
+    assert ask(malformed, "rows") == "rows"
+    with pytest.raises(BadReply):
+        ask(malformed, malformed, "never asked")
+
+
+def test_waits_are_full_jitter_in_windows_that_double(ask):
+    seen = [[], []]
+    for _ in range(200):
+        ask(BUSY, BUSY, "rows")
+        for waits, wait in zip(seen, ask.waits, strict=True):
+            waits.append(wait)
+    for waits, window in zip(seen, (FIRST_WAIT_S, 2 * FIRST_WAIT_S), strict=True):
+        assert all(0 <= wait <= window for wait in waits)
+        assert min(waits) < 0.1 * window
+        assert max(waits) > 0.9 * window
+
+
+def test_a_server_is_not_asked_before_it_wants_to_be(ask):
+    assert ask(Unreachable("429", trouble="busy", retry_after_s=3.0), "rows") == "rows"
+    assert 3.0 <= ask.waits[0] <= 3.0 + FIRST_WAIT_S
+
+
+def test_a_retry_that_would_leave_too_late_does_not(ask):
+    with pytest.raises(Unreachable):
+        ask(Unreachable("429", trouble="busy", retry_after_s=3.0), "never asked", within_s=2.0)
+    assert ask.left == ["never asked"]
+
+
+def test_all_questions_share_one_quota(ask):
+    """An outage must not multiply the load: what fails a hundred times is then asked once."""
+    line = Line(Patience(within_s=1e9))
+    for _ in range(CAPACITY // COST // 2):
+        with pytest.raises(Unreachable):
+            ask(BUSY, BUSY, BUSY, line=line)
+    with pytest.raises(Unreachable):
+        ask(BUSY, "never asked", line=line)
+    assert line.quota.left == 0
+
+
+def test_what_succeeds_gives_back_what_its_last_retry_cost(ask):
+    line = Line()
+    ask(BUSY, "rows", line=line)
+    assert line.quota.left == CAPACITY
+    with pytest.raises(Unreachable):
+        ask(BUSY, BUSY, BUSY, line=line)
+    ask("rows", line=line)
+    assert line.quota.left == CAPACITY - 2 * COST + 1
