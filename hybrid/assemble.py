@@ -149,7 +149,10 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
 async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
     async with AsyncExitStack() as opened:
-        wire = _wire(settings, settings.cloud or await opened.enter_async_context(bundled_server()))
+        url = settings.cloud
+        if url is None:
+            url = await opened.enter_async_context(bundled_server())
+        wire = _wire(settings, url)
         dialect = settings.dialect if settings.cloud else "vllm"
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, _notebook(settings))
         opened.push_async_callback(endpoint.aclose)
