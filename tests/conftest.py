@@ -22,6 +22,7 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 # No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
 _OWN = TemporaryDirectory(prefix="hybrid-tests-")
+os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _OWN.name
 os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 (Path(_OWN.name) / "prices.toml").touch()
 os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")

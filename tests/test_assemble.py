@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -132,6 +134,18 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     before, after = asyncio.run(learned())
     assert before is None
     assert (str(after), after.source) == ("1/0.1/4", "a page (price file)")
+
+
+def test_no_test_meets_the_users_own_ledger_or_prices():
+    """Also where a child process is started without our variables, as far as the system lets a folder be named."""
+    from pathlib import Path
+
+    from hybrid.config import Settings, ledger_file, price_file
+
+    own = Path(os.environ["HYBRID_LEDGER"]).parent
+    assert ledger_file(load()).parent == price_file(load()).parent == own
+    if sys.platform == "linux":
+        assert ledger_file(Settings.model_construct()).is_relative_to(own)
 
 
 def test_a_price_file_that_cannot_be_believed_is_told_before_anything_is_opened(prices):

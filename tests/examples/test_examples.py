@@ -31,7 +31,8 @@ def run(tmp_path):
     """Run an example by its name, away from the repository and from settings of this machine."""
 
     def start(name: str, *args: str) -> subprocess.CompletedProcess:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("HYBRID_")}
+        kept = {"HYBRID_LEDGER", "HYBRID_PRICES"}  # a test's own: the user's are not touched
+        environment = {k: v for k, v in os.environ.items() if k in kept or not k.startswith("HYBRID_")}
         command = [sys.executable, str(EXAMPLES / name), *args]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
