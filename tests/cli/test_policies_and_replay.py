@@ -26,7 +26,7 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert all(preset.line in said and preset.guarantee in said for preset in PRESETS.values())
     assert "needs      no endpoint" in said
     assert "needs      an endpoint that can continue a partial answer" in said
-    assert "needs      an endpoint that scores a draft and writes" in said
+    assert "needs      an endpoint that can score a draft" in said
     assert "this project's implementation" in said
     assert "  entropy:0.5        an entropy in nats" in said.splitlines()
     assert "  always" in said.splitlines()
@@ -79,7 +79,7 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
     [
         (["--policy", "klx"], "no policy is called 'klx'"),
         (["--gate", "entropy:x"], "is no number"),
-        (["--span", "0"], "span: between 1 and 256, or auto"),
+        (["--span", "0"], "span: between 1 and 256, auto or cheap"),
         (["--policy", "exact", "--gate", "entropy"], "exact promises"),
     ],
 )
