@@ -129,10 +129,10 @@ class Opening:
         path, cloud = ledger_file(self._settings), self._settings.cloud
         endpoint = endpoint_id(cloud) if cloud else "bundled"
         if path is None:
-            return Account(self._price, MemoryLedger(), endpoint, self._cap)
+            return Account(self._price, MemoryLedger(), endpoint, self._cap, self._settings.spender)
         ledger = FileLedger(path.expanduser())
         stack.push_async_callback(asyncio.to_thread, ledger.close)
-        return Account(self._price, ledger, endpoint, self._cap)
+        return Account(self._price, ledger, endpoint, self._cap, self._settings.spender)
 
 
 def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:

@@ -47,6 +47,7 @@ class Settings(BaseSettings):
     ledger: Path | None = Field(
         None, description="file that keeps what was spent; none: no file; default: in the user's state folder"
     )
+    spender: str | None = Field(None, min_length=1, description="name under which --cap counts over several runs")
     conversation: str | None = Field(
         None, min_length=1, description="whose cap a question counts against; default: this client's own"
     )

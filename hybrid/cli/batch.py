@@ -35,7 +35,8 @@ A line of OUT has the number of its line in IN, its id, and either what ask --js
 OUT has the order of IN and grows by whole lines. The same command, given again, keeps the lines that stand, the errors
 among them, and goes on after them; only what was being answered when it ended is asked again. IN may have grown, and
 flags may differ. An OUT that was begun with another IN is refused, and so is one that another process is writing. --cap
-counts for one run: when it is reached the local model answers the lines that are left, and each says so (degraded).
+counts for OUT: what all runs for that path spent, killed ones included. When it is reached the local model answers the
+lines that are left, and each says so (degraded).
 
 Examples:
 
@@ -80,7 +81,8 @@ batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
 def _batch(source: Path, out: Path, flags: Flags) -> Tally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
-    opening, tally = hybrid.open(**flags), Tally()
+    # What earlier runs for this output spent counts against --cap, whatever became of them.
+    opening, tally = hybrid.open(**flags, spender=f"batch {out.resolve()}"), Tally()
     with _opened(source) as (file, size), closing(Journal(out)) as journal, _goes_on(journal):
         remaining = journal.remaining(lines(file), tally.keep)
         for first in remaining:  # where nothing is left, no model is loaded

@@ -14,14 +14,22 @@ class Account:
     """Gives every answer its purse."""
 
     def __init__(
-        self, price: Price | None, ledger: Ledger, endpoint: str = "the endpoint", cap_nanousd: int | None = None
+        self,
+        price: Price | None,
+        ledger: Ledger,
+        endpoint: str = "the endpoint",
+        cap_nanousd: int | None = None,
+        client: str | None = None,
     ) -> None:
-        """Take a price (None: not known), the ledger, the endpoint's name there, and the most this client may spend."""
+        """Take a price (None: not known), the ledger, the endpoint's name there, and the most this client may spend.
+
+        ``client`` is its name: with one, what earlier clients of that name spent counts against the cap too.
+        """
         self.price = price
         self._ledger = ledger
         self._endpoint = endpoint
         self._cap = cap_nanousd
-        self._client = secrets.token_hex(8)
+        self._client = client or secrets.token_hex(8)
         # What is free moves no total, so it is written to no file; a cap of zero still means: do not ask.
         self._unwritten = MemoryLedger()
 

@@ -61,9 +61,10 @@ def until_out_holds(tmp_path):
 def test_killed_again_and_again_it_answers_every_line_once_and_in_order(
     stub, start, questions, until_out_holds, tmp_path
 ):
-    """Up to eight times, at moments nobody has chosen: while it loads, asks, decodes or writes."""
+    """Up to eight times, at moments nobody has chosen: while it loads, asks, decodes or writes; and the cap holds."""
     rng, num_kills, out = random.Random(0), 0, tmp_path / "out"
     flags = ("--cloud", stub.url, "--price", "1/0.1/4", "--max-tokens", "48", "--json")
+    flags += ("--ledger", "ledger", "--cap", "0.0025")
     for _ in range(8):
         kept = out.read_bytes().rpartition(b"\n")[0] if out.exists() else b""
         process = start(*flags)
@@ -83,6 +84,11 @@ def test_killed_again_and_again_it_answers_every_line_once_and_in_order(
     assert (summary["answered"], summary["failed"]) == (len(QUESTIONS), 2)
     assert summary["kept"] > 0
     assert summary["bill"]["nanousd"] == sum(line["bill"]["nanousd"] for line in found if "bill" in line)
+    assert summary["degraded"] > 0, "the cap has no room for all lines"
+    shown = [*COMMAND[:-1], "budget", "show", "--ledger", "ledger", "--json"]
+    caps = json.loads(subprocess.run(shown, cwd=tmp_path, capture_output=True, check=True).stdout)["caps"]
+    [total] = [cap for cap in caps if cap["level"] == "total"]
+    assert summary["bill"]["nanousd"] <= total["spent_nanousd"] + total["reserved_nanousd"] <= 2_500_000
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(start, tmp_path, until_out_holds):
@@ -139,4 +145,4 @@ def test_a_terminal_shows_how_far_it_is_and_a_file_gets_the_end_alone(on_a_termi
     assert b"100 % of the input" in seen
     _, said = start("--offline").communicate(timeout=60)
     assert len(said.splitlines()) == 2
-    assert said.startswith("hybrid: 28 lines answered, 2 failed (30 by an earlier run), cost unknown")
+    assert said.startswith("hybrid: 28 lines answered, 2 failed (30 by an earlier run), 0 USD")
