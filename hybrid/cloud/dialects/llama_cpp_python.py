@@ -33,6 +33,8 @@ from hybrid.types import CloudUsage, Ids, Sampling
 COMPLETIONS, TOKENIZE = "/v1/completions", "/extras/tokenize"
 # How often a check may ask what a row hides: the end of a text is the one place where it matters, and comes once.
 AGAIN = 2
+# Two sums of the same numbers differ by less.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -160,5 +162,10 @@ def _end(words: Spelling, text: Ids) -> int:
 
 def _ending(row: TopK | None, end: int, hidden: float) -> TopK:
     """Give the hidden mass to the end of the text, which the server says is the most likely token."""
-    shown = {} if row is None else dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True))
-    return TopK.from_lists(shown | {end: math.log(hidden)})
+    if row is None:
+        return TopK.from_lists({end: math.log(hidden)})
+    shown = list(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True))
+    top, named = dict(shown[: row.num_listed]), dict(shown[row.num_listed :])
+    # A whole list hides one token. Of what a shorter one hides, all but the end is less likely: half of it at most.
+    others = hidden / 2 if hidden > row.tail - ROUNDING else 0.0
+    return TopK.from_lists(top | {end: math.log(hidden)}, named=named, hidden=others)
