@@ -4,8 +4,8 @@ Where the shapes come from: ``tools/server/README.md`` and ``server-task.cpp`` o
 2026.10.11549. It scores no prompt; two ways make it tell (``ways``):
 
 - *replay*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
-  the unmodified model. Once the grammar is used up only an end token may follow, and its row is the row after the
-  span. A grammar cannot name an end token: one that ends the draft is left to that rule.
+  the unmodified model. Once the grammar is used up only an end token may follow, and its row is the row after what was
+  forced. A grammar cannot name every token (``_nameable``): the rows of a draft end with that of the first it cannot.
 - *prefixes*: an array of prompts with one new token each.
 
 What bites: with speculative decoding of its own the server reports probability 1 and no list for what its draft model
@@ -15,13 +15,15 @@ guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, guarded, id_list, number, row_of, same_count
+from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -60,31 +62,33 @@ class LlamaServer:
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
         body = self._body(list(question.prefix), question) | {"stream": True}
-        return Asked(COMPLETION, body, stream="to finish"), partial(read_chunk, top_k=question.top_k)
+        return Asked(COMPLETION, body, stream="to finish"), _Events(question.top_k, self.setup.words.end_ids)
 
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
         prompts = [list(question.prefix) for question in questions]
-        return Asked(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
+        if len(prompts) == 1:
+            return Asked(COMPLETION, self._body(prompts[0], questions[0]))
+        return Asked(COMPLETION, self._body(prompts, questions[0]), shape=list)
 
+    @guarded
     def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read them."""
         replies = sorted(reply, key=lambda part: part["index"]) if isinstance(reply, list) else [reply]
-        if len(replies) != len(questions):
-            msg = f"the endpoint gave {len(replies)} continuations for {len(questions)} prompts"
+        if [part.get("index", 0) for part in replies] != list(range(len(questions))):
+            msg = f"the endpoint did not give one continuation for each of {len(questions)} prompts"
             raise BadReply(msg)
         return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
 
     def _replay(self, question: ScoreQuestion) -> Asking[Scores]:
-        ends = self.setup.words.end_ids
-        num_rows = question.num_rows
-        forced = question.span[:-1] if question.span and question.span[-1] in ends else question.span
+        forced = tuple(takewhile(partial(_nameable, self.setup.words), question.span))
+        num_rows = min(question.num_rows, len(forced) + 1)
         write = WriteQuestion(question.prefix, num_rows, question.top_k, ways.GREEDY, question.request_id)
         body = self._body(list(question.prefix), write) | {"samplers": []}
         if forced:
-            body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced[:num_rows])
+            body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced)
         chunk = read_chunk((yield Asked(COMPLETION, body)), top_k=question.top_k)
-        if chunk.ids[: len(forced)] != forced[:num_rows]:
+        if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
         return Scores(tuple(_known(chunk.rows[:num_rows])), ways.added([chunk]))
@@ -107,6 +111,36 @@ class LlamaServer:
             "seed": sampling.seed,
         }
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
+
+
+@dataclass
+class _Events:
+    """Reads the events of one stream. An end token waits for the next event, which says why it ended and what it cost.
+
+    Whoever is given the end of the text has no reason to read on.
+    """
+
+    top_k: int
+    end_ids: frozenset[int]
+    _held: Chunk | None = None
+
+    def __call__(self, reply: Any) -> Chunk:
+        chunk, held = read_chunk(reply, top_k=self.top_k), self._held
+        if held is not None:
+            chunk = replace(chunk, ids=held.ids + chunk.ids, rows=held.rows + chunk.rows, text=held.text + chunk.text)
+        ended = chunk.finish is None and bool(chunk.ids) and chunk.ids[-1] in self.end_ids
+        self._held = chunk if ended else None
+        return Chunk() if ended else chunk
+
+
+def _nameable(words: Spelling, token: int) -> bool:
+    """Whether a grammar's token literal lets a token through.
+
+    Not one that ends the text; nor one whose bytes begin with zero or are no whole characters, which llama.cpp turns
+    down before it looks at the literal, and then ends with an error for want of any token (``llama-grammar.cpp``).
+    """
+    text = words.text_of([token]) or "\0"
+    return token not in words.end_ids and not text.startswith("\0")
 
 
 def _known(rows: Sequence[TopK | None]) -> Iterator[TopK]:
