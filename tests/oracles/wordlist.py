@@ -1,0 +1,51 @@
+"""A vocabulary of a few pieces, and what servers said that were held to the bundled one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hybrid.cloud import Scores
+from hybrid.cloud.dialects.dialect import Asked, Asking
+
+RECORDED = Path(__file__).parent.parent / "cloud" / "recorded"
+
+
+class WordList:
+    """Splits text into its longest pieces; ``opening`` stands before every text."""
+
+    def __init__(self, pieces: Sequence[bytes], ends: Sequence[int], opening: tuple[int, ...] = ()) -> None:
+        self._pieces = tuple(pieces)
+        self.end_ids = frozenset(ends)
+        self.num_tokens = len(self._pieces)
+        self._opening = opening
+
+    def tokenize(self, text: str, *, special: bool = False) -> tuple[int, ...]:
+        rest, ids = text.encode(), self._opening if special else ()
+        while rest:
+            fitting = (i for i, piece in enumerate(self._pieces) if rest.startswith(piece) and i not in self.end_ids)
+            token = max(fitting, key=lambda i: len(self._pieces[i]))
+            rest, ids = rest[len(self._pieces[token]) :], (*ids, token)
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces[token]
+
+
+def recorded(name: str):
+    """Return the question and the replies of a real server; which one it was, its file says."""
+    told = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    return told["question"], told["replies"]
+
+
+def drive(asking: Asking[Scores], *replies: object) -> tuple[list[Asked], Scores | None]:
+    """Send replies to a dialect one after the other; return what it asked, and its scores once it has them."""
+    asked, left = [], list(replies)
+    try:
+        asked.append(next(asking))
+        while left:
+            asked.append(asking.send(left.pop(0)))
+    except StopIteration as done:
+        return asked, done.value
+    return asked, None
