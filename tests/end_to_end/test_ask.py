@@ -120,8 +120,8 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--trace", "/no/such/folder/trace"], "--trace"),
         (["--trace-rows"], "add --trace FILE"),
         (["--no-such-flag"], "No such option"),
-        (["--span", "many"], "span: between 1 and 256, or auto (it is 'many')"),
-        (["--span", "3.5"], "span: between 1 and 256, or auto (it is '3.5')"),
+        (["--span", "many"], "span: between 1 and 256, auto or cheap (it is 'many')"),
+        (["--span", "3.5"], "span: between 1 and 256, auto or cheap (it is '3.5')"),
         (["--cloud", "not a url"], "http://"),
         (["--cloud", "http://"], "a host"),
         (["--cloud", "http://host:abc"], "a host"),
@@ -181,7 +181,7 @@ def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
     trace = tmp_path / "trace.jsonl"
     done = invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--json", "--threshold", "0.01")
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert lines[0] == {"trace": 2}
+    assert lines[0] == {"trace": 3}
     assert lines[1]["event"] == "started"
     assert lines[-1]["event"] == "finished"
     shown = [line["token"]["text"] for line in lines if line.get("event") == "shown"]
