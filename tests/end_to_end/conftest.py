@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from real_servers import PACKAGES, missing, serving
 
 import hybrid
 from hybrid.engine import Cursor
@@ -56,6 +57,27 @@ def own_stub(bundled, start_server):
     yield start
     for server in started:
         server.process.kill()
+
+
+@pytest.fixture(scope="session")
+def start_real(tmp_path_factory):
+    """Start a server that nobody here wrote; all are killed when the session ends."""
+    folder = tmp_path_factory.mktemp("real")
+    with contextlib.ExitStack() as clean_up:
+
+        def start(family: str, model: Path = CLOUD):
+            if why := missing(family):
+                pytest.skip(why)
+            log = folder / f"{family}-{len(list(folder.iterdir()))}.txt"
+            return clean_up.enter_context(serving(family, model, log))
+
+        yield start
+
+
+@pytest.fixture(scope="session", params=PACKAGES)
+def real(request, bundled, start_real):
+    """The large model behind each of the real servers, for the whole session."""
+    return start_real(request.param)
 
 
 @pytest.fixture
@@ -168,6 +190,8 @@ def proxy(stub):
     def start(spoil: Callable[[Spoiled, str, int], None], upstream: str | None = None) -> Proxy:
         proxy = Proxy(upstream or stub.url, spoil)
 
+        passed_on = {"authorization", "content-type", "x-request-id"}
+
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -176,7 +200,7 @@ def proxy(stub):
 
             def forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                keep = {k: v for k, v in self.headers.items() if k.lower() in {"authorization", "x-request-id"}}
+                keep = {k: v for k, v in self.headers.items() if k.lower() in passed_on}
                 there = httpx.request(self.command, proxy.upstream + self.path, content=body, headers=keep, timeout=60)
                 proxy.requests.append((self.path, json.loads(body or b"{}")))
                 number = 0

@@ -1,0 +1,436 @@
+"""Servers that nobody here wrote, with llama.cpp itself beside them: what is read from them is what the model says.
+
+llama.cpp's own server (xllamacpp) and llama-cpp-python's, over the bundled pair. Where two texts part, a near tie or a
+divergence within 1e-3 of the threshold must excuse it (``parted``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asking import FLOAT16_NATS
+
+import hybrid
+from hybrid.assemble import PROBE
+from hybrid.bench.tasks import FAMILIES, distinct
+from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.engine.llama import Weights
+from hybrid.errors import MissingCapability, VocabularyMismatch
+from hybrid.run.events import Asked, Judged, Rows, Settled
+from hybrid.types import Message, Sampling
+
+pytestmark = pytest.mark.slow
+
+ALIEN = Path(hybrid.__file__).parent / "models" / "alien.gguf"
+
+MAX_TOKENS = 64
+# Two tokens closer than this may change places: see ``conftest``.
+NEAR_TIE_NATS = 0.03
+# Of numbers that came as float32, what is left of one is no information below this (``TopK.tail``).
+ROUNDING = 1e-6
+REQUEST_ID = "0123456789abcdef0123456789abcdef"
+# One of each family, and a second of every other one: 21.
+QUESTIONS = [
+    problem.question
+    for number, family in enumerate(FAMILIES)
+    for problem in distinct(family, "test", 1 + number % 2, seed=5)
+]
+
+
+@asynccontextmanager
+async def connected(server, words, way=None):
+    """The endpoint as ``hybrid.open`` makes it; ``way``: another than its dialect's first."""
+    endpoint = Endpoint(Wire(server.url, None, Deadlines(), through_proxies=False), words=words)
+    try:
+        capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
+        if way:
+            endpoint.dialect = replace(endpoint.dialect, way=way)
+        yield endpoint, capabilities
+    finally:
+        await endpoint.aclose()
+
+
+def score(server, words, questions, way=None):
+    async def ask():
+        async with connected(server, words, way) as (endpoint, _):
+            return [(await endpoint.score(question), endpoint.worst(question)) for question in questions]
+
+    return asyncio.run(ask())
+
+
+# ---- recognised ----------------------------------------------------------------------------------------------------
+
+
+def test_the_endpoint_is_recognised_without_being_named(real, oracles):
+    async def look():
+        async with connected(real, oracles[0].engine) as (_, capabilities):
+            return capabilities
+
+    found = asyncio.run(look())
+    assert found.dialect == real.family
+    assert "large" in found.model
+    assert found.max_context == real.context
+    assert found.rows
+    text = {"score", "write", "open"}
+    assert found.abilities == (text | {"ids"} if real.family == "llama-server" else text)
+    assert found.way == ("replay" if real.family == "llama-server" else "one request")
+
+
+def test_a_local_model_of_another_vocabulary_is_refused(real):
+    with pytest.raises(VocabularyMismatch, match="vocabulary"), hybrid.open(cloud=real.url, local=ALIEN) as client:
+        client.generate(QUESTIONS[0])
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def drafts(oracles):
+    """Questions about drafts: the small model's own in spans of eight, and one with split characters."""
+    engine, found = oracles[0].engine, []
+    for question in (*QUESTIONS[:6:2], "What is \u4e2d plus \u00e9?"):
+        prompt = engine.render([Message("user", question)])
+        drafted = [token for _, token in oracles[0].rows(question, lambda row: row.best, 48)]
+        found += spans(prompt, drafted, engine.end_ids)
+        found.append(ScoreQuestion(prompt, (), True, 20, REQUEST_ID))
+    letters = engine.tokenize("The letter \u00e9 and \u4e2d, or caf\u00e9, are two and more bytes.")
+    return [*found, *spans(prompt, letters, engine.end_ids)]
+
+
+def spans(prompt, drafted, ends):
+    """A draft, eight tokens a time."""
+    for start in range(0, len(drafted), 8):
+        span = tuple(drafted[start : start + 8])
+        after = span[-1] not in ends
+        yield ScoreQuestion(prompt + tuple(drafted[:start]), span, after, 20, REQUEST_ID)
+
+
+def shown_rightly(row, expected):
+    """The largest error of a row's log-probabilities; that it hides nothing likelier than its cap is asserted."""
+    likely = expected.probs[row.ids] >= 1e-3
+    error = np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max()
+    unseen = np.delete(expected.probs, row.ids).max()
+    assert unseen <= row.cap * np.exp(FLOAT16_NATS) + ROUNDING, (unseen, row.cap)
+    (best, first), (_, second) = expected.top(2)
+    assert row.best == best or first - second <= NEAR_TIE_NATS
+    assert error <= FLOAT16_NATS, error
+    return error
+
+
+def whole(engine, ids):
+    """Whether tokens end with a whole character, so that a text can say them."""
+    try:
+        b"".join(map(engine.piece, ids)).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+WAYS = {"llama-server": ("replay", "prefixes", "compare"), "llama-cpp-python": ("one request",)}
+
+
+def test_rows_are_those_of_the_model_itself_in_every_way_of_asking(real, oracles):
+    """Every row of a draft, the one after it and the one at its end: within what float16 sums leave open."""
+    questions, found = drafts(oracles), {}
+    for way in WAYS[real.family]:
+        found[way] = score(real, oracles[0].engine, questions, way)
+        assert_rows(oracles, questions, found[way], way)
+    for one, other in combinations(found.values(), 2):  # what one server says in two ways lies nearer together
+        for (scores, _), (others, _) in zip(one, other, strict=True):
+            for row, same in zip(scores.rows, others.rows, strict=False):
+                shared, mine, theirs = np.intersect1d(row.ids, same.ids, return_indices=True)
+                assert len(shared) >= min(len(row.ids), len(same.ids)) - 2, "the twentieth may be a tie"
+                likely = row.probs[mine] >= 1e-3
+                assert np.abs(row.logprobs[mine] - same.logprobs[theirs])[likely].max() <= FLOAT16_NATS
+
+
+def assert_rows(oracles, questions, answers, way):
+    """Nearly what direct evaluation gives, as many rows as can be had, and no more charged than was reserved."""
+    worst, num_rows = 0.0, 0
+    for question, (scores, most) in zip(questions, answers, strict=True):
+        for i, row in enumerate(scores.rows):
+            expected = oracles[1].cursor.row(question.prefix + question.span[:i])
+            worst = max(worst, shown_rightly(row, expected))
+        assert len(scores.rows) >= least_rows(way, question, oracles)
+        assert scores.usage.prompt_tokens <= most.prompt_tokens
+        assert scores.usage.completion_tokens <= most.completion_tokens
+        num_rows += len(scores.rows)
+    due = sum(question.num_rows for question in questions)
+    print(f"{way}: {num_rows} of {due} rows, at most {worst:.4f} nats off")
+
+
+def least_rows(way, question, oracles):
+    """How many rows must be there: all, but for what a text cannot say, and for where the model itself goes on."""
+    if way == "one request":
+        ids = [question.prefix + question.span[:i] for i in range(question.num_rows)]
+        return next((i for i, prefix in enumerate(ids) if not whole(oracles[0].engine, prefix)), question.num_rows)
+    if way == "compare":
+        return min(num_agreed(oracles[1], question) + 1, question.num_rows)
+    if way == "replay":  # a grammar cannot force a part of a character, nor the end
+        forced = (i for i, token in enumerate(question.span) if not whole(oracles[0].engine, [token]))
+        return min(next(forced, question.num_rows) + 1, question.num_rows)
+    return question.num_rows
+
+
+def num_agreed(large, question):
+    """How many tokens of a draft are the model's own, without a near tie."""
+    for i, token in enumerate(question.span):
+        row = large.cursor.row(question.prefix + question.span[:i])
+        (best, first), (_, second) = row.top(2)
+        if token != best or first - second <= NEAR_TIE_NATS:
+            return i
+    return len(question.span)
+
+
+def with_an_opening_token(model, folder):
+    """A copy of a model whose vocabulary says that every text begins with its token 0."""
+    data, key = model.read_bytes(), b"tokenizer.ggml.add_bos_token"
+    at = data.index(key) + len(key) + 4  # the value's type stands between
+    assert data[at] == 0
+    copy = folder / model.name
+    copy.write_bytes(data[:at] + b"\1" + data[at + 1 :])
+    return copy
+
+
+def test_rows_are_aligned_where_every_text_begins_with_an_opening_token(start_real, bundled, oracles, tmp_path):
+    """llama-cpp-python lists the rows of an echoed prompt one off without such a token, and in place with it."""
+    local, cloud = (with_an_opening_token(model, tmp_path) for model in bundled)
+    server = start_real("llama-cpp-python", cloud)
+    with closing(Weights(local)) as weights, closing(weights.context()) as engine:
+        assert engine.tokenize("", special=True) == (0,)
+        questions = [
+            replace(question, prefix=question.prefix if question.prefix[0] == 0 else (0, *question.prefix))
+            for question in drafts(oracles)
+        ]
+        assert_rows(oracles, questions, score(server, engine, questions), "one request")
+
+
+# ---- answers -------------------------------------------------------------------------------------------------------
+
+# The thresholds at which a policy asks or hands back: KL for ``kl`` and ``doubt``, and the entropy of ``doubt``.
+THRESHOLDS = {"kl": 0.5, "doubt": 0.02}
+ENTROPY, WITHIN_NATS = 0.5, 1e-3
+
+
+def told(url, questions, **choices):
+    """Yield each question's events."""
+    with hybrid.open(cloud=url, trace_rows=True, **{"max_tokens": MAX_TOKENS} | choices) as client:
+        for question in questions:
+            yield list(client.stream(question))
+
+
+def verdicts(events):
+    """Which token, from whom, and how it came to stand."""
+    answer = events[-1].answer
+    assert answer.degraded is None
+    return [(token.id, token.source, token.how) for token in answer.tokens]
+
+
+def first_difference(one, other):
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def excused(events, position, threshold):
+    """Whether noise may decide at a position, or at one of the two before it, which a hand-back also looks at."""
+    ids = tuple(token.id for token in events[-1].answer.tokens)
+    for row in (e for e in events if isinstance(e, Rows) and position - 2 <= len(e.at) <= position):
+        if row.at != ids[: len(row.at)]:
+            continue
+        for first, second in (np.sort(-side.logprobs)[:2] for side in (row.local, row.cloud) if side is not None):
+            if second - first <= NEAR_TIE_NATS:
+                return True
+        if row.local is not None and abs(row.local.entropy() - ENTROPY) <= WITHIN_NATS:
+            return True
+    near = [token.kl for token in events[-1].answer.tokens[max(0, position - 2) : position + 1]]
+    return any(kl is not None and abs(kl.lower - threshold) <= WITHIN_NATS for kl in near)
+
+
+def test_greedy_exact_gives_the_large_models_own_greedy_text(real, oracles):
+    parted = 0
+    with hybrid.open(cloud=real.url, price="free", policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
+        for question in QUESTIONS:
+            expected, tie = oracles[1].text(question, MAX_TOKENS)
+            answer = client.generate(question)
+            assert answer.degraded is None
+            got = tuple(token.id for token in answer.tokens)
+            assert got[:tie] == expected[:tie], question
+            parted += got != expected
+    print(f"{real.family}: {parted} of {len(QUESTIONS)} texts part at a near tie")
+    assert parted <= len(QUESTIONS) // 4
+
+
+CHOICES = {
+    "kl": {"policy": "kl"},
+    "kl, stopped": {"policy": "kl", "span": 5, "stop": (".", "therefore")},
+    "doubt": {"policy": "doubt"},
+    "doubt, cut": {"policy": "doubt", "stop": ("=", "\n"), "max_tokens": 20},
+    "cloud": {"policy": "cloud"},
+    "cloud, cut": {"policy": "cloud", "stop": (" is",), "max_tokens": 12},
+}
+
+
+def questions_of(choices):
+    return QUESTIONS if len(choices) == 1 else QUESTIONS[::3]
+
+
+@pytest.fixture(scope="module")
+def told_by_the_stub(stub):
+    """What our own stub's model is told to do, and what came of it; asked once for both real servers."""
+    return cache(lambda name: list(told(stub.url, questions_of(CHOICES[name]), **CHOICES[name])))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_verdicts_and_texts_are_those_against_our_own_stub(real, told_by_the_stub, name):
+    choices, expected = CHOICES[name], told_by_the_stub(name)
+    questions = questions_of(choices)
+    threshold, parted = THRESHOLDS.get(choices["policy"], 0.0), 0
+    for question, ours, theirs in zip(questions, expected, told(real.url, questions, **choices), strict=True):
+        one, other = ours[-1].answer, theirs[-1].answer
+        if verdicts(ours) == verdicts(theirs):
+            assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
+            continue
+        parted += 1
+        at = first_difference(verdicts(ours), verdicts(theirs))
+        assert excused(ours, at, threshold) or excused(theirs, at, threshold), (question, at)
+    print(f"{real.family}, {choices}: noise parts {parted} of {len(questions)}")
+    assert parted <= len(questions) // 4, "noise decides rarely; this many mean another fault"
+
+
+@pytest.mark.parametrize("policy", ["kl", "doubt", "cloud"])
+def test_a_sampled_answer_ends_with_tokens_of_the_vocabulary(real, oracles, policy):
+    for events in told(real.url, QUESTIONS[:6], policy=policy, temperature=1.0, seed=7):
+        answer = events[-1].answer
+        assert answer.degraded is None
+        assert answer.finish_reason == "stop" or len(answer.tokens) == MAX_TOKENS
+        written = b"".join(oracles[0].engine.piece(token.id) for token in answer.tokens)
+        assert answer.text == written.decode("utf-8", "replace")
+        assert not {token.id for token in answer.tokens} & oracles[0].engine.end_ids
+
+
+def written(server, words, questions):
+    """What the endpoint writes for each question."""
+
+    async def ask():
+        async with connected(server, words) as (endpoint, _):
+            return [[chunk async for chunk in endpoint.write(question)] for question in questions]
+
+    return [tuple(token for chunk in chunks for token in chunk.ids) for chunks in asyncio.run(ask())]
+
+
+def test_a_banned_token_is_never_written(real, oracles):
+    """The most likely one, and those likely after it, greedily and drawn."""
+    words = oracles[0].engine
+    prompt = words.render([Message("user", QUESTIONS[0])])
+    ban = frozenset(token for token, _ in oracles[1].cursor.row(prompt).top(6)) | words.end_ids
+    samplings = [Sampling(), *(Sampling(temperature=1.0, seed=seed) for seed in range(8))]
+    texts = written(real, words, [WriteQuestion(prompt, 12, 5, how, REQUEST_ID, ban) for how in samplings])
+    assert all(texts)
+    assert not ban & {token for text in texts for token in text}
+
+
+def ranks(oracle, prompt, text):
+    """How many tokens the model finds likelier than each one that was written."""
+    rows = [oracle.cursor.row(prompt + text[:i]).logprobs for i in range(len(text))]
+    return [int((row > row[token] + FLOAT16_NATS).sum()) for row, token in zip(rows, text, strict=True)]
+
+
+def test_tokens_are_drawn_as_asked_and_not_as_the_server_would_by_itself(real, oracles):
+    """Both servers keep to 40 tokens, to a nucleus and to a least probability where nothing else is sent."""
+    words = oracles[0].engine
+    prompt = words.render([Message("user", QUESTIONS[0])])
+    # A text can name these alone, and go on.
+    ban = frozenset(i for i in range(words.num_tokens) if not words.piece(i).isascii()) | words.end_ids | {1}
+    free, five = Sampling(temperature=4.0, seed=3), Sampling(temperature=4.0, top_k=5, seed=3)
+    texts = written(real, words, [WriteQuestion(prompt, 40, 5, how, REQUEST_ID, ban) for how in (free, five)])
+    assert max(ranks(oracles[1], prompt, texts[0])) > 60
+    allowed = [sorted(set(range(words.num_tokens)) - ban)]
+    for i, token in enumerate(texts[1]):
+        likely = oracles[1].cursor.row(prompt + texts[1][:i]).logprobs
+        assert (likely[allowed] > likely[token] + FLOAT16_NATS).sum() < 5
+
+
+# ---- money ---------------------------------------------------------------------------------------------------------
+
+
+def said_to_cost(family, body):
+    """Prompt, cached and completion tokens, as the server's last word on a request has them."""
+    lines = [line.removeprefix("data: ") for line in body.decode().splitlines() if line]
+    last = json.loads(lines[-1])
+    if family == "llama-server":
+        return last["tokens_evaluated"], last["timings"]["cache_n"], last["tokens_predicted"]
+    return last["usage"]["prompt_tokens"], 0, last["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("policy", ["kl", "doubt", "cloud"])
+def test_the_bill_charges_what_the_server_says_and_never_more_than_was_reserved(real, proxy, policy):
+    said = []
+
+    def listen(reply, path, _):
+        if path in {"/completion", "/v1/completions"} and reply.status == 200:
+            said.append(said_to_cost(real.family, reply.body))
+
+    between = proxy(listen, real.url)
+    questions = [
+        "Sort downwards: 42 17 99 23 68.",
+        "Reverse the letters: cheese",
+        "How is \u4e2d\u6587 or caf\u00e9 written?",
+    ]
+    for events in told(between.url, questions, policy=policy, price="1/0.1/4"):
+        answer, kinds = events[-1].answer, (Asked, Settled)
+        assert answer.degraded is None
+        prompt, cached, completion = (sum(column) for column in zip(*said, strict=True))
+        said.clear()
+        usage = answer.usage
+        assert (usage.cloud_prompt_tokens, usage.cloud_cached_tokens) == (prompt, cached)
+        assert usage.cloud_completion_tokens == completion
+        assert answer.bill.nanousd == (prompt - cached) * 1000 + cached * 100 + completion * 4000
+        assert cached > 0 or real.family == "llama-cpp-python" or usage.cloud_requests < 2
+        asked, settled = ([event for event in events if isinstance(event, kind)] for kind in kinds)
+        reserved = {event.request_id: event.reserved_nanousd for event in asked}
+        assert all(event.nanousd <= reserved[event.request_id] for event in settled)
+        assert len(settled) == len(asked) == usage.cloud_requests
+
+
+# ---- what cannot be had --------------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_draws_from_rows_by_id_is_refused_where_tokens_have_no_numbers(start_real, bundled, proxy):
+    between = proxy(lambda *_: None, start_real("llama-cpp-python").url)
+    with (
+        hybrid.open(cloud=between.url, policy="exact", temperature=1.0) as client,
+        pytest.raises(MissingCapability, match="exact needs an endpoint that can name tokens by number"),
+    ):
+        client.generate(QUESTIONS[0])
+    assert not [path for path, body in between.requests if body.get("prompt")]
+
+
+def test_exact_samples_where_tokens_have_numbers(start_real, bundled):
+    for events in told(start_real("llama-server").url, QUESTIONS[:4], policy="exact", temperature=1.0, seed=2):
+        assert events[-1].answer.degraded is None
+        assert {token.source for token in events[-1].answer.tokens} == {"local", "cloud"}
+
+
+@pytest.mark.parametrize("family", WAYS)
+def test_a_server_killed_in_the_middle_leaves_a_finished_answer_that_says_so(start_real, oracles, family):
+    server = start_real(family)
+    with hybrid.open(cloud=server.url, policy="greedy-exact", span=2, max_tokens=MAX_TOKENS) as client:
+        for event in client.stream(QUESTIONS[0]):
+            if isinstance(event, Judged) and server.process.poll() is None:
+                server.kill()
+        answer = event.answer
+        again = client.generate(QUESTIONS[0])
+    assert answer.usage.checks == 1
+    assert server.url in answer.degraded
+    assert answer.finish_reason == "stop" or len(answer.tokens) == MAX_TOKENS
+    assert answer.text
+    assert server.url in again.degraded
+    assert tuple(token.id for token in again.tokens) == oracles[0].text(QUESTIONS[0], MAX_TOKENS)[0]
