@@ -24,7 +24,7 @@ Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
 
 @dataclass(frozen=True)
 class Asked:
-    """One POST. ``shape`` names the fields that are wanted and what to leave unread; ``list``: no object is due.
+    """One POST. ``shape`` names the fields that are wanted and what to leave unread.
 
     ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
     lines of JSON; None: the reply is one event.

@@ -67,9 +67,7 @@ class LlamaServer:
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
         prompts = [list(question.prefix) for question in questions]
-        if len(prompts) == 1:
-            return Asked(COMPLETION, self._body(prompts[0], questions[0]))
-        return Asked(COMPLETION, self._body(prompts, questions[0]), shape=list)
+        return Asked(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
 
     @guarded
     def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
