@@ -26,6 +26,8 @@ os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _OWN.name
 os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 (Path(_OWN.name) / "prices.toml").touch()
 os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
+# What probes have found lies in the user's cache, which has no variable of ours: this one is read by platformdirs.
+os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
 
 MODELS = Path(hybrid.__file__).parent / "models"
 
