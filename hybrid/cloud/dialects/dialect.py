@@ -8,7 +8,7 @@ by ``cloud.find`` and ``cloud.probe`` and given to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from hybrid.cloud.dialects.spelling import Spelling
@@ -55,6 +55,11 @@ class Setup:
             msg = "this dialect speaks in text and needs the local vocabulary"
             raise ValueError(msg)
         return self.spelling
+
+
+def rowless(question: WriteQuestion) -> WriteQuestion:
+    """Return the same question for an endpoint that gives no log-probabilities: with ``top_k`` 0 none are asked for."""
+    return replace(question, top_k=0)
 
 
 class Dialect(Protocol):

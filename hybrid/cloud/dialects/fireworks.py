@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -20,6 +20,7 @@ from hybrid.cloud.dialects.reading import (
     count,
     finish_of,
     guarded,
+    id_list,
     number,
     read_usage,
     row_of,
@@ -62,6 +63,7 @@ class Fireworks:
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
+        question = question if self.rows else rowless(question)
         body = self._body(question) | {"stream": True, "stream_options": {"include_usage": True}}
         return Asked(COMPLETIONS, body, stream="to done"), partial(read_chunk, top_k=min(question.top_k, MOST_K))
 
@@ -71,14 +73,15 @@ class Fireworks:
             "model": self.setup.model,
             "prompt": list(question.prefix),
             "max_tokens": question.limit,
-            "logprobs": True,
-            "top_logprobs": min(question.top_k, MOST_K),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
             "seed": sampling.seed,
         }
+        # Ids come with the log-probabilities; without these they are asked for by name.
+        top_k = min(question.top_k, MOST_K)
+        body |= {"logprobs": True, "top_logprobs": top_k} if top_k else {"return_token_ids": True}
         return body | ({"logit_bias": {str(i): BAN for i in sorted(question.ban)}} if question.ban else {})
 
 
@@ -105,6 +108,9 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choice_of(reply)
     text, told = str(choice.get("text") or ""), (choice.get("logprobs") or {}).get("content") or []
+    if not top_k:
+        ids = id_list(choice.get("token_ids") or [])
+        return Chunk(ids, (None,) * len(ids), text, finish_of(choice.get("finish_reason")), usage)
     if text and not told:
         raise MissingCapability(NO_ROWS)
     ids = tuple(count(entry["token_id"]) for entry in told)

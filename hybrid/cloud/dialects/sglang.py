@@ -4,8 +4,8 @@ Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``to
 
 - The entry at ``logprob_start_len`` is null: it needs the scores of the position before, which the cache does not keep.
   So the rows of a draft start one token before it. From 0 on, the cache would not be read at all.
-- Rows of written tokens are told after the temperature, unless the request is greedy: at any other temperature than 1
-  they are not the model's and are dropped.
+- Rows of written tokens are told after the temperature, unless the request is greedy, and after ``logit_bias``: at any
+  other temperature than 1, or with a token banned, they are not the model's and are dropped.
 - A stream repeats all ids, texts and rows so far with every event, unless the server was told not to.
 - One list of candidates serves all positions (``token_ids_logprob``).
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
@@ -51,6 +51,7 @@ class Sglang:
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
+        question = question if self.rows else rowless(question)
         return Asked(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question)
 
 
@@ -81,13 +82,13 @@ def write_body(question: WriteQuestion, salt: str | None) -> dict[str, Any]:
     }
     if question.ban:
         drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-    body = {
+    body: dict[str, Any] = {
         "input_ids": list(question.prefix),
         "sampling_params": drawn,
-        "return_logprob": True,
-        "top_logprobs_num": question.top_k,
         "stream": True,
     }
+    if question.top_k:
+        body |= {"return_logprob": True, "top_logprobs_num": question.top_k}
     return body | ({"cache_salt": salt} if salt else {})
 
 
@@ -145,7 +146,8 @@ class _Stream:
 
     def __init__(self, question: WriteQuestion) -> None:
         sampling = question.sampling
-        self._raw = sampling.greedy or sampling.temperature == 1.0
+        self._raw = (sampling.greedy or sampling.temperature == 1.0) and not question.ban
+        self.told = question.top_k > 0
         self._seen = 0
         self._text = ""
 
@@ -179,10 +181,13 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
         msg = f"the endpoint broke off: {reason.get('message')}"
         raise BadReply(msg)
     finish = finish_of(reason.get("type"))
-    own = _written(told) if ids else []
-    tops = same_count(told.get("output_top_logprobs"), ids) if ids else []
-    rows = [_row(token, own[i][1], tops[i], None) if stream.raw else None for i, token in enumerate(ids)][known:]
-    return Chunk(ids[known:], tuple(rows), text, finish, _usage(told) if finish else None)
+    rows = _written_rows(ids, told, raw=stream.raw) if ids and stream.told else [None] * len(ids)
+    return Chunk(ids[known:], tuple(rows[known:]), text, finish, _usage(told) if finish else None)
+
+
+def _written_rows(ids: Ids, told: Json, *, raw: bool) -> list[TopK | None]:
+    own, tops = _written(told, len(ids)), same_count(told.get("output_top_logprobs"), ids)
+    return [_row(token, own[i][1], tops[i], None) if raw else None for i, token in enumerate(ids)]
 
 
 def _usage(told: Json) -> CloudUsage:

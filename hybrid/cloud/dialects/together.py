@@ -38,7 +38,7 @@ class Together:
 
     @property
     def _legacy(self) -> Completions:
-        return Completions(self.setup, most_k=MOST_K)
+        return Completions(self.setup, most_k=MOST_K, rows=self.rows)
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Echo the text, and write one token for the row after it."""

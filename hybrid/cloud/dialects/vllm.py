@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -83,6 +83,7 @@ class Vllm:
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
+        question = question if self.rows else rowless(question)
         body = write_body(question, self.setup.model, self.setup.salt)
         return Asked(COMPLETIONS, body, stream="to done"), partial(read_chunk, top_k=question.top_k)
 
@@ -117,10 +118,10 @@ def _body(model: str, prompt: Ids, max_tokens: int, top_k: int, salt: str | None
         "model": model,
         "prompt": list(prompt),
         "max_tokens": max_tokens,
-        "logprobs": top_k,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
+    body |= {"logprobs": top_k} if top_k else {}
     return body | ({"cache_salt": salt} if salt else {})
 
 
@@ -169,14 +170,14 @@ def ranked_row(token: int, entry: object, top_k: int, named: Mapping[int, float]
 
 @guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
-    """Read one server-sent event of a continuation: tokens with their rows, or the closing usage."""
+    """Read one server-sent event of a continuation: tokens with their rows, if they were asked for, or the usage."""
     broke_off(reply)
     usage = read_usage(reply) if reply.get("usage") else None
     if not reply.get("choices"):
         return Chunk(usage=usage)
     choice = choice_of(reply)
     ids = _ids(choice, None)
-    rows = _generated_rows(ids, choice.get("logprobs"), top_k) if ids else []
+    rows = _generated_rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids)
     return Chunk(ids, tuple(rows), str(choice.get("text") or ""), finish_of(choice.get("finish_reason")), usage)
 
 

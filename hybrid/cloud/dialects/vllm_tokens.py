@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -78,6 +78,7 @@ class VllmTokens:
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
+        question = question if self.rows else rowless(question)
         body = write_body(question, self.setup.model, self.setup.salt)
         return Asked(GENERATE, body, stream="to done"), partial(read_chunk, top_k=question.top_k)
 
@@ -100,13 +101,14 @@ def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[st
     sampling = question.sampling
     drawn: dict[str, Any] = {
         "max_tokens": question.limit,
-        "logprobs": question.top_k,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "seed": sampling.seed,
     }
+    if question.top_k:
+        drawn["logprobs"] = question.top_k
     if question.ban:
         drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
     return _body(model, question.prefix, drawn, salt) | {"stream": True, "stream_options": {"include_usage": True}}
@@ -160,7 +162,7 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choice_of(reply)
     ids = id_list(choice.get("token_ids") or [])
-    rows = _rows(ids, choice.get("logprobs"), top_k) if ids else []
+    rows = _rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids)
     return Chunk(ids, tuple(rows), "", finish_of(choice.get("finish_reason")), usage)
 
 
