@@ -1,6 +1,6 @@
 """Settings: flags before ``HYBRID_*`` variables before ``hybrid.toml`` in the working directory. Wires nothing.
 
-Every field is a parameter of ``hybrid.open``; all but the deadlines, ``retries``, ``cloud_top_k`` and
+Every field is a parameter of ``hybrid.open``; all but the deadlines, ``retries``, ``cool_down_s``, ``cloud_top_k`` and
 ``cache_salt`` are flags of ``hybrid ask``. ``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say
 the same.
 """
@@ -87,6 +87,9 @@ class Settings(BaseSettings):
     first_byte_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte of an answer")
     read_timeout_s: float = Field(10.0, gt=0, description="deadline between two parts of an answer")
     request_timeout_s: float = Field(120.0, gt=0, description="most waiting for one question, its first byte included")
+    cool_down_s: float = Field(
+        5.0, gt=0, description="how long an endpoint that failed is left alone; doubled while it fails"
+    )
     retries: int = Field(
         2, ge=0, le=9, description="requests more for a question that failed before anything came of it"
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import Degraded, Event, Finished, Flushed, Shown
+from hybrid.run.events import Degraded, Event, Finished, Flushed, Resumed, Shown
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -36,15 +36,20 @@ class Screen:
             case Flushed(text):
                 self._text(text)
             case Degraded(why, alone):
-                if self._shown and self._out.is_terminal:
-                    self._err.print()  # not in the middle of the answer's line
-                self._err.print(Text(f"hybrid: {'the local model goes on alone: ' * alone}{why}", "yellow"))
+                self._note(f"{'the local model goes on alone: ' * alone}{why}")
+            case Resumed():
+                self._note("the cloud answers again")
             case Finished(answer):
                 print(flush=True)  # noqa: T201  (the answer's last line)
                 if self._out.is_terminal:
                     self._err.print(Text(summary(answer), "dim"))
             case _:
                 pass
+
+    def _note(self, text: str) -> None:
+        if self._shown and self._out.is_terminal:
+            self._err.print()  # not in the middle of the answer's line
+        self._err.print(Text(f"hybrid: {text}", "yellow"))
 
     def _token(self, token: Token) -> None:
         self._shown = True

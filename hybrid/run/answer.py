@@ -70,7 +70,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished answer. ``degraded`` says why the cloud was not asked where it should have been; None if it was."""
+    """A finished answer.
+
+    ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
+    always.
+    """
 
     text: str
     finish_reason: FinishReason

@@ -11,19 +11,21 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities, Cloud
+from hybrid.cloud.breaker import Trip
 from hybrid.config import Settings, load
 from hybrid.engine import Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import Driver, Limits, Side
+from hybrid.run.driver import Driver, Limits, Reach, Side
 from hybrid.run.events import Event, Finished
 from hybrid.run.line import Call, Line
 from hybrid.run.pace import Pace
@@ -59,7 +61,8 @@ class AsyncClient:
 
     def __init__(self, local: Local, connect: Connect, account: Account, settings: Settings) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
-        self._line = Line(Patience(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s)))
+        patience = Patience(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
+        self._line = Line(patience, Trip(cool_down_s=settings.cool_down_s))
         self._local = local
         self._cursor = Cursor(local.engine)
         self._connect = connect
@@ -131,8 +134,8 @@ class AsyncClient:
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
-            cloud = await self._reach(policy, sampling)
-            can = self._connected[1] if self._connected else None
+            call = Call(self._line, told)
+            cloud, can, reach = await self._at_first(policy, sampling, call)
             if can is not None and can.most_k is not None:
                 # Perhaps fewer than were asked for: what the policy may draw from is checked against what it will see.
                 settings = settings.model_copy(update={"cloud_top_k": min(can.most_k, settings.cloud_top_k)})
@@ -141,7 +144,7 @@ class AsyncClient:
             top_k = settings.cloud_top_k
             limits = Limits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
             async with self._account.purse(settings.conversation) as purse:
-                side = Side(cloud, purse, can, _turns(prompt, settings), self._line)
+                side = Side(cloud, purse, can, _turns(prompt, settings), call, reach)
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 
     def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
@@ -169,22 +172,32 @@ class AsyncClient:
             raise ContextOverflow(msg)
         return ids
 
-    async def _reach(self, policy: Policy, sampling: Sampling) -> Cloud | str:
-        """Return a connected cloud that can do what the policy needs, or the sentence why there is none."""
+    async def _at_first(
+        self, policy: Policy, sampling: Sampling, call: Call
+    ) -> tuple[Cloud | str, Capabilities | None, Reach | None]:
+        """Return a connected cloud and what it can do; or why it cannot be had, and perhaps how to try again."""
         if not policy.needs:
-            return "this policy asks nothing"
+            return "this policy asks nothing", None, None
+        reach = partial(self._reach, policy, sampling)
+        if self._connected is None and (why := call.shut()):
+            return why, None, reach
+        try:
+            cloud, can = await (call.ask(reach) if self._connected is None else reach())
+        except CloudFailure as error:
+            return str(error), None, reach
+        return cloud, can, None
+
+    async def _reach(self, policy: Policy, sampling: Sampling) -> tuple[Cloud, Capabilities]:
+        """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
         if self._connected is None:
-            try:
-                self._connected = await Call(self._line, lambda _: None).ask(self._connect)
-            except CloudFailure as error:
-                return str(error)
-        cloud, capabilities = self._connected
+            self._connected = await self._connect()
+        capabilities = self._connected[1]
         if missing := policy.needs - capabilities.abilities:
             able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
             lacking = " and ".join(SAID[need] for need in sorted(missing))
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
-        return cloud
+        return self._connected
 
 
 def _turns(prompt: Prompt, settings: Settings) -> tuple[Message, ...]:

@@ -3,23 +3,24 @@
 It steps a policy's loop, answers each request from the engine's thread or the cloud, puts the ledger around every
 request that leaves, and tells one stream of events what happened. It makes no decision about text.
 
-Laws, tested through scripted and real models in ``tests/run``: a request leaves only with its worst case reserved;
-after the first failure of an answer the cloud is not asked again, so that a dead cloud costs one deadline; whoever
-stops listening leaves an engine at rest, no open stream and a settled ledger.
+Laws, tested through scripted and real models in ``tests/run``: a request leaves only with its worst case reserved; a
+dead cloud costs one deadline, and when it is back it is asked again (``line`` says when); whoever stops listening
+leaves an engine at rest, no open stream and a settled ledger.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Worker
-from hybrid.errors import CloudError, CloudRefusal, VocabularyMismatch
+from hybrid.errors import CloudError, CloudRefusal
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
     Check,
@@ -41,6 +42,7 @@ from hybrid.policy.requests import (
 from hybrid.policy.requests import Unreachable as NoAnswer
 from hybrid.prob import Dense
 from hybrid.run import events
+from hybrid.run.alike import Alike
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
 from hybrid.run.line import Call, Line
@@ -50,11 +52,13 @@ from hybrid.run.till import Denied, Tell, Till
 from hybrid.spend import Denial, Purse
 from hybrid.types import Ids, Message
 
-# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
-_PART = "\N{REPLACEMENT CHARACTER}"
+T = TypeVar("T")
 _OUTGROWN = "the text has outgrown the cloud model's context"
 # The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
 CANDIDATES = 4
+
+
+Reach: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,16 @@ class Limits:
 class Side:
     """The cloud's side: the model, or the sentence why it cannot be had, what it can do, and the purse that pays.
 
-    ``turns``: the conversation as it was put, for endpoints that take no prompt but messages. ``line``: what is known
-    of the way there.
+    ``turns``: the conversation as it was put, for endpoints that take no prompt but messages. ``call``: the way there.
+    ``reach``: how to connect to a cloud that could not be had; None: it never will be.
     """
 
     cloud: Cloud | str
     purse: Purse
     capabilities: Capabilities | None = None
     turns: tuple[Message, ...] = ()
-    line: Line = field(default_factory=Line)
+    call: Call | None = None
+    reach: Reach | None = None
 
 
 class Driver:
@@ -107,7 +112,10 @@ class Driver:
         self._reader: Reader | None = None
         self._tell = tell
         self._till = Till(side.purse, self._record, tell)
-        self._call = Call(side.line, tell)
+        self._alike = Alike(self._engine)
+        self._call = side.call or Call(Line(), tell)
+        self._reach = side.reach
+        self._away_since: float | None = None
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -222,20 +230,20 @@ class Driver:
     # ---- the cloud -------------------------------------------------------------------------------------------------
 
     async def _check(self, request: Check) -> Scored | Refused | NoAnswer:
-        if isinstance(self._cloud, str):
-            return self._no_answer(self._cloud)
+        cloud = await self._at_hand()
+        if isinstance(cloud, NoAnswer):
+            return cloud
         prefix, span = self._drafter.prompt + request.at, ids(request.span)
         if self._cloud_room(len(prefix) + len(span)) < 1:
             return self._no_answer(_OUTGROWN)
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
         question = ScoreQuestion(prefix, span, after, self._limits.top_k, "", candidates)
-        attempt = partial(self._score, self._cloud, question, len(request.at))
+        attempt = partial(self._score, cloud, question, len(request.at))
         try:
             with self._looking_ahead(request):
-                request_id, scores = await self._call.ask(attempt)
-            self._compare(scores)
-            self._know(row.best for row in scores.rows)
+                request_id, scores = await self._asked(attempt)
+            self._alike.hold(scores)
         except Denied as denied:
             return self._refused(denied.denial)
         except CloudError as error:
@@ -260,23 +268,23 @@ class Driver:
         return leave.request_id, scores
 
     async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
-        if isinstance(self._cloud, str):
-            return self._no_answer(self._cloud)
-        if self._reader is None or not self._reader.open or self._reader.at != request.at or request.ban:
-            await self._close_reader()
-            if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
-                return self._no_answer(_OUTGROWN)
         reader = self._reader
+        if reader is not None and (not reader.open or reader.at != request.at or request.ban):
+            await self._close_reader()
+            reader = None
         try:
             if reader is None:
-                opened = await self._call.ask(partial(self._open_reader, request, self._cloud))
+                cloud = await self._at_hand()
+                if isinstance(cloud, NoAnswer):
+                    return cloud
+                if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
+                    return self._no_answer(_OUTGROWN)
+                opened = await self._asked(partial(self._open_reader, request, cloud))
                 reader, chunk = opened
                 self._reader = reader
             else:
-                chunk = await reader.read()
-            self._know(chunk.ids)
-            reader.ours += b"".join(map(self._engine.piece, chunk.ids))
-            self._compare_text(reader)
+                chunk = await self._call.go_on(reader.read)
+            self._alike.hold_written(reader, chunk.ids)
         except Denied as denied:
             return self._refused(denied.denial)
         except CloudError as error:
@@ -334,33 +342,43 @@ class Driver:
         if reader is not None:
             await reader.close()
 
-    def _compare(self, scores: Scores) -> None:
-        """Hold the endpoint's texts of tokens against ours. Raises VocabularyMismatch at the first that differs."""
-        for token, theirs in scores.pieces.items():
-            ours = self._engine.piece(token).decode("utf-8", "replace") if token < self._engine.num_tokens else ""
-            if _PART not in theirs + ours and _bare(theirs) != _bare(ours):
-                what = f"token {token}"
-                raise _mismatch(what, theirs, ours)
+    async def _at_hand(self) -> Cloud | NoAnswer:
+        """Return the cloud, if it may be asked now. One that could not be reached is connected to when it may be."""
+        if isinstance(self._cloud, str) and self._reach is None:
+            return self._no_answer(self._cloud)
+        if why := self._call.shut():
+            return self._lost(why)
+        if self._reach is not None:
+            try:
+                self._cloud, self._can = await self._call.ask(self._reach)
+                self._reach = None
+            except CloudError as error:
+                return self._fail(error)
+        return self._cloud if not isinstance(self._cloud, str) else self._no_answer(self._cloud)
 
-    def _compare_text(self, reader: Reader) -> None:
-        """Hold the text of what the cloud wrote against what its ids mean here; it may lag behind, never differ."""
-        theirs, ours = reader.text, reader.ours.decode("utf-8", "replace")
-        if _PART not in theirs + ours and not _bare(ours).startswith(_bare(theirs)):
-            raise _mismatch("what the cloud wrote", theirs, ours)
-
-    def _know(self, tokens: Iterable[int]) -> None:
-        """Raise VocabularyMismatch for a token this model has no number for."""
-        unknown = next((token for token in tokens if token >= self._engine.num_tokens), None)
-        if unknown is not None:
-            msg = f"the cloud writes token {unknown}, and the local model has {self._engine.num_tokens} tokens"
-            raise VocabularyMismatch(msg)
+    async def _asked(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Await an answer; say so if it is the first after an outage."""
+        answer = await self._call.ask(attempt)
+        if self._away_since is not None:
+            self._tell(events.Resumed(round((time.monotonic() - self._away_since) * 1000, 3)))
+            self._away_since = None
+        return answer
 
     def _fail(self, error: CloudError) -> NoAnswer:
-        """From here on this answer is local. A refusal before any text is the user's to mend, and is raised."""
-        if isinstance(error, CloudRefusal) and not self._shown:
+        """Go on locally: for good after a refusal, which before any text is the user's to mend, and is raised."""
+        if not isinstance(error, CloudRefusal):
+            return self._lost(str(error))
+        if not self._shown:
             raise error
-        self._cloud = str(error)
+        self._cloud, self._reach = str(error), None
         return self._no_answer(self._cloud)
+
+    def _lost(self, why: str) -> NoAnswer:
+        """Go on locally while the endpoint is away; that is told once for each time."""
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            self._degrade(why, again=True)
+        return NoAnswer(why)
 
     def _no_answer(self, why: str) -> NoAnswer:
         self._degrade(why)
@@ -370,16 +388,6 @@ class Driver:
         self._degrade(denial.why)
         return Refused(denial.why)
 
-    def _degrade(self, why: str, *, alone: bool = True) -> None:
-        if self._record.degrade(why):
+    def _degrade(self, why: str, *, again: bool = False, alone: bool = True) -> None:
+        if self._record.degrade(why) or again:
             self._tell(events.Degraded(why, alone))
-
-
-def _bare(text: str) -> str:
-    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
-    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
-
-
-def _mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
-    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
-    return VocabularyMismatch(msg)

@@ -103,10 +103,20 @@ class Judged:
 
 @dataclass(frozen=True)
 class Degraded:
-    """The cloud was not asked, or did not answer; the local model goes on. Not ``alone``: it cannot be weighed."""
+    """The cloud was not asked, or did not answer; the local model goes on. Told once, and again after ``Resumed``.
+
+    Not ``alone``: it does answer, and cannot be weighed.
+    """
 
     why: str
     alone: bool = True
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The cloud answers again, ``away_ms`` after it was found not to."""
+
+    away_ms: float
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,19 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Started | Recording | Rows | Drafted | Asked | Settled | Retried | Judged | Degraded | Shown | Flushed | Finished
+    Started
+    | Recording
+    | Rows
+    | Drafted
+    | Asked
+    | Settled
+    | Retried
+    | Judged
+    | Degraded
+    | Resumed
+    | Shown
+    | Flushed
+    | Finished
 )
 
 TRACE_VERSION = 3

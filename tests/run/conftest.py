@@ -13,6 +13,7 @@ from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, Local
+from hybrid.run.line import Line
 from hybrid.spend import Account, MemoryLedger, Price
 
 WORDS = tuple("abcdefgh")
@@ -47,6 +48,16 @@ async def at_once(_: float) -> None:
 
 
 @dataclass
+class Clock:
+    """What a line takes for the time. It stands, unless a test moves it: an outage lasts as long as the test wants."""
+
+    now: float = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@dataclass
 class House:
     """The objects behind a client, open to a test's eyes."""
 
@@ -56,6 +67,7 @@ class House:
     ledger: MemoryLedger
     client: AsyncClient
     price: Price | None
+    clock: Clock
     prompt = (0, 1, 2)
     tables = (SMALL, LARGE)
 
@@ -98,8 +110,9 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context)
 
         client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries))
-        client._line.sleep = at_once
-        return House(engine, worker, remote, ledger, client, known)
+        clock = Clock()
+        client._line = Line(client._line.patience, client._line.trip, clock, at_once)
+        return House(engine, worker, remote, ledger, client, known, clock)
 
     yield build
     for worker in workers:

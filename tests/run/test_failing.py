@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybrid.errors import Unreachable
-from hybrid.run import Asked, Retried, Settled
+from hybrid.errors import AccessDenied, Unreachable
+from hybrid.run import Asked, Degraded, Resumed, Retried, Settled, Shown
 
 PROMPT = "a b c"
 
@@ -90,3 +90,161 @@ def test_connecting_is_tried_again_too(house, run):
     h.client._connect = flaky
     assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=10)).degraded is None
     assert len(tries) == 3
+
+
+# ---- outages: the endpoint is left alone, and asked again when it may be back --------------------------------------
+
+
+def outage(house, fault):
+    """A house whose texts do not end and whose requests fail as told; every token decoded here takes a second."""
+    h = house(fault=fault, small=lambda at: tick(at))  # noqa: PLW0108  (the house is there only after it is built)
+
+    def endless(scores):
+        return [*scores[:-1], -50.0]
+
+    def tick(at):
+        h.clock.now += 1.0
+        return endless(h.tables[0](at))
+
+    h.cloud._scores = lambda at: endless(h.tables[1](at))
+    return h
+
+
+def gone(*numbers):
+    return lambda n: Unreachable("gone") if n in numbers else None
+
+
+def never(_):
+    return None
+
+
+@pytest.mark.parametrize("policy", ["greedy-exact", "kl", "doubt", "paper", "exact"])
+def test_when_the_cloud_is_back_within_the_answer_it_is_asked_again(house, run, policy):
+    h = outage(house, gone(2))
+    events = run(gather(h.client, policy=policy, max_tokens=60, span=2, threshold=0.05, entropy=0.5))
+    away = [event for event in events if isinstance(event, Degraded | Resumed)]
+    assert [type(event) for event in away] == [Degraded, Resumed]
+    assert away[0].why == events[-1].answer.degraded == "gone"
+    at = events.index(away[1])
+    assert any(isinstance(e, Shown) and e.token.source == "cloud" for e in events[at:]), "it helps again"
+    assert any(isinstance(e, Shown) and e.token.how == "unchecked" for e in events[:at]), "the local model went on"
+
+
+def test_every_outage_is_told_and_the_answer_keeps_the_first_reason(house, run):
+    words = {2: "gone", 5: "gone again"}
+    h = outage(house, lambda n: Unreachable(words[n]) if n in words else None)
+    events = run(gather(h.client, policy="greedy-exact", max_tokens=80, span=2))
+    away = [getattr(event, "why", "back") for event in events if isinstance(event, Degraded | Resumed)]
+    assert away == ["gone", "back", "gone again", "back"]
+    assert events[-1].answer.degraded == "gone"
+
+
+def test_a_cloud_that_stays_away_is_asked_ever_more_rarely(house, run):
+    """Probes after 5, 10, 20 and 40 s, and each is one request, whatever may be retried."""
+    h = outage(house, lambda _: Unreachable("503", trouble="busy"))
+    answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=70, span=2))
+    first_question = 3  # two retries
+    assert first_question + 2 <= len(h.cloud.questions) <= first_question + 4
+    assert len(answer.tokens) == 70
+
+
+def test_what_took_long_to_fail_is_left_alone_for_longer(house, run):
+    """A probe that waits in vain holds the answer up: at most a fifth of the time may go there."""
+    h = outage(house, never)
+    score = h.cloud.score
+
+    async def silent(question):
+        await score(question)
+        h.clock.now += 20.0
+        raise Unreachable("nothing came for 20 s", trouble="silent")
+
+    h.cloud.score = silent
+    run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=60, span=2))
+    assert len(h.cloud.questions) == 1
+
+
+def test_a_server_that_asks_to_be_left_alone_is(house, run):
+    h = outage(house, lambda _: Unreachable("429", trouble="busy", retry_after_s=300.0, sent=False))
+    run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=60, span=2))
+    assert len(h.cloud.questions) == 1
+
+
+def test_a_refusal_in_the_middle_is_for_good(house, run):
+    h = outage(house, lambda n: AccessDenied("401") if n > 1 else None)
+    answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=60, span=2))
+    assert (answer.degraded, len(h.cloud.questions)) == ("401", 2)
+
+
+def test_across_answers_the_breaker_opens_and_a_probe_closes_it(house, run):
+    """Five failures in a row; then no request until the cool-down is over, and one then."""
+    h = house(fault=lambda n: Unreachable("gone") if n <= 6 else None)
+
+    def asked():
+        before = len(h.cloud.questions)
+        answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=10))
+        return len(h.cloud.questions) - before, answer.degraded
+
+    assert [asked() for _ in range(5)] == [(1, "gone")] * 5
+    assert asked() == (0, "gone (it keeps failing, and is left alone for another 5 s)")
+    h.clock.now += 5.0
+    assert asked() == (1, "gone")
+    assert asked() == (0, "gone (it keeps failing, and is left alone for another 10 s)")
+    h.clock.now += 10.0
+    requests, degraded = asked()
+    assert requests > 1
+    assert degraded is None
+
+
+def test_while_the_breaker_is_open_nobody_connects_either(house, run):
+    h = house()
+    tries = []
+
+    async def refused():
+        tries.append(1)
+        raise Unreachable("refused", sent=False)
+
+    h.client._connect = refused
+    for _ in range(8):
+        assert "refused" in run(h.client.generate(PROMPT, max_tokens=5)).degraded
+    assert len(tries) == 5
+
+
+def test_a_cloud_that_could_not_be_reached_at_first_is_connected_to_within_the_answer(house, run):
+    h = outage(house, never)
+    connect, tries = h.client._connect, []
+
+    async def late():
+        tries.append(1)
+        if len(tries) < 2:
+            raise Unreachable("refused", sent=False)
+        return await connect()
+
+    h.client._connect = late
+    events = run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
+    assert [type(event) for event in events if isinstance(event, Degraded | Resumed)] == [Degraded, Resumed]
+    assert events[-1].answer.usage.checks > 0
+    assert events[-1].answer.degraded == "refused"
+
+
+def test_a_reader_that_leaves_during_a_probe_does_not_leave_the_breaker_stuck(house, run):
+    import asyncio
+
+    h = house(fault=lambda n: Unreachable("gone") if n <= 5 else None)
+    for _ in range(5):
+        run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=5))
+    h.clock.now += 5.0
+    score = h.cloud.score
+
+    async def hang(_):
+        await asyncio.sleep(60)
+
+    async def leave():
+        task = asyncio.create_task(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=5))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+
+    h.cloud.score = hang
+    run(leave())
+    h.cloud.score = score
+    assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=5)).degraded is None

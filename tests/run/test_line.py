@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from hybrid.cloud.breaker import Trip
 from hybrid.errors import BadReply, Unreachable
 from hybrid.run.events import Retried
 from hybrid.run.line import Call, Line
@@ -91,7 +92,7 @@ def test_a_retry_that_would_leave_too_late_does_not(ask):
 
 def test_all_questions_share_one_quota(ask):
     """An outage must not multiply the load: what fails a hundred times is then asked once."""
-    line = Line(Patience(within_s=1e9))
+    line = Line(trip=Trip(in_a_row=10**9, share=2.0))
     for _ in range(CAPACITY // COST // 2):
         with pytest.raises(Unreachable):
             ask(BUSY, BUSY, BUSY, line=line)
