@@ -156,7 +156,9 @@ def three(toys):
     return small, toys.Mix(small, "p0", 0.6)
 
 
-@pytest.mark.parametrize(("name", "choices", "keeps", "shown_k"), SAMPLED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("name", "choices", "keeps", "shown_k"), SAMPLED, ids=[f"{name}-{choices}" for name, choices, _, _ in SAMPLED]
+)
 def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, shown_k):
     """Every coin enumerated; what a few shown tokens leave open the cloud draws. fsd at 0 has the cloud's law."""
     policy = preset(name, Choices(span=2, sampling=AT_ONE, **choices))
