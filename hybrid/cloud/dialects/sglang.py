@@ -20,7 +20,7 @@ from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, W
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
-from hybrid.errors import BadReply, MissingCapability
+from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
 
@@ -178,7 +178,7 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
     known, text = stream.new(ids, reply.get("text") or "", count(told["completion_tokens"]))
     reason = told.get("finish_reason") or {}
     if reason.get("type") == "abort":
-        msg = f"the endpoint broke off: {reason.get('message')}"
+        msg = f"the endpoint broke off: {one_line(reason.get('message'))}"
         raise BadReply(msg)
     finish = finish_of(reason.get("type"))
     rows = _written_rows(ids, told, raw=stream.raw) if ids and stream.told else [None] * len(ids)

@@ -88,12 +88,17 @@ def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[st
     drawn: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logprobs": question.top_k}
     if question.span:
         drawn["prompt_logprobs"] = question.top_k
-    if question.span and question.candidates:
-        wanted = question.candidates[: len(question.span)]
+    if wanted := _wanted(question):
         width = max(map(len, wanted))
         drawn["prompt_logprob_start"] = len(question.prefix) - 1
         drawn["prompt_logprob_token_ids"] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
     return _body(model, question.prefix + question.span, drawn, salt)
+
+
+def _wanted(question: ScoreQuestion) -> tuple[Ids, ...]:
+    """Return the candidates of every drafted token; nothing where there are none: an empty table is refused."""
+    wanted = question.candidates[: len(question.span)]
+    return wanted if any(wanted) else ()
 
 
 def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -140,7 +145,8 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
 
 def _named(question: ScoreQuestion, packed: object) -> Sequence[dict[int, float]]:
     """Unpack the candidates' own values; none where none were asked for."""
-    if not question.candidates:
+    wanted = _wanted(question)
+    if not wanted:
         return [{}] * len(question.span)
     if not isinstance(packed, str):
         msg = "the endpoint gave no values for the candidates that were asked about"
@@ -149,7 +155,6 @@ def _named(question: ScoreQuestion, packed: object) -> Sequence[dict[int, float]
     if table.ndim != 2 or table.shape[0] != len(question.span):
         msg = f"the endpoint gave values of shape {table.shape} for {len(question.span)} tokens"
         raise BadReply(msg)
-    wanted = question.candidates[: len(question.span)]
     return [dict(zip(ids, map(float, values), strict=False)) for ids, values in zip(wanted, table, strict=True)]
 
 
