@@ -32,11 +32,14 @@ def read_content(
 
 def _id(words: Spelling, entry: Mapping[str, Any]) -> int | None:
     told = entry.get("bytes")
+    if told is not None and not isinstance(told, list):  # bytes(10**12) would be that many zeros
+        msg = "a token's bytes are no list"
+        raise TypeError(msg)
     return words.id_of(str(entry["token"]) if told is None else bytes(told))
 
 
-def _row(words: Spelling, token: int, entry: Mapping[str, Any]) -> TopK:
-    """Build a row; what it lists without naming a token of ours is hidden mass."""
+def _row(words: Spelling, token: int, entry: Mapping[str, Any]) -> TopK | None:
+    """Build a row; what it lists without naming a token of ours is hidden mass. None where it names no token at all."""
     if not entry.get("top_logprobs"):
         msg = "the endpoint gave a token without a top-k list: missing, not certain"
         raise BadReply(msg)
@@ -48,4 +51,4 @@ def _row(words: Spelling, token: int, entry: Mapping[str, Any]) -> TopK:
             hidden += math.exp(value)
         else:
             top[known] = value
-    return TopK.from_lists(top, (token, number(entry["logprob"])), hidden=hidden)
+    return TopK.from_lists(top, (token, number(entry["logprob"])), hidden=hidden) if top else None

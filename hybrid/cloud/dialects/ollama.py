@@ -16,7 +16,7 @@ from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded
-from hybrid.cloud.dialects.spelled import bytes_worst, spelled
+from hybrid.cloud.dialects.spelled import bytes_worst, only_documented, spelled
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
@@ -78,6 +78,7 @@ class Ollama:
         return partial(read_line, self.setup.words, top_k=top_k, prompt_tokens=worst)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
+        only_documented(question)
         sampling = question.sampling
         options = {
             "num_predict": question.limit,

@@ -1,0 +1,183 @@
+"""Ollama's ``/api/generate`` as pure functions.
+
+Bodies: ``GenerateRequest`` and ``Options`` (ollama/ollama, ``api/types.go``). Replies:
+``tests/server_stub/golden/ollama.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from vocabularies import AB, HALF, WORDS, A, B, C, D, Pieces
+
+from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects.ollama import Ollama
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.types import CloudUsage, Sampling
+from server_stub.dialects.ollama import GenerateRequest, Options
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
+FOUR = Setup("m", Spelling(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = Setup("m", Spelling(WORDS))
+SCORE = ScoreQuestion((A, B), (C, D), True, 3, "r")
+WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1), "r")
+
+
+def entry(token, prob, *others):
+    def one(text, p):
+        return {"token": text, "logprob": math.log(p), "bytes": list(text.encode())}
+
+    return one(token, prob) | {"top_logprobs": [one(token, prob), *(one(*other) for other in others)]}
+
+
+def line(text, *entries, **more):
+    return {"response": text, "done": False, "logprobs": list(entries)} | more
+
+
+def read(reply, dialect=None, question=WRITE):
+    return (dialect or Ollama(SETUP)).write(question)[1](reply)
+
+
+DONE = {"response": "", "done": True, "done_reason": "stop", "prompt_eval_count": 2, "eval_count": 3}
+
+
+def test_every_option_is_sent_since_the_models_file_has_its_own():
+    asked, _ = Ollama(SETUP).write(WRITE)
+    assert asked.stream == "lines"
+    assert asked.body == {
+        "model": "m",
+        "prompt": "ab",
+        "raw": True,
+        "stream": True,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "options": {
+            "num_predict": 4,
+            "temperature": 0.7,
+            "top_k": 40,
+            "top_p": 0.9,
+            "min_p": 0.1,
+            "seed": 11,
+            "repeat_penalty": 1.0,
+        },
+    }
+
+
+def test_a_score_lets_it_write_greedily_in_one_piece():
+    body = next(Ollama(SETUP).score(SCORE)).body
+    assert (body["stream"], body["options"]["num_predict"], body["options"]["temperature"]) == (False, 3, 0.0)
+
+
+def test_bodies_are_made_of_published_fields():
+    """``repeat_penalty`` is one of ``Options``, which the server here does not implement."""
+    for body in (Ollama(SETUP).write(WRITE)[0].body, next(Ollama(SETUP).score(SCORE)).body):
+        GenerateRequest.model_validate_json(json.dumps(body))
+        assert set(body) <= set(GenerateRequest.model_fields)
+        assert set(body["options"]) - set(Options.model_fields) == {"repeat_penalty"}
+
+
+def test_a_ban_has_no_word_and_is_refused():
+    """Dropped in silence, the token that was rejected would be drawn again."""
+    with pytest.raises(MissingCapability, match="kept from a token"):
+        Ollama(SETUP).write(replace(WRITE, ban=frozenset({C})))
+
+
+def test_what_ends_inside_a_character_is_not_asked_about():
+    assert Ollama(SETUP).write(replace(WRITE, prefix=(A, HALF))) is None
+    with pytest.raises(StopIteration) as done:
+        next(Ollama(SETUP).score(replace(SCORE, prefix=(A, HALF))))
+    assert done.value.value.usage == CloudUsage(0, 0)
+
+
+def test_the_golden_reply_is_read():
+    asking = Ollama(FOUR).score(ScoreQuestion((0, 1, 2), (3,), False, 2, "r"))
+    next(asking)
+    with pytest.raises(StopIteration) as done:
+        asking.send(GOLDEN["answer"])
+    [row] = done.value.value.rows
+    assert row.ids.tolist() == [3, 0]
+    assert done.value.value.usage == CloudUsage(3, 1)
+
+
+def test_a_draft_is_compared_up_to_the_first_token_that_is_another():
+    told = line("cab", entry("c", 0.9), entry("ab", 0.8)) | DONE | {"response": "cab"}
+    asking = Ollama(SETUP).score(SCORE)
+    next(asking)
+    with pytest.raises(StopIteration) as done:
+        asking.send(told)
+    assert [row.best for row in done.value.value.rows] == [C, AB], "the row that says otherwise is the last"
+
+
+def test_tokens_are_matched_by_their_bytes():
+    chunk = read(line("cab", entry("c", 0.7, ("x", 0.2)), entry("ab", 0.9)))
+    assert chunk.ids == (C, AB)
+    assert chunk.rows[0].cap == pytest.approx(0.7)
+    hidden = read(line("c", entry("c", 0.3, ("x", 0.6)))).rows[0]
+    assert hidden.cap == pytest.approx(0.6), "what has two tokens' text may be either's"
+
+
+def test_a_list_that_names_none_of_our_tokens_is_no_row():
+    told = entry("c", 0.1)
+    told["top_logprobs"] = entry("x", 0.9)["top_logprobs"]
+    assert read(line("c", told)).rows == (None,)
+
+
+def test_bytes_that_are_a_number_are_refused_rather_than_made():
+    """bytes(10**12) would be a terabyte of zeros."""
+    with pytest.raises(BadReply):
+        read(line("c", entry("c", 0.9) | {"bytes": 10**12}))
+
+
+def test_half_a_character_is_shown_as_another_and_names_no_token():
+    chunk = read(line("é!", {"token": "\ufffd", "logprob": -0.1, "bytes": list("\ufffd".encode())}))
+    assert [row for row in chunk.rows if row is not None] == []
+
+
+def test_the_last_line_tells_why_it_ended_and_what_it_counted():
+    chunk = read(DONE)
+    assert (chunk.ids, chunk.finish, chunk.usage) == ((), "stop", CloudUsage(2, 3))
+
+
+@pytest.mark.parametrize("told", [{}, {"prompt_eval_count": 0}, {"prompt_eval_count": None}])
+def test_a_prompt_that_was_not_counted_is_charged_as_a_token_per_byte(told):
+    """All of it may have been cached; nothing is not what it costs."""
+    chunk = read({key: value for key, value in DONE.items() if key != "prompt_eval_count"} | told)
+    assert chunk.usage == CloudUsage(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"error": "model not loaded"}, BadReply),
+        ({"response": "c", "done": False}, MissingCapability),
+        (line("c", entry("c", 0.9) | {"top_logprobs": []}), BadReply),
+        (line("c", entry("c", 0.9) | {"top_logprobs": None}), BadReply),
+        (line("c", entry("c", 0.9) | {"bytes": [300]}), BadReply),
+        ({"response": ""}, BadReply),
+        (DONE | {"done_reason": "load"}, BadReply),
+        (DONE | {"prompt_eval_count": -1}, BadReply),
+        ([], BadReply),
+    ],
+)
+def test_a_line_that_cannot_be_believed_is_refused(told, error):
+    with pytest.raises(error):
+        read(told)
+
+
+def test_where_no_log_probabilities_are_given_none_are_asked_for():
+    dialect = Ollama(SETUP, rows=False)
+    assert "logprobs" not in dialect.write(WRITE)[0].body
+    assert dialect.abilities == {"write", "open"}
+    chunk = read({"response": "cab", "done": False}, dialect)
+    assert (chunk.ids, chunk.rows) == ((C, AB), (None, None))
+
+
+def test_the_worst_case_is_a_token_per_byte():
+    assert Ollama(SETUP).worst(SCORE) == CloudUsage(3, 3)
+    assert Ollama(SETUP).worst(WRITE) == CloudUsage(3, 4)
