@@ -13,7 +13,7 @@ from typing import Any
 
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
-from hybrid.cloud.dialects.reading import broke_off, choice_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, choice_of, finish_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import only_documented, spelled
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -82,7 +82,10 @@ def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choice_of(reply)
     text = str((choice.get("delta") or {}).get("content") or "")
-    content = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = choice.get("logprobs")
+    if text and top_k and logprobs is None:
+        raise MissingCapability(NO_ROWS)
+    content = (logprobs or {}).get("content") or []
     ids, rows, read = read_content(words, text, content, top_k)
     rest = spelled(words, text[read:])
     every = (*rows, *[None] * len(rest))

@@ -3,8 +3,10 @@
 Where the shapes come from: openai/openai-openapi (CreateCompletionRequest, CreateCompletionResponse). What bites:
 
 - The first entry of an echo is null, and keys are texts: two tokens of one text are one entry.
-- Where the draft begins is read from ``text_offset``; a server that splits the text elsewhere than the local model has
-  no row for the draft, and rows end where the two splits part.
+- Where the draft begins is read from ``text_offset``, which counts in the echoed text: one that begins otherwise than
+  what was sent (an opening token that is shown, no echo at all) tells nothing of where that is.
+- A server that splits the text elsewhere than the local model has no row for the draft, and rows end where the two
+  splits part.
 - What it does not document (top-k, min-p) it refuses or ignores; sampling that needs it is refused here.
 """
 
@@ -17,7 +19,7 @@ from typing import Any
 
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
-from hybrid.cloud.dialects.reading import broke_off, choice_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, choice_of, finish_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import (
     bytes_worst,
     named_tokens,
@@ -115,11 +117,11 @@ class Completions:
             return Scores((), CloudUsage(0, 0))  # it ends inside a character: nothing can be asked about it
         write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
         reply = yield Asked(COMPLETIONS, self._body(text, write) | {"echo": True})
-        return _echoed(words, question, len(prefix), reply, self._k(question.top_k))
+        return _echoed(words, question, prefix, reply, self._k(question.top_k))
 
 
 @guarded
-def _echoed(words: Spelling, question: ScoreQuestion, begins: int, reply: Any, top_k: int) -> Scores:
+def _echoed(words: Spelling, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
     """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
     choice = choice_of(reply)
     logprobs = choice.get("logprobs")
@@ -127,11 +129,11 @@ def _echoed(words: Spelling, question: ScoreQuestion, begins: int, reply: Any, t
         msg = "the endpoint answered without log-probabilities: it cannot score a draft"
         raise MissingCapability(msg)
     tokens, tops, offsets = logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]
-    if question.span and (not tokens or len(offsets) != len(tokens) or min(offsets) > 0):
+    if not str(choice.get("text") or "").startswith(prefix) or len(offsets) != len(tokens):
         msg = "the endpoint does not echo what it was asked to score"
         raise MissingCapability(msg)
     rows: list[TopK] = []
-    first = offsets.index(begins) if begins in offsets else len(tokens)
+    first = offsets.index(len(prefix)) if len(prefix) in offsets else len(tokens)
     for i, (piece, top) in enumerate(zip(tokens[first:], tops[first:], strict=True)):
         if i == question.num_rows:
             break
@@ -161,8 +163,10 @@ def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
     if not reply.get("choices"):
         return Chunk(usage=usage)
     choice = choice_of(reply)
-    text, logprobs = str(choice.get("text") or ""), choice.get("logprobs") or {}
-    ids, rows, read = named_tokens(words, text, logprobs if top_k else {}, top_k)
+    text, logprobs = str(choice.get("text") or ""), choice.get("logprobs")
+    if text and top_k and logprobs is None:
+        raise MissingCapability(NO_ROWS)
+    ids, rows, read = named_tokens(words, text, logprobs or {} if top_k else {}, top_k)
     rest: Ids = spelled(words, text[read:])
     every = (*rows, *[None] * len(rest))
     return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)

@@ -13,7 +13,7 @@ from hybrid.types import CloudUsage, Ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
-NO_ROWS = "the endpoint wrote without log-probabilities: no policy can weigh its tokens"
+NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
 
 
 def guarded(read: Callable[P, R]) -> Callable[P, R]:

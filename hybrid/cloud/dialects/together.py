@@ -12,7 +12,7 @@ from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
 from hybrid.cloud.dialects.dialect import Asked, Asking, Reading, Setup, Way
-from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
@@ -68,13 +68,15 @@ def read_scores(words: Spelling, question: ScoreQuestion, reply: Any, top_k: int
     if not prompts:
         msg = "the endpoint does not echo what it was asked to score"
         raise MissingCapability(msg)
-    told, after = prompts[0]["logprobs"], choice_of(reply).get("logprobs") or {}
+    told, after = prompts[0]["logprobs"], choice_of(reply).get("logprobs")
+    if told is None or (question.after and after is None):
+        raise MissingCapability(NO_ROWS)
     num = len(question.span)
     if tuple(told["token_ids"][len(told["token_ids"]) - num :]) != question.span:
         return Scores((), read_usage(reply))
     first = len(told["tokens"]) - num
     due = [(told["tokens"][i], told["top_logprobs"][i]) for i in range(first, len(told["tokens"]))]
-    due += list(zip(after.get("tokens") or [], after.get("top_logprobs") or [], strict=True))[:1]
+    due += list(zip(after["tokens"], after["top_logprobs"], strict=True))[:1] if after else []
     rows: list[TopK] = []
     for piece, top in due[: question.num_rows]:
         row = due_row(words, top, piece, top_k)

@@ -1,0 +1,141 @@
+"""OpenAI's chat route as pure functions.
+
+Bodies: ``CreateChatCompletionRequest`` (openai/openai-openapi, ``openapi.yaml``). Replies: events of
+``CreateChatCompletionStreamResponse`` around the entries of ``tests/server_stub/golden/openai-chat.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from vocabularies import WORDS, A, B, C, Pieces
+
+from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.chat import Chat
+from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.find import FAMILIES
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.types import CloudUsage, Message, Sampling
+from server_stub.dialects.openai_chat import CreateChatCompletionRequest
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "openai-chat.json").read_text())
+FOUR = Setup("m", Spelling(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = Setup("m", Spelling(WORDS))
+TURNS = (Message("system", "be brief"), Message("user", "é?"))
+WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), "r", turns=TURNS)
+
+
+def event(text, content=(), *, finish=None, **more):
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": list(content)}, "finish_reason": finish}
+    return {"choices": [choice | more], "usage": None}
+
+
+def entry(token, logprob, *others):
+    listed = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in others]
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": listed}
+
+
+def read(told, dialect=None):
+    return (dialect or Chat(SETUP)).write(WRITE)[1](told)
+
+
+def test_the_conversation_is_sent_as_it_was_put():
+    asked, _ = Chat(SETUP).write(WRITE)
+    assert asked.body == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "é?"}],
+        "max_tokens": 4,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 11,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_bodies_are_made_of_published_fields():
+    body = Chat(SETUP).write(WRITE)[0].body
+    CreateChatCompletionRequest.model_validate_json(json.dumps(body))
+    assert set(body) <= set(CreateChatCompletionRequest.model_fields)
+
+
+def test_a_whole_answer_is_asked_for_once_and_never_gone_on_with():
+    """It would be answered with another beginning, charged, and glued to ours."""
+    assert Chat(SETUP).write(replace(WRITE, begun=1)) is None
+    assert Chat(SETUP).write(replace(WRITE, turns=())) is None
+    assert Chat(SETUP).abilities == {"open"}
+
+
+def test_a_draft_cannot_be_put_to_it():
+    with pytest.raises(MissingCapability, match="cannot score"):
+        next(Chat(SETUP).score(ScoreQuestion((A,), (B,), True, 2, "r")))
+
+
+@pytest.mark.parametrize(
+    "change", [{"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, min_p=0.1)}, {"ban": frozenset({C})}]
+)
+def test_a_way_of_drawing_that_has_no_word_is_refused(change):
+    with pytest.raises(MissingCapability):
+        Chat(SETUP).write(replace(WRITE, **change))
+
+
+def test_the_golden_entry_is_read():
+    choice = GOLDEN["answer"]["choices"][0]
+    chunk = Chat(FOUR).write(WRITE)[1](event(choice["message"]["content"], choice["logprobs"]["content"]))
+    assert chunk.ids == (3,)
+    assert chunk.rows[0].ids.tolist() == [3, 0]
+    assert chunk.rows[0].cap == pytest.approx(1 / 4)
+
+
+def test_minus_9999_is_not_in_the_list_and_no_probability():
+    chunk = read(event("c", [entry("c", -9999.0, ("a", -0.1), ("b", -3.0))]))
+    assert chunk.ids == (C,)
+    assert chunk.rows[0].ids.tolist() == [A, B]
+    chunk = read(event("c", [entry("c", -0.1, ("c", -0.1), ("b", -9999.0))]))
+    assert chunk.rows[0].ids.tolist() == [C]
+    assert chunk.rows[0].cap == pytest.approx(math.exp(-0.1))
+
+
+def test_the_role_the_end_and_the_usage_come_in_events_of_their_own():
+    opening = event("", delta={"role": "assistant", "content": "", "refusal": None}, logprobs=None)
+    assert (read(opening).ids, read(opening).finish) == ((), None)
+    assert read(event(None, delta={}, logprobs=None, finish="stop")).finish == "stop"
+    assert read({"choices": [], "usage": GOLDEN["answer"]["usage"]}).usage == CloudUsage(3, 1)
+
+
+def test_text_without_rows_is_refused_where_they_were_asked_for():
+    """Reasoning models answer so; ``--dialect text-chat`` takes it."""
+    with pytest.raises(MissingCapability, match="without log-probabilities"):
+        read(event("c", logprobs=None))
+    plain = FAMILIES["text-chat"].build(SETUP)
+    assert not {"logprobs", "top_logprobs"} & set(plain.write(WRITE)[0].body)
+    chunk = read(event("cab", logprobs=None), plain)
+    assert (len(chunk.ids), chunk.rows) == (2, (None, None))
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"error": {"message": "overloaded"}}, BadReply),
+        (event("c", [entry("c", -0.1)]), BadReply),
+        (event("c", [entry("c", 0.5, ("c", 0.5))]), BadReply),
+        (event("", finish="tool_calls"), BadReply),
+        (event("", finish="content_filter"), BadReply),
+        (event("?!?"), BadReply),
+        ([], BadReply),
+    ],
+)
+def test_an_event_that_cannot_be_believed_is_refused(told, error):
+    with pytest.raises(error):
+        read(told)
+
+
+def test_the_worst_case_is_a_token_per_byte_and_some_for_every_turn():
+    assert Chat(SETUP).worst(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)

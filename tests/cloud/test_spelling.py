@@ -1,0 +1,137 @@
+"""Tokens by their text: what names no token is missing, never guessed; what is hidden is a mass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, D, E, Pieces
+
+from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.spelled import bytes_worst, named_tokens, only_documented, row_by_text, spelled
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.errors import BadReply, MissingCapability
+from hybrid.types import CloudUsage, Sampling
+
+SPELLING = Spelling(WORDS)
+
+
+def test_a_text_names_the_one_token_it_is_the_text_of():
+    assert [SPELLING.id_of(text) for text in ("a", "ab", " e", "é!", b"\xc3")] == [A, AB, E, ACCENT, HALF]
+
+
+@pytest.mark.parametrize("text", ["x", "", "nothing", "é", "\ufffd", " a"])
+def test_a_text_of_two_tokens_or_of_none_names_none(text):
+    assert SPELLING.id_of(text) is None
+
+
+def test_a_control_token_is_named_by_its_name_and_plain_text_is_never_split_into_it():
+    """``<end>`` in an answer is text; only a server that means the token lists it."""
+    assert SPELLING.id_of("<end>") == END
+    assert SPELLING.split("<end>") is None
+
+
+def test_what_ends_inside_a_character_cannot_be_said():
+    assert SPELLING.text_of((A, HALF)) is None
+    assert SPELLING.text_of((A, HALF, OTHER_HALF)) == "aé"
+    assert SPELLING.bytes_of((A, HALF)) == b"a\xc3"
+
+
+def test_a_tokeniser_that_puts_a_space_first_does_not_spell_the_rest_of_a_text():
+    """SentencePiece: what comes back must spell what was said, to the byte, also in the middle of a word."""
+    spelling = Spelling(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
+    assert spelling.opening == (4, *spelling._words.tokenize(""))
+    assert spelling.split("ab") == (5,)
+    assert spelling.split("ba") == (1, 3)
+    assert spelling.split(" ab") == (0, 1)
+    assert spelling.split("") == ()
+
+
+def test_what_the_vocabulary_cannot_spell_is_refused():
+    assert SPELLING.split("xyz") is None
+    with pytest.raises(BadReply, match="cannot spell"):
+        spelled(SPELLING, "xyz")
+
+
+# ---- rows by text --------------------------------------------------------------------------------------------------
+
+
+def logs(**probs):
+    return {text: math.log(prob) for text, prob in probs.items()}
+
+
+def test_a_full_list_of_nameable_texts_hides_nothing():
+    row, hidden = row_by_text(SPELLING, logs(a=0.5, b=0.25), "a", 2)
+    assert (row.ids.tolist(), hidden) == ([A, B], 0.0)
+    assert row.cap == pytest.approx(0.25)
+
+
+def test_a_text_of_two_tokens_is_hidden_mass_and_becomes_the_cap():
+    """Any of the two may hold all of it, so the cap is no longer the last entry's."""
+    row, hidden = row_by_text(SPELLING, logs(a=0.3, x=0.6, b=0.01), "b", 2)
+    assert row.ids.tolist() == [A, B]
+    assert hidden == pytest.approx(0.6)
+    assert row.cap == pytest.approx(0.6)
+
+
+def test_a_list_that_is_shorter_than_asked_for_hides_all_that_it_does_not_show():
+    """Tokens of one text were one entry before they were sent: nobody says whose the missing one was."""
+    row, hidden = row_by_text(SPELLING, logs(a=0.5, b=0.2), "a", 3)
+    assert hidden == pytest.approx(0.3)
+    assert row.cap == pytest.approx(0.3)
+
+
+def test_a_list_that_is_full_only_because_the_actual_token_was_appended_is_short():
+    row, _ = row_by_text(SPELLING, logs(a=0.5, x=0.2, d=1e-6), "d", 3)
+    assert row.cap == pytest.approx(0.5, abs=1e-5)
+
+
+def test_the_appended_token_does_not_lower_the_cap():
+    row, _ = row_by_text(SPELLING, logs(a=0.5, b=0.3, d=1e-6), "d", 2)
+    assert row.ids.tolist() == [A, B, D]
+    assert row.cap == pytest.approx(0.3)
+
+
+def test_a_list_that_names_no_token_at_all_is_no_row():
+    row, hidden = row_by_text(SPELLING, logs(x=0.9), "x", 1)
+    assert (row, hidden) == (None, 1.0)
+
+
+def test_tokens_are_named_up_to_the_first_text_that_is_nobodys():
+    tops = [logs(a=0.9, b=0.05), logs(x=0.9, b=0.05), logs(b=0.9, a=0.05)]
+    logprobs = {"tokens": ["a", "x", "b"], "top_logprobs": tops}
+    ids, rows, read = named_tokens(SPELLING, "axb", logprobs, 2)
+    assert (ids, len(rows), read) == ((A,), 1, 1)
+
+
+def test_a_token_whose_text_is_not_the_texts_ends_what_is_named():
+    ids, _, read = named_tokens(SPELLING, "ac", {"tokens": ["a", "b"], "top_logprobs": [logs(a=0.9)] * 2}, 1)
+    assert (ids, read) == ((A,), 1)
+
+
+def test_an_empty_list_is_missing_and_not_certain():
+    with pytest.raises(BadReply, match="missing, not certain"):
+        named_tokens(SPELLING, "a", {"tokens": ["a"], "top_logprobs": [{}]}, 1)
+
+
+# ---- what it may cost, and what has no word ------------------------------------------------------------------------
+
+
+def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
+    score = ScoreQuestion((A, ACCENT), (E, X1), True, 5, "r")
+    assert bytes_worst(SPELLING, score, 1) == CloudUsage(1 + 3 + 2 + 1 + 1, 1)
+    assert bytes_worst(SPELLING, score, 2) == CloudUsage(16, 2)
+    assert bytes_worst(SPELLING, WriteQuestion((ACCENT,), 7, 5, Sampling(), "r"), 1) == CloudUsage(4, 7)
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        (WriteQuestion((A,), 1, 5, Sampling(1.0, top_k=3), "r"), "--top-k"),
+        (WriteQuestion((A,), 1, 5, Sampling(1.0, min_p=0.1), "r"), "--min-p"),
+        (WriteQuestion((A,), 1, 5, Sampling(), "r", ban=frozenset({C})), "kept from a token"),
+    ],
+)
+def test_a_way_of_drawing_that_has_no_word_is_refused_and_not_dropped(question, word):
+    with pytest.raises(MissingCapability, match=word):
+        only_documented(question, "top_k", "min_p")
