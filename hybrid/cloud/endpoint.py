@@ -113,12 +113,12 @@ class Endpoint:
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""
+        written = self.dialect.write(question)  # what it refuses to ask contradicts nothing
+        if written is None:
+            yield Chunk(finish="length", usage=CloudUsage(0, 0))
+            return
+        asked, read = written
         with self._doubted():
-            written = self.dialect.write(question)
-            if written is None:
-                yield Chunk(finish="length", usage=CloudUsage(0, 0))
-                return
-            asked, read = written
             if asked.stream is None:
                 yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
                 return

@@ -27,7 +27,7 @@ from hybrid.cloud.dialects.dialect import Dialect, Setup
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire
-from hybrid.errors import BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
+from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids
 
 Body = Mapping[str, Any]
@@ -114,12 +114,23 @@ async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, 
     name, said = (wanted, {}) if wanted else await _recognised(wire)
     if listed is None and FAMILIES[name].models:
         listed = await _heard(wire, FAMILIES[name].models, None)
+    if listed is None and not setup.model:
+        await _unlisted(wire)
     models = {} if listed is None else read_models(listed)
     setup = replace(setup, model=_chosen(setup.model, models, wire.url))
     theirs = await _split(wire, FAMILIES[name], setup.model, probe[0])
     dialect = FAMILIES[name].build(setup)
     can = capabilities_of(dialect, setup.model, models.get(setup.model) or _context(said))
     return dialect, replace(can, same_words=None if theirs is None else _same(theirs, probe[1]))
+
+
+async def _unlisted(wire: Wire) -> None:
+    """Say what came in the place of a list of models. Raises CloudError."""
+    try:
+        await wire.get(vllm.MODELS)
+    except NotAnApi as error:
+        msg = f"no model is chosen (--cloud-model), and there is no list to take one from: {error}"
+        raise NotAnApi(msg) from error
 
 
 def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabilities:
@@ -149,21 +160,32 @@ def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
 
 
 async def _recognised(wire: Wire) -> tuple[str, Body]:
-    """Knock at the routes that only one family has, then at those that many have; return the first that opens."""
+    """Knock at the routes that only one family has, then at those that many have; return the first that opens.
+
+    A gateway may deny every route that it does not know: only where none opens is that what is wrong.
+    """
+    denied: AccessDenied | None = None
     for own in (True, False):
         tried = {name: family for name, family in FAMILIES.items() if family.knock and bool(family.shows) is own}
         answers = await asyncio.gather(*(_knock(wire, family) for family in tried.values()))
         for name, answer in zip(tried, answers, strict=True):
-            if answer is not None:
+            if isinstance(answer, AccessDenied):
+                denied = denied or answer
+            elif answer is not None:
                 return name, answer
     await wire.get(vllm.MODELS)  # what is wrong with the address, in the server's own words
+    if denied is not None:
+        raise denied
     msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(FAMILIES)})"
     raise NotAnApi(msg)
 
 
-async def _knock(wire: Wire, family: Family) -> Body | None:
+async def _knock(wire: Wire, family: Family) -> Body | AccessDenied | None:
     path, body = family.knock or ("", None)
-    answer = await _heard(wire, path, body, refusal_opens=not family.shows)
+    try:
+        answer = await _heard(wire, path, body, refusal_opens=not family.shows)
+    except AccessDenied as error:
+        return error
     shown = isinstance(answer, dict) and (not family.shows or family.shows in answer)
     return answer if shown else None
 
@@ -210,14 +232,18 @@ def read_models(reply: Any) -> dict[str, int | None]:
     try:
         listed = reply if isinstance(reply, list) else reply["data"] if "data" in reply else reply["models"]
         return {
-            str(model.get("id") or model["model"]): None
-            if model.get("max_model_len") is None
-            else count(model["max_model_len"])
+            str(model.get("id") or model["model"]): None if (told := _length(model)) is None else count(told)
             for model in listed
         }
     except (KeyError, TypeError, AttributeError) as error:
         msg = "the endpoint's model list cannot be read"
         raise BadReply(msg) from error
+
+
+def _length(model: Mapping[str, Any]) -> object:
+    """Return how long a text may be: vLLM's and SGLang's word for it, or Together's."""
+    told: object = model.get("max_model_len")
+    return model.get("context_length") if told is None else told
 
 
 @guarded

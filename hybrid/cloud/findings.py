@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 VERSION = 1
 
 
@@ -66,10 +68,9 @@ class Notebook:
         known = {part.name for part in fields(Findings)}
         if not isinstance(entry, dict) or not set(entry) <= known:
             return None
-        try:
-            return Findings(**entry)
-        except TypeError:
-            return None
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(entry, Findings)  # the file is the user's: a number may have become a word
+        return None
 
     def write(self, findings: Findings) -> bool:
         """Keep what was found; tell whether that worked."""
@@ -82,7 +83,7 @@ class Notebook:
             self._put(entries)
 
     def _entries(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             kept = json.loads(self._path.read_text(encoding="utf-8"))
             if isinstance(kept, dict) and kept.get("version") == VERSION and isinstance(kept.get("endpoints"), dict):
                 return dict(kept["endpoints"])
@@ -96,6 +97,8 @@ class Notebook:
             beside.write_text(json.dumps({"version": VERSION, "endpoints": entries}, indent=1), encoding="utf-8")
             beside.replace(self._path)
         except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
             return False
         return True
 

@@ -182,6 +182,8 @@ def _named(status: int, said: str, detail: str) -> CloudError:
         return AccessDenied(f"{said} (--api-key-env names the variable that holds the key)")
     if status == 404:
         return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
+    if status == 405:
+        return NotAnApi(said)
     if status == 400 and "logprobs" in detail:
         return MissingCapability(said)
     if status < 400:

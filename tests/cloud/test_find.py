@@ -1,0 +1,205 @@
+"""What stands behind an address: by what it answers, never by its name; and one sentence for everything that is wrong.
+
+Routes answer as the families do; the wire is the real one over a transport in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.find import FAMILIES, found, read_models
+from hybrid.cloud.wire import Wire
+from hybrid.errors import AccessDenied, BadReply, HybridError, ModelNotFound, NotAnApi, Unreachable, UsageError
+
+PROBE = ("a b", (1, 2))
+MODELS = {"data": [{"id": "m", "max_model_len": 512}]}
+WEB = httpx.Response(200, html="<html><body>welcome</body></html>")
+NONE = httpx.Response(404, json={"detail": "Not Found"})
+REFUSED = httpx.Response(400, json={"error": {"message": "prompt: Field required"}})
+PROPS = {"default_generation_settings": {"n_ctx": 256}}
+INFO = {"model_path": "m", "is_generation": True}
+
+
+def look(routes, *, model="", wanted=None, otherwise=NONE):
+    """Look at a server of these routes; what is no Response is JSON."""
+    asked = []
+
+    def handle(request):
+        asked.append((request.method, request.url.path, json.loads(request.content or b"null")))
+        answer = routes.get(request.url.path, otherwise)
+        answer = answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    async def run():
+        wire = Wire("http://there", None, Deadlines())
+        await wire._client.aclose()
+        wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
+        try:
+            return await found(wire, Setup(model), wanted, PROBE)
+        finally:
+            await wire.aclose()
+
+    dialect, can = asyncio.run(run())
+    return dialect, can, asked
+
+
+VLLM = {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/tokenize": {"tokens": [1, 2]}}
+SERVERS = {
+    "vllm": VLLM,
+    "sglang": {"/v1/models": MODELS, "/get_model_info": INFO},
+    "llama-server": {"/v1/models": MODELS, "/props": PROPS, "/tokenize": {"tokens": [0, 1, 2]}},
+    "llama-cpp-python": {"/v1/models": MODELS, "/extras/tokenize": {"tokens": [0, 1, 2]}},
+    "ollama": {"/api/version": {"version": "0.33.0"}, "/api/tags": {"models": [{"model": "m"}]}},
+    "openai-completions": {"/v1/models": MODELS, "/v1/completions": REFUSED},
+    "openai-chat": {"/v1/models": MODELS, "/v1/chat/completions": REFUSED},
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_family_is_known_by_its_routes(name):
+    dialect, can, _ = look(SERVERS[name])
+    assert (dialect.name, can.dialect, can.model) == (name, name, "m")
+    assert dialect.setup.model == "m"
+
+
+def test_no_name_is_believed():
+    """A proxy may call its model, its owner and its server what it likes."""
+    called = {"data": [{"id": "vllm/sglang-llama-server", "owned_by": "vllm"}]}
+    assert look({"/v1/models": called, "/v1/chat/completions": REFUSED})[0].name == "openai-chat"
+
+
+def test_the_more_a_family_can_do_the_earlier_it_is_looked_for():
+    assert look(VLLM | {"/v1/completions": REFUSED, "/v1/chat/completions": REFUSED})[0].name == "vllm"
+    assert look(VLLM | {"/props": PROPS})[0].name == "llama-server"
+
+
+def test_looking_costs_nothing():
+    """No route that generates is asked for more than the refusal of an empty question."""
+    _, _, asked = look(SERVERS["openai-chat"])
+    assert {json.dumps(body) for method, path, body in asked if "completions" in path} == {"{}"}
+
+
+def test_another_answer_on_a_familys_route_is_another_family():
+    assert look(SERVERS["openai-chat"] | {"/version": {"name": "other"}, "/props": [1]})[0].name == "openai-chat"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_dialect_that_is_named_is_not_looked_for(name):
+    dialect, can, asked = look(VLLM | {"/api/tags": MODELS}, wanted=name)
+    assert (dialect.name, can.model) == (name, "m")
+    assert not {"/version", "/props", "/get_model_info", "/v1/completions"} & {path for _, path, _ in asked}
+
+
+def test_a_dialect_that_is_none_is_refused_with_those_there_are():
+    with pytest.raises(UsageError, match="no dialect is called 'nonsense'; there are llama-server, sglang, vllm"):
+        look(VLLM, wanted="nonsense")
+
+
+# ---- models and vocabularies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "models"),
+    [
+        (MODELS, {"m": 512}),
+        ({"data": [{"id": "m"}, {"id": "n"}]}, {"m": None, "n": None}),
+        ({"models": [{"model": "m:latest", "name": "m:latest"}]}, {"m:latest": None}),
+        ([{"id": "m", "context_length": 4096}], {"m": 4096}),
+        ({"data": []}, {}),
+    ],
+)
+def test_lists_of_models_are_read_as_families_have_them(reply, models):
+    assert read_models(reply) == models
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"data": None}, {"data": [1]}, {"data": [{}]}, {"data": [{"id": "m", "max_model_len": "long"}]}]
+)
+def test_a_list_of_another_shape_is_refused(reply):
+    with pytest.raises(BadReply):
+        read_models(reply)
+
+
+def test_the_model_is_the_only_one_or_the_one_that_is_named():
+    two = VLLM | {"/v1/models": {"data": [{"id": "m"}, {"id": "n"}]}}
+    assert look(two, model="n")[1].model == "n"
+    with pytest.raises(ModelNotFound, match="serves 2 models: choose one with --cloud-model .m, n."):
+        look(two)
+    with pytest.raises(ModelNotFound, match="does not serve 'o'; it serves m, n"):
+        look(two, model="o")
+    with pytest.raises(ModelNotFound, match="serves 0 models: choose one with --cloud-model .it lists none."):
+        look(VLLM | {"/v1/models": {"data": []}})
+    assert look({**VLLM, "/v1/models": NONE}, model="o")[1].model == "o", "without a list the user is believed"
+
+
+@pytest.mark.parametrize(("routes", "context"), [(VLLM, 512), (SERVERS["llama-server"] | {"/v1/models": {"data": [{"id": "m"}]}}, 256)])  # fmt: skip
+def test_how_long_a_text_may_be_is_what_the_list_or_the_familys_own_route_tells(routes, context):
+    assert look(routes)[1].max_context == context
+
+
+@pytest.mark.parametrize(
+    ("tokens", "same"),
+    [([1, 2], True), ([0, 1, 2], True), ([1, 3], False), ([1], False), ([0, 0, 1, 2], False), ([2, 1], False)],
+)
+def test_vocabularies_are_the_same_if_they_split_the_probe_alike_but_for_an_opening_token(tokens, same):
+    assert look(VLLM | {"/tokenize": {"tokens": tokens}})[1].same_words is same
+
+
+def test_without_a_tokenizer_vocabularies_cannot_be_compared():
+    assert look(VLLM | {"/tokenize": NONE})[1].same_words is None
+    assert look(SERVERS["openai-chat"])[1].same_words is None
+
+
+def test_a_tokenizer_that_answers_without_tokens_is_refused():
+    with pytest.raises(BadReply, match="gave no tokens"):
+        look(VLLM | {"/tokenize": {"count": 2}})
+
+
+# ---- what is wrong with an address ---------------------------------------------------------------------------------
+
+DENIED = httpx.Response(401, json={"error": {"message": "bad key"}})
+MOVED = httpx.Response(308, headers={"location": "http://there/v1"})
+PLAIN = httpx.Response(405, json={"detail": "Method Not Allowed"})
+
+
+@pytest.mark.parametrize(
+    ("routes", "otherwise", "error", "words"),
+    [
+        ({}, WEB, NotAnApi, "a web page"),
+        ({}, MOVED, NotAnApi, "a redirect: give the final address"),
+        ({}, NONE, NotAnApi, "answered 404"),
+        ({}, DENIED, AccessDenied, "--api-key-env"),
+        ({}, httpx.Response(503), Unreachable, "answered 503"),
+        ({}, httpx.Response(200, text="ok"), HybridError, "http://there|model list"),
+        ({}, PLAIN, NotAnApi, "answered 405"),
+        ({"/v1/models": MODELS}, NONE, NotAnApi, "speaks no dialect known here"),
+        ({"/v1/models": MODELS}, PLAIN, NotAnApi, "speaks no dialect known here"),
+        ({"/v1/models": MODELS}, DENIED, AccessDenied, "bad key"),
+        ({"/v1/models": DENIED}, NONE, AccessDenied, "bad key"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_one_sentence(routes, otherwise, error, words):
+    with pytest.raises(error, match=words) as found:
+        look(routes, otherwise=otherwise)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "words"), [(WEB, "a web page"), (MOVED, "a redirect"), (NONE, "answered 404")], ids=str
+)
+def test_naming_the_dialect_hides_nothing_of_it(otherwise, words):
+    """It used to say that 0 models are served there."""
+    with pytest.raises(NotAnApi, match=f"--cloud-model.*{words}"):
+        look({}, wanted="vllm", otherwise=otherwise)
+
+
+def test_a_gateway_that_denies_every_route_it_does_not_know_is_recognised_by_those_it_knows():
+    """As API gateways of clouds do, to a key that is good."""
+    assert look(SERVERS["openai-chat"], otherwise=httpx.Response(403))[0].name == "openai-chat"
+    assert look(SERVERS["vllm"], otherwise=httpx.Response(403))[0].name == "vllm"
