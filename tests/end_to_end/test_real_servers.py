@@ -19,6 +19,7 @@ import pytest
 from asking import FLOAT16_NATS
 
 import hybrid
+import hybrid.assemble
 from hybrid.assemble import PROBE
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -89,6 +90,28 @@ def test_the_endpoint_is_recognised_without_being_named(real, oracles):
 def test_a_local_model_of_another_vocabulary_is_refused(real):
     with pytest.raises(VocabularyMismatch, match="vocabulary"), hybrid.open(cloud=real.url, local=ALIEN) as client:
         client.generate(QUESTIONS[0])
+
+
+# ---- probed --------------------------------------------------------------------------------------------------------
+
+
+def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
+    """By asking alone, in 150 tokens at most; what it found is believed by the next client."""
+    monkeypatch.setattr("hybrid.assemble.findings_file", lambda: tmp_path / "endpoints.json")
+    found, can = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
+    exact = real.family == "llama-server"
+    assert (found.dialect, found.way) == (real.family, "replay" if exact else "one request")
+    assert found.ways == {found.way: "agrees"}
+    assert (found.rows, found.most_k, found.takes_ids) == (True, 100, exact)
+    assert (found.same_words, found.continues, found.raw_rows) == (True, True, True)
+    assert (found.cached_usage, found.keeps_cache) == ((True, True) if exact else (False, None))
+    assert found.noise_nats <= FLOAT16_NATS
+    assert found.grid == 0
+    assert 0 < found.spent_tokens <= 150
+    assert ("ids" in can.abilities) is exact
+    with hybrid.open(cloud=real.url, price="free", policy="kl") as client:
+        assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None
+    assert json.loads((tmp_path / "endpoints.json").read_text())["endpoints"]
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
