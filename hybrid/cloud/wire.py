@@ -115,6 +115,8 @@ class Wire:
                 if response.is_error or response.is_redirect:
                     self._accept(response, await _read(response, waits))
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", ""):
+                    # A page, a bad day, or a server that does not stream? What it sends tells.
+                    _parse(await _read(response, waits), self.url)
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
                 async with aclosing(_lines(response, waits)) as told:
