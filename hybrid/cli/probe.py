@@ -111,7 +111,7 @@ def _facts(found: Findings) -> dict[str, Any]:
         "partial answers": _yes(found.continues, "continued exactly", "not continued"),
         "candidates": _yes(found.candidates, "scored by id", "cannot be asked for"),
         "cached tokens": _yes(found.cached_usage, "reported", "never reported"),
-        "usage in a stream": "with every event" if found.chunk_usage else "at its end",
+        "usage in a stream": _yes(found.chunk_usage, "with every event", "at its end"),
     }
 
 
@@ -126,6 +126,8 @@ def _raw(found: Findings) -> str:
 def _cost(found: Findings) -> str:
     if found.way is None:
         return "there are none: this endpoint cannot score a draft"
+    if found.check_tokens is None:
+        return "not found out"
     kept = {
         True: "the prefix cache is read, so it costs what is new",
         False: "the prefix cache is not read: every check costs the whole text so far, so long spans pay (--span 64)",

@@ -129,19 +129,19 @@ def test_a_list_of_another_shape_is_refused(reply):
 def test_the_model_is_the_only_one_or_the_one_that_is_named():
     two = VLLM | {"/v1/models": {"data": [{"id": "m"}, {"id": "n"}]}}
     assert look(two, model="n")[1].model == "n"
-    with pytest.raises(ModelNotFound, match=r"serves 2 models: choose one with --cloud-model .m, n."):
+    with pytest.raises(ModelNotFound, match="serves 2 models: choose one with --cloud-model"):
         look(two)
     with pytest.raises(ModelNotFound, match="does not serve 'o'; it serves m, n"):
         look(two, model="o")
-    with pytest.raises(ModelNotFound, match=r"serves 0 models: choose one with --cloud-model .it lists none."):
+    with pytest.raises(ModelNotFound, match="it lists none"):
         look(VLLM | {"/v1/models": {"data": []}})
     assert look({**VLLM, "/v1/models": NONE}, model="o")[1].model == "o", "without a list the user is believed"
 
 
-LISTS_NO_LENGTH = {"/v1/models": {"data": [{"id": "m"}]}}
-
-
-@pytest.mark.parametrize(("routes", "context"), [(VLLM, 512), (SERVERS["llama-server"] | LISTS_NO_LENGTH, 256)])
+@pytest.mark.parametrize(
+    ("routes", "context"),
+    [(VLLM, 512), (SERVERS["llama-server"] | {"/v1/models": {"data": [{"id": "m"}]}}, 256), (SERVERS["ollama"], None)],
+)
 def test_how_long_a_text_may_be_is_what_the_list_or_the_familys_own_route_tells(routes, context):
     assert look(routes)[1].max_context == context
 

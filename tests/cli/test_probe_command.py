@@ -1,0 +1,223 @@
+"""``hybrid probe``: its flags, its words and its exit codes; and that it writes nothing but the file of findings."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.cli.probe import told
+from hybrid.cloud.findings import Findings
+
+FOUND = Findings(
+    "http://there",
+    "m",
+    "sglang",
+    same_words=True,
+    max_context=512,
+    round_trip_ms=1.5,
+    takes_ids=True,
+    rows=True,
+    most_k=20,
+    continues=True,
+    raw_rows=True,
+    way="one request",
+    ways={"one request": "agrees"},
+    noise_nats=0.01,
+    grid=1e-4,
+    keeps_cache=True,
+    prefix_tokens=12,
+    check_tokens=7,
+    spent_tokens=99,
+)
+WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def probe(*args):
+    return CliRunner().invoke(app, ["probe", *map(str, args)], env={"COLUMNS": "200"})
+
+
+def said(found):
+    return "\n".join(told(found, WORKS))
+
+
+def test_what_was_found_is_told_in_words():
+    text = said(FOUND)
+    assert "http://there serves m in the dialect sglang, 1.5 ms away" in text
+    assert "multiples of 0.0001" in text
+    assert "scoring by one request agrees" in text
+    assert "7 tokens after a text of 12; the prefix cache is read" in text
+    assert "policies at temperature 0: kl, greedy-exact\nat other temperatures: all but greedy-exact" in text
+    assert text.endswith("the probe took 99 tokens")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"keeps_cache": False}, "every check costs the whole text so far, so long spans pay (--span 64)"),
+        ({"keeps_cache": None}, "nothing is said of a cache"),
+        ({"way": None}, "this endpoint cannot score a draft"),
+        ({"check_tokens": None}, "what a check costs: not found out"),
+        ({"rows": False}, "only the local model's own doubt can decide"),
+        ({"raw_rows": False}, "changed by the temperature"),
+        ({"same_words": False}, "another than the local model's"),
+        ({"same_words": None}, "cannot be compared"),
+        ({"continues": False}, "not continued"),
+        ({"continues": None}, "not found out"),
+        ({"grid": 0.0}, "float32"),
+        ({"max_context": None}, "not told"),
+        ({"takes_ids": False}, "by text"),
+    ],
+    ids=str,
+)
+def test_what_is_not_so_is_told_as_plainly(change, words):
+    assert words in said(replace(FOUND, **change))
+
+
+def test_nothing_is_said_of_usage_in_a_stream_that_was_not_seen():
+    assert "with every event" not in said(FOUND)
+    assert "at its end" not in said(FOUND)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        ((), 2, "Missing argument"),
+        (("not a url",), 2, "an endpoint's address is http:// or https://"),
+        (("http://127.0.0.1:9",), 4, "hybrid: cannot reach http://127.0.0.1:9"),
+        (("http://127.0.0.1:9", "--dialect", "nonsense"), 2, "no dialect is called 'nonsense'"),
+        (("http://127.0.0.1:9", "--local", "nowhere.gguf"), 3, "nowhere.gguf"),
+        (("http://127.0.0.1:9", "--price", "cheap"), 2, "P/C/O"),
+        (("http://127.0.0.1:9", "--cap", "lots"), 2, "amount of USD"),
+        (("http://127.0.0.1:9", "--nonsense"), 2, "No such option"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_probed_is_one_sentence_and_a_code(cache, args, code, words):
+    done = probe(*args)
+    assert done.exit_code == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list(cache.parent.rglob("*.json"))
+
+
+def test_its_help_names_the_exit_codes():
+    assert "Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable" in probe("--help").stdout
+
+
+# ---- against the server here ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(start_server):
+    """The small model in two families' words, and behind a key."""
+    flags = ("--parallel", "1")
+    return {
+        "vllm": start_server(*flags),
+        "sglang": start_server(*flags, "--dialect", "sglang"),
+        "locked": start_server(*flags, "--api-key", "secret"),
+        "mute": start_server(*flags, "--no-logprobs"),
+    }
+
+
+def kept(cache):
+    [file] = [path for path in cache.parent.rglob("*") if path.is_file()]
+    assert file == cache / "hybrid-llm" / "endpoints.json"
+    return json.loads(file.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "dialect", "keeps"), [("vllm", "vllm", False), ("sglang", "sglang", True), ("vllm", "vllm-tokens", False)]
+)
+def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name, dialect, keeps):
+    done = probe(served[name].url, "--json", *(["--dialect", dialect] if dialect == "vllm-tokens" else []))
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert list(found) == [*(part.name for part in fields(Findings)), "policies"]
+    assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
+    assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
+    assert found["raw_rows"] is (dialect != "sglang")
+    assert found["candidates"] is (None if dialect == "vllm" else True)
+    assert found["most_k"] == (100 if dialect == "sglang" else 20)  # no limit there: the longest list that is tried
+    assert found["noise_nats"] <= 0.05
+    assert "exact" in found["policies"]["sampled"]
+    assert "greedy-exact" not in found["policies"]["sampled"]
+    kept_now = kept(cache)["endpoints"]
+    assert kept_now == {f"{served[name].url} {found['model']}": {k: v for k, v in found.items() if k != "policies"}}
+
+
+@pytest.mark.slow
+def test_the_text_says_the_same(served, cache):
+    done = probe(served["sglang"].url)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"{served['sglang'].url} serves small in the dialect sglang")
+    assert "scoring by one request agrees" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_wrong_key_or_model_is_one_sentence(served, cache, monkeypatch):
+    done = probe(served["locked"].url)
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "answered 401" in done.stderr
+    monkeypatch.setenv("HYBRID_API_KEY", "wrong-secret")
+    done = probe(served["locked"].url)
+    assert done.exit_code == 4
+    assert "wrong-secret" not in done.stderr
+    done = probe(served["vllm"].url, "--model", "other")
+    assert done.exit_code == 4
+    assert "does not serve 'other'; it serves small" in done.stderr
+    monkeypatch.setenv("OTHER_KEY", "secret")
+    assert probe(served["locked"].url, "--api-key-env", "OTHER_KEY", "--json").exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_cap_ends_the_probe_with_its_sentence(served, cache):
+    done = probe(served["vllm"].url, "--price", "1/1/1", "--cap", "0")
+    assert done.exit_code == 2
+    assert "cap" in done.stderr
+    assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_without_log_probabilities_the_policies_that_it_names_work(served, cache):
+    """They used to be named and then refused: the dialect went on asking for rows."""
+    import hybrid
+
+    done = probe(served["mute"].url, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["rows"], found["way"], found["continues"]) == (False, None, True)
+    assert set(found["policies"]["greedy"]) == {"doubt", "random", "local", "cloud"}
+    with hybrid.open(cloud=served["mute"].url, max_tokens=8) as client:
+        for policy in found["policies"]["greedy"]:
+            assert client.generate("What is 47 + 86?", policy=policy).text
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_no_failure(served, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert probe(served["vllm"].url, "--json").exit_code == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["file"]
+
+
+def test_the_cache_of_these_tests_is_not_the_users():
+    from hybrid.config import findings_file
+
+    assert Path(os.environ["XDG_CACHE_HOME"]) in findings_file().parents

@@ -1,0 +1,253 @@
+"""Probing endpoints that are not what they say: nothing is believed that an answer did not show."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.find import capabilities_of
+from hybrid.cloud.port import Chunk, Scores, worst
+from hybrid.cloud.probe import LENGTHS, WRITTEN, Probe
+from hybrid.errors import AccessDenied, BadReply, MissingCapability, Unreachable, UsageError
+from hybrid.prob import Dense, TopK
+from hybrid.types import CloudUsage
+
+V = 40
+PREFIX = (3, 1, 4)
+
+
+def dense(prefix):
+    return Dense.from_logits(np.random.default_rng([len(prefix), *prefix]).normal(scale=3, size=V))
+
+
+@dataclass
+class Server:
+    """A model that is a table, behind an endpoint; each field is one way to be wrong, or to be less than best."""
+
+    dialect: Vllm = field(default_factory=lambda: Vllm(None, candidates=True))
+    most: int = 100  # log-probabilities it gives; more is cut short
+    refuses_more: bool = False  # or refused
+    shift: int = 0  # its scores are those of so many positions before
+    cut: int | None = None  # rows that a score gives
+    drift: float = 0.0  # its scores are so far from what it writes by
+    decimals: int | None = None
+    sampled_rows: bool = False  # rows after the temperature
+    cached: bool = True  # says what was cached, and reads it
+    scores_cold: bool = True
+    usage_in_chunks: bool = False
+    forgets: bool = False  # starts anew instead of going on
+    drops_candidates: bool = False
+    fault: object = None  # what scoring raises
+    questions: list = field(default_factory=list)
+
+    async def knock(self):
+        pass
+
+    def worst(self, question):
+        return worst(question)
+
+    def row(self, prefix, question, actual=None, heat=1.0, more=(), drift=0.0):
+        if self.refuses_more and question.top_k > self.most:
+            raise MissingCapability("logprobs: too many")
+        full = dense(prefix)
+        if heat != 1.0 and self.sampled_rows:
+            full = Dense.from_logits(full.logprobs / heat)
+        values = full.logprobs - drift
+        if self.decimals is not None:
+            values = np.floor(values * 10.0**self.decimals) / 10.0**self.decimals  # down: the sum stays below one
+        top = {i: float(values[i]) for i, _ in full.top(min(question.top_k, self.most))}
+        named = {i: float(values[i]) for i in more}
+        return TopK.from_lists(top, None if actual is None else (actual, float(values[actual])), named)
+
+    def usage(self, prompt, written, cached):
+        return CloudUsage(prompt, written, cached if self.cached else 0)
+
+    async def score(self, question):
+        self.questions.append(question)
+        if self.fault:
+            raise self.fault
+        text = question.prefix + question.span
+        rows = []
+        for i in range(question.num_rows):
+            at = len(question.prefix) + i
+            actual = text[at] if at < len(text) else None
+            named = question.candidates[i] if i < len(question.candidates) and not self.drops_candidates else ()
+            rows.append(self.row(text[: at - self.shift], question, actual, more=named, drift=self.drift))
+        usage = self.usage(len(text), 1, 0 if self.scores_cold else len(question.prefix) - 1)
+        return Scores(tuple(rows[: self.cut]), usage)
+
+    async def write(self, question):
+        self.questions.append(question)
+        text = question.prefix if not (self.forgets and question.begun) else question.prefix[: -question.begun]
+        for n in range(question.limit):
+            token = dense(text).best
+            row = self.row(text, question, token, question.sampling.temperature or 1.0) if self.dialect.rows else None
+            text = (*text, token)
+            usage = self.usage(len(question.prefix), n + 1, len(question.prefix) - 1)
+            last = n + 1 == question.limit
+            tell = usage if last or self.usage_in_chunks else None
+            yield Chunk((token,), (row,), finish="length" if last else None, usage=tell)
+
+
+def probed(server, *, leave=None, said=None):
+    heard, reserved, settled = [], [], []
+
+    @asynccontextmanager
+    async def granted(most):
+        reserved.append(most)
+        yield settled.append
+
+    probe = Probe(server, PREFIX, (), leave or granted, heard.append)
+    can = said or replace(capabilities_of(server.dialect, "m", 100), same_words=True)
+    found = asyncio.run(probe.run(can, "http://there"))
+    assert len(settled) <= len(reserved)
+    return found, heard, settled
+
+
+def test_what_a_good_endpoint_can_do_is_found():
+    found, heard, settled = probed(Server())
+    assert found.most_k == V
+    assert (found.rows, found.continues, found.raw_rows, found.cached_usage) == (True, True, True, True)
+    assert (found.way, found.ways) == ("one request", {"one request": "agrees"})
+    assert (found.noise_nats, found.grid, found.keeps_cache, found.candidates) == (0.0, 0.0, False, True)
+    assert (found.takes_ids, found.max_context, found.chunk_usage) == (True, 100, False)
+    assert found.prefix_tokens == len(PREFIX) + 1
+    assert found.check_tokens == len(PREFIX) + WRITTEN + 1
+    assert found.spent_tokens == sum(usage.prompt_tokens + usage.completion_tokens for usage in settled)
+    assert len(heard) >= 6
+
+
+def test_rows_that_are_off_by_one_are_found_out():
+    """llama-cpp-python without BOS, strands-sglang #34: every number is a probability, of another position."""
+    found, _, _ = probed(Server(shift=1))
+    assert found.way is None
+    assert "its rows are not those that it writes by" in found.ways["one request"]
+    assert found.check_tokens is None
+
+
+def test_rows_of_another_computation_are_found_out_and_noise_is_not():
+    assert probed(Server(drift=0.3))[0].way is None
+    found, _, _ = probed(Server(drift=0.05))
+    assert found.way == "one request"
+    assert found.noise_nats == pytest.approx(0.05)
+
+
+def test_a_score_without_rows_is_none():
+    found, _, _ = probed(Server(cut=0))
+    assert (found.way, found.ways) == (None, {"one request": "gave no row"})
+
+
+def test_fewer_rows_than_asked_for_are_enough():
+    assert probed(Server(cut=2))[0].way == "one request"
+
+
+@pytest.mark.parametrize("server", [Server(most=20), Server(most=20, refuses_more=True)], ids=["cut", "refused"])
+def test_the_longest_list_is_what_it_gives_and_not_what_was_asked_for(server):
+    found, _, _ = probed(server)
+    assert found.most_k == 20
+
+
+def test_between_two_lengths_a_cut_list_tells_the_limit_itself():
+    assert probed(Server(most=7))[0].most_k == 7
+    assert probed(Server(most=7, refuses_more=True))[0].most_k == max(k for k in LENGTHS if k <= 7)
+
+
+def test_the_documents_limit_is_not_exceeded():
+    server = Server(dialect=Vllm(None, most_k=5))
+    assert probed(server)[0].most_k == 5
+    assert max(question.top_k for question in server.questions) == 5
+
+
+@pytest.mark.parametrize(("decimals", "grid"), [(None, 0.0), (4, 1e-4), (2, 1e-2), (1, 1e-1)])
+def test_a_grid_of_rounded_values_is_found(decimals, grid):
+    assert probed(Server(decimals=decimals))[0].grid == pytest.approx(grid)
+
+
+def test_rows_after_the_temperature_are_found_out():
+    """``logprobs_mode: processed_*``, or llama-server's post_sampling_probs: invisible but at another temperature."""
+    assert probed(Server(sampled_rows=True))[0].raw_rows is False
+
+
+def test_an_endpoint_that_starts_anew_does_not_go_on():
+    assert probed(Server(forgets=True))[0].continues is False
+
+
+def test_what_is_said_of_the_cache_is_told_apart():
+    assert probed(Server(scores_cold=False))[0].keeps_cache is True
+    silent = probed(Server(cached=False))[0]
+    assert (silent.cached_usage, silent.keeps_cache) == (False, None)
+
+
+def test_a_cached_check_costs_what_is_new():
+    found, _, _ = probed(Server(scores_cold=False))
+    assert found.check_tokens == WRITTEN - 1 + 1 + 1  # the span, the last token of the prefix, the one written
+
+
+def test_candidates_that_are_dropped_in_silence_are_found_out():
+    assert probed(Server(drops_candidates=True))[0].candidates is False
+    assert probed(Server(dialect=Vllm(None)))[0].candidates is None
+
+
+def test_usage_with_every_event_is_found():
+    assert probed(Server(usage_in_chunks=True))[0].chunk_usage is True
+
+
+def test_without_log_probabilities_nothing_is_scored_and_the_text_is_still_found():
+    server = Server(dialect=Vllm(None, rows=False))
+    found, _, _ = probed(server)
+    assert (found.rows, found.most_k, found.way, found.ways) == (False, None, None, {})
+    assert found.continues is True
+    assert all(question.top_k == 0 for question in server.questions)
+
+
+def test_another_vocabulary_is_not_asked_anything_that_costs():
+    server = Server()
+    said = replace(capabilities_of(server.dialect, "m", None), same_words=False)
+    found, _, _ = probed(server, said=said)
+    assert (found.same_words, found.way, found.spent_tokens, server.questions) == (False, None, 0, [])
+
+
+@pytest.mark.parametrize(
+    "fault", [MissingCapability("no rows here"), BadReply("rows of nobody"), AccessDenied("not for you")]
+)
+def test_a_way_that_is_refused_is_told_in_the_servers_words(fault):
+    found, _, _ = probed(Server(fault=fault))
+    assert (found.way, found.ways) == (None, {"one request": str(fault)})
+
+
+def test_an_endpoint_that_is_gone_ends_the_probe():
+    with pytest.raises(Unreachable):
+        probed(Server(fault=Unreachable("gone", sent=False)))
+
+
+def test_a_cap_that_is_reached_ends_the_probe_before_the_question_leaves():
+    server = Server()
+
+    @asynccontextmanager
+    async def denied(_):
+        raise UsageError("the cap of 0 USD is reached")
+        yield
+
+    with pytest.raises(UsageError, match="cap"):
+        probed(server, leave=denied)
+    assert server.questions == []
+
+
+def test_every_question_leaves_with_its_worst_case_and_settles_to_what_it_cost():
+    most, told = [], []
+
+    @asynccontextmanager
+    async def granted(reserved):
+        most.append(reserved)
+        yield told.append
+
+    probed(Server(), leave=granted)
+    assert len(most) == len(told)
+    for reserved, usage in zip(most, told, strict=True):
+        assert usage.prompt_tokens <= reserved.prompt_tokens
+        assert usage.completion_tokens <= reserved.completion_tokens
