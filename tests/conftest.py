@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,3 +105,39 @@ def refused_start():
         return subprocess.run(_command(*flags, model=model), capture_output=True, text=True, timeout=60, check=False)
 
     return run
+
+
+@pytest.fixture
+def raw_server():
+    """A server that answers every connection with some bytes, each after a pause, the last for ever if asked to."""
+    listeners = []
+
+    def start(head: bytes, forever: bytes = b"", pause: float = 0.0, then: tuple[tuple[float, bytes], ...] = ()) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    try:
+                        connection.recv(65536)
+                        connection.sendall(head)
+                        for before, part in then:
+                            time.sleep(before)
+                            connection.sendall(part)
+                        while forever:
+                            connection.sendall(forever)
+                            time.sleep(pause)
+                    except OSError:
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        listener.close()

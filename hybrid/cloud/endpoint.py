@@ -60,7 +60,8 @@ class Endpoint:
 
     async def look(self, probe: str, probe_ids: Ids) -> Capabilities:
         """Find out the same, and leave it to the caller what another vocabulary means."""
-        self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        with self._wire.discreet():
+            self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
         self._model = capabilities.model
         return capabilities
 
@@ -96,20 +97,20 @@ class Endpoint:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        with self._doubted():
-            asking, waits, answered = self.dialect.score(question), self._wire.waits(), False
-            try:
+        asking, waits, answered = self.dialect.score(question), self._wire.waits(), False
+        try:
+            with self._doubted():
                 asked = next(asking)
                 while True:
                     reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
                     answered = True
                     asked = asking.send(reply)
-            except StopIteration as done:
-                scores: Scores = done.value
-                return scores
-            except CloudError as error:
-                error.sent = error.sent or answered  # whatever became of this request, those before it were charged
-                raise
+        except StopIteration as done:
+            scores: Scores = done.value
+            return scores
+        except CloudError as error:
+            error.sent = error.sent or answered  # whatever became of this request, those before it were charged
+            raise
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""
@@ -132,9 +133,10 @@ class Endpoint:
 
     @contextmanager
     def _doubted(self) -> Iterator[None]:
-        """Forget what was found where an answer contradicts it."""
+        """Forget what was found where an answer contradicts it; tell no key, whatever is raised."""
         try:
-            yield
+            with self._wire.discreet():
+                yield
         except (MissingCapability, VocabularyMismatch):
             if self._notebook is not None:
                 self._notebook.forget(self._wire.url, self._model)

@@ -32,6 +32,11 @@ from hybrid.errors import (
 
 # Rows of an 8,000-token prompt at k = 20 are about 20 MB; nothing asked here is larger than a few times that.
 MAX_REPLY_BYTES = 128 * 1024 * 1024
+# A model list of thousands is a few MiB.
+MAX_FACT_BYTES = 8 * 1024 * 1024
+# What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
+TOO_LONG = "Receive buffer too long"
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 # Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
 BUSY = frozenset({408, 409, 425, 429})
 # One event of a stream is a few tokens with their rows.
@@ -65,7 +70,7 @@ class Wire:
 
     async def get(self, path: str) -> Any:
         """GET JSON."""
-        return await self._json(self._client.build_request("GET", path))
+        return await self._json(self._client.build_request("GET", path), most=MAX_FACT_BYTES)
 
     def waits(self) -> Waits:
         """Return the deadlines of a question, for all the requests it takes."""
@@ -83,12 +88,18 @@ class Wire:
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
         return await self._json(request, shape, waits)
 
-    async def _json(self, request: httpx.Request, shape: type | None = None, waits: Waits | None = None) -> Any:
+    async def _json(
+        self,
+        request: httpx.Request,
+        shape: type | None = None,
+        waits: Waits | None = None,
+        most: int = MAX_REPLY_BYTES,
+    ) -> Any:
         waits = waits or self.waits()
         with self._faults():
             response = await self._send(request, waits)
             try:
-                raw = await _read(response, waits)
+                raw = await _read(response, waits, most)
             finally:
                 await response.aclose()
         self._accept(response, raw)
@@ -134,6 +145,16 @@ class Wire:
         raise Unreachable(msg, trouble="cut")
 
     @contextmanager
+    def discreet(self) -> Iterator[None]:
+        """Blot the key out of whatever is said of the endpoint: some repeat it."""
+        try:
+            yield
+        except CloudError as error:
+            if self._key:
+                error.args = (str(error).replace(self._key, "[the key]"),)
+            raise
+
+    @contextmanager
     def _faults(self) -> Iterator[None]:
         """Give every transport fault one of our names."""
         try:
@@ -143,16 +164,9 @@ class Wire:
             raise Unreachable(msg, sent=False, trouble="connect") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             root = _root(error)
-            if isinstance(root, ssl.SSLCertVerificationError):
-                msg = f"the certificate of {self.url} could not be verified: {root.verify_message}"
-                raise TlsFailure(msg) from error
-            msg = f"cannot reach {self.url}: {one_line(root) or type(error).__name__}"
-            if isinstance(error, httpx.ConnectError):
-                raise Unreachable(msg, sent=False, trouble="connect") from error
-            broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
-            raise Unreachable(msg, trouble="cut" if broken else None) from error
+            raise _of_transport(error, root, self.url) from error
 
-    def _accept(self, response: httpx.Response, raw: bytes) -> None:
+    def _accept(self, response: httpx.Response, raw: bytearray) -> None:
         """Raise what an error status means to the user."""
         status = response.status_code
         if response.is_success:
@@ -193,6 +207,20 @@ def _named(status: int, said: str, detail: str) -> CloudError:
     return BadReply(said)
 
 
+def _of_transport(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:
+    said = one_line(root) or type(error).__name__
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
+    if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:
+        return TlsFailure(f"{url} does not speak TLS as we do ({root.reason.replace('_', ' ').lower()})")
+    if isinstance(error, httpx.ConnectError):
+        return Unreachable(f"cannot reach {url}: {said}", sent=False, trouble="connect")
+    if said == TOO_LONG:
+        return BadReply(f"{url} answered with more than 100 KiB of headers")
+    broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+    return Unreachable(f"the connection to {url} broke off: {said}", trouble="cut" if broken else None)
+
+
 def _root(error: BaseException) -> BaseException:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
@@ -211,15 +239,15 @@ async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes
         yield part
 
 
-async def _read(response: httpx.Response, waits: Waits) -> bytes:
+async def _read(response: httpx.Response, waits: Waits, most: int = MAX_REPLY_BYTES) -> bytearray:
     body = bytearray()
     async with aclosing(_parts(response, waits)) as parts:
         async for part in parts:
             body += part
-            if len(body) > MAX_REPLY_BYTES:
-                msg = f"the reply is larger than {MAX_REPLY_BYTES >> 20} MiB"
+            if len(body) > most:
+                msg = f"the reply is larger than {most >> 20} MiB"
                 raise BadReply(msg)
-    return bytes(body)
+    return body
 
 
 async def _lines(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
@@ -236,7 +264,7 @@ async def _lines(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes
                 yield line
 
 
-def _parse(raw: bytes, url: str, shape: type | None = None) -> Any:
+def _parse(raw: bytes | bytearray, url: str, shape: type | None = None) -> Any:
     if shape is not None:
         # What is of another shape, or no JSON, is read in full, and then named.
         with suppress(msgspec.MsgspecError, RecursionError):

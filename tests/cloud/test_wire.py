@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
-import time
 from contextlib import ExitStack, aclosing
 
 import pytest
@@ -16,43 +14,6 @@ from hybrid.cloud.dialects.dialect import Asked
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudFailure, Unreachable
-
-
-@pytest.fixture
-def raw_server():
-    """A server that answers every connection with some bytes, each after a pause, the last for ever if asked to."""
-    listeners = []
-
-    def start(head: bytes, forever: bytes = b"", pause: float = 0.0, then: tuple[tuple[float, bytes], ...] = ()) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
-
-        def serve():
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    try:
-                        connection.recv(65536)
-                        connection.sendall(head)
-                        for before, part in then:
-                            time.sleep(before)
-                            connection.sendall(part)
-                        while forever:
-                            connection.sendall(forever)
-                            time.sleep(pause)
-                    except OSError:
-                        pass
-
-        threading.Thread(target=serve, daemon=True).start()
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield start
-    for listener in listeners:
-        listener.close()
-
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 

@@ -112,7 +112,7 @@ WORDS = {
     no_usage: "usage",
     status_500: "500: out of memory",
     status_429: "429: slow down",
-    cut_in_the_middle: "cannot reach",
+    cut_in_the_middle: "broke off",
     garbage: "not JSON",
     empty: "not JSON",
     a_list: "not an object",
