@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -123,6 +124,9 @@ class Line:
 
     def __init__(self, answer):
         self.answer = answer
+
+    def discreet(self):
+        return nullcontext()
 
     async def stream(self, *_, **__):
         yield self.answer
