@@ -26,7 +26,7 @@ from hybrid.cloud.wire import Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, price_file
 from hybrid.engine import Engine, Vocabulary, Worker
 from hybrid.engine.llama import Weights
-from hybrid.errors import Unreachable, UsageError
+from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.run.client import policy_of
 from hybrid.spend import Account, Denial, MemoryLedger, Price, PriceFile, Purse, endpoint_id, usd_to_nanousd
@@ -205,15 +205,17 @@ def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
 
 @asynccontextmanager
 async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
-    """Reserve the worst case of one question; what is never told stays reserved."""
+    """Reserve the worst case of one question; what is never told stays reserved, but for what cannot have left."""
     grant = await purse.ask(worst.prompt_tokens, worst.completion_tokens, least=worst.completion_tokens)
     if isinstance(grant, Denial):
         raise UsageError(grant.why)
 
-    def settle(usage: CloudUsage | None) -> None:
-        purse.settle(grant, usage)
-
-    yield settle
+    try:
+        yield lambda usage: purse.settle(grant, usage)
+    except CloudError as error:
+        if not error.sent:
+            purse.settle(grant, CloudUsage(0, 0))
+        raise
 
 
 def _wire(settings: Settings, url: str) -> Wire:

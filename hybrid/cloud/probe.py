@@ -25,7 +25,7 @@ from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
-Settle: TypeAlias = Callable[[CloudUsage | None], None]
+Settle: TypeAlias = Callable[[CloudUsage | None], object]
 Leave: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Settle]]
 """Leave for one request of at most so much; what it was charged is told to what it gives."""
 
