@@ -44,7 +44,7 @@ SETTINGS = {
 AMOUNTS = {"slow": "slow:3", "huge": "huge:130", "429-retry-after": "429-retry-after:0.1"}
 NUMBERS = {"nan-rows", "null-rows", "short-top-k", "wrong-usage", "overcharge"}
 # What a client need not notice: top lists of one entry are lists; the others change what is told and not what is said.
-HARMLESS = {"short-top-k", "wrong-usage", "overcharge", "duplicated", "missing-done"}
+HARMLESS = {"short-top-k", "wrong-usage", "duplicated", "missing-done"}
 REFUSED = {"page", "redirect-loop"}
 BODIES = {"cut", "stalled-midway", "malformed"}
 
@@ -68,11 +68,14 @@ class Run:
 
 
 @pytest.fixture
-def struck(stub, monkeypatch):
-    """Ask with a fault that strikes every request of a kind from the n-th on, and look at everything afterwards."""
+def struck(stub, monkeypatch, tmp_path):
+    """Ask with a fault that strikes every request of a kind from the n-th on, and look at everything afterwards.
+
+    Each question has a ledger of its own: a server that overcharges is closed in it.
+    """
     port = int(stub.url.rpartition(":")[2])
 
-    def run(policy, fault, generating=True, first=1, last=10**9):
+    def run(policy, fault, generating=True, first=1, last=10**9, **more):
         number, wires = 0, []
 
         async def strike(request):
@@ -95,7 +98,8 @@ def struck(stub, monkeypatch):
             return {each.laddr for each in here if each.raddr and each.raddr.port == port and each.fd != -1}
 
         async def ask():
-            settings = {"policy": policy, "price": PRICE, "max_tokens": 16} | SETTINGS.get(policy, {}) | DEADLINES
+            settings = {"policy": policy, "price": PRICE, "max_tokens": 16, "ledger": tmp_path / "ledger.sqlite"}
+            settings |= SETTINGS.get(policy, {}) | DEADLINES | more
             before, events, refused = sockets(), [], None
             async with hybrid.open(cloud=stub.url, **settings) as client:
                 began = time.monotonic()
@@ -141,7 +145,9 @@ def holds_up(stub, run, fault):
     answer = run.answer
     assert answer.finish_reason in {"stop", "length"}
     assert answer.text == "".join(token.text for token in answer.tokens) != ""
-    assert [event.why for event in run.of(Degraded)] == ([answer.degraded] if answer.degraded else [])
+    told = [event.why for event in run.of(Degraded)]
+    assert told[:1] == ([answer.degraded] if answer.degraded else [])
+    assert len(told) <= (2 if fault == "overcharge" else 1), "what was charged is told beside what follows from it"
     assert answer.degraded is None or answer.degraded.isprintable()
     if fault != "wrong-usage":  # a server that tells less than it charges is found out by nobody
         assert answer.bill.nanousd >= truth(stub, run)
@@ -151,6 +157,8 @@ def expects(run, fault, *, shown=False):
     """Check that it was noticed, or need not be: before any text a wrong address is the user's to mend."""
     if fault in HARMLESS:
         assert run.answer.degraded is None
+    elif fault == "overcharge":
+        assert "is closed (it charged" in run.answer.degraded
     elif fault in REFUSED and not shown:
         assert run.refused
     else:
@@ -205,7 +213,7 @@ def test_in_the_middle_of_a_write_nothing_is_asked_again(struck, stub, fault):
 @pytest.mark.parametrize("fault", ["429-retry-after", "503", "after-headers"])
 def test_what_passes_leaves_no_trace_in_the_text(struck, stub, fault, policy):
     """It costs time, and at most a reservation."""
-    whole, run = struck(policy, "short-top-k", last=0), struck(policy, fault, last=1)
+    whole, run = struck(policy, "short-top-k", last=0), struck(policy, fault, last=1, first_byte_timeout_s=5.0)
     holds_up(stub, run, fault)
     assert (run.answer.text, run.answer.degraded) == (whole.answer.text, None)
     assert len(run.of(Retried)) == 1

@@ -115,7 +115,7 @@ WORDS = {
     cut_in_the_middle: "broke off",
     garbage: "not JSON",
     empty: "not JSON",
-    a_list: "not an object",
+    a_list: "no choices",
     stalled: "in time",
 }
 
