@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
+from hybrid.run.line import Call, Line
 from hybrid.types import Ids
 
 TOP_K, SPAN, PREFIX = 20, 16, 100
@@ -31,9 +33,10 @@ CONTEXT = ("--ctx", "8192")
 
 
 def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
-    """Time a warm check against a bare decode of as many tokens; then bytes and client CPU at growing prefixes."""
+    """Time a warm check against a bare decode; bytes and client CPU at growing prefixes; the breaker."""
     nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
     figures = asyncio.run(_warm(model, tell, repetitions)) + asyncio.run(_lengths(nimble, tell, repetitions))
+    figures += asyncio.run(_guarded(nimble, tell, repetitions))
     setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
     return Report("check", setting, tuple(figures))
 
@@ -129,3 +132,21 @@ async def _lengths(model: Path, tell: Callable[[str], None], repetitions: int) -
         note = f"{cpu[n].median:.1f} ms; {traffic_of[n]}"
         figures.append(Figure(name, ratio(seconds[n], seconds[first]), "ratio", "<= 1.2", note))
     return figures
+
+
+async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+    """Time a check over a line (its breaker closed, its retries ready), in turn with the same check without one."""
+    tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
+    plain: list[float] = []
+    guarded: list[float] = []
+    call = Call(Line(), lambda _: None)
+    async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, _, draw):
+        question = _question(draw(PREFIX), draw(SPAN))
+        for i in range(4 * repetitions + 2):  # short pieces of work: more of them
+            for over_line in (True, False) if i % 2 else (False, True):
+                began = time.perf_counter()
+                await (call.ask(partial(endpoint.score, question)) if over_line else endpoint.score(question))
+                if i >= 2:
+                    (guarded if over_line else plain).append(time.perf_counter() - began)
+    name = f"check after {PREFIX} tokens behind a closed breaker over one without"
+    return [Figure(name, ratio(guarded, plain), "ratio", "1", f"{milliseconds(plain).median:.1f} ms without")]
