@@ -38,9 +38,9 @@ def watch() -> None:
 
     ask, settle, close, transaction = Purse.ask, Purse.settle, Purse.close, LedgerFile.transaction
 
-    async def asked(self, *args):
+    async def asked(self, *args, **named):
         at("before reserve")
-        answer = await ask(self, *args)
+        answer = await ask(self, *args, **named)
         at("after reserve")
         return answer
 
@@ -103,9 +103,9 @@ async def answer(ledger: Path, url: str) -> None:
         at("mid-stream")
         return await task
 
-    async def streamed(self, *args):
+    async def streamed(self, *args, **named):
         first = True
-        async with contextlib.aclosing(stream(self, *args)) as replies:
+        async with contextlib.aclosing(stream(self, *args, **named)) as replies:
             async for reply in replies:
                 at("after dispatch" if first else "mid-stream")
                 first = False
