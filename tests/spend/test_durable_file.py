@@ -182,6 +182,16 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(file_
     assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
 
 
+def test_a_file_system_without_locks(file_ledger, monkeypatch):
+    """Without a lock nothing keeps two processes apart, so nothing is granted."""
+
+    def acquire(*_, **__):
+        raise RuntimeError("no flock here")  # what filelock says, or one of its kind
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    fails(file_ledger(), "cannot be used (no flock here)", "mend that")
+
+
 def test_a_program_that_does_not_know_the_lock_is_waited_for_too(file_ledger, tmp_path):
     ledger = file_ledger(patience_s=0.3)
     ledger.reserve(claim_of(1), SPENDER)

@@ -82,10 +82,19 @@ class LedgerFile:
         try:
             if self._connection is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._processes.acquire(poll_interval=POLL_S):
+            self._lock()
+            try:
                 yield
+            finally:
+                self._processes.release()
         finally:
             self._threads.release()
+
+    def _lock(self) -> None:
+        try:
+            self._processes.acquire(poll_interval=POLL_S)
+        except RuntimeError as error:  # filelock: this file system has no locks, or this process is a fork
+            raise OSError(errno.ENOLCK, one_line(error) or "it cannot be locked") from error
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != self._identity():
@@ -126,7 +135,7 @@ class LedgerFile:
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error, NotImplementedError) as error:
+        except (OSError, sqlite3.Error) as error:
             raise self._trouble(error) from error
 
     def _trouble(self, error: Exception) -> LedgerError:
