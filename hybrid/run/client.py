@@ -135,10 +135,8 @@ class AsyncClient:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
             call = Call(self._line, told)
-            cloud, can, reach = await self._at_first(policy, sampling, call)
-            if can is not None and can.most_k is not None:
-                # Perhaps fewer than were asked for: what the policy may draw from is checked against what it will see.
-                settings = settings.model_copy(update={"cloud_top_k": min(can.most_k, settings.cloud_top_k)})
+            cloud, can, reach = await self._at_first(policy, settings, call)
+            settings = settings if can is None else _seeing(settings, can)
             policy = policy_of(settings, self._span(settings, len(ids), can))
             recording = choices_of(settings, policy) if settings.trace_rows else None
             top_k = settings.cloud_top_k
@@ -173,12 +171,12 @@ class AsyncClient:
         return ids
 
     async def _at_first(
-        self, policy: Policy, sampling: Sampling, call: Call
+        self, policy: Policy, settings: Settings, call: Call
     ) -> tuple[Cloud | str, Capabilities | None, Reach | None]:
         """Return a connected cloud and what it can do; or why it cannot be had, and perhaps how to try again."""
         if not policy.needs:
             return "this policy asks nothing", None, None
-        reach = partial(self._reach, policy, sampling)
+        reach = partial(self._reach, policy, settings)
         if self._connected is None and (why := call.shut()):
             return why, None, reach
         try:
@@ -187,17 +185,28 @@ class AsyncClient:
             return str(error), None, reach
         return cloud, can, None
 
-    async def _reach(self, policy: Policy, sampling: Sampling) -> tuple[Cloud, Capabilities]:
+    async def _reach(self, policy: Policy, settings: Settings) -> tuple[Cloud, Capabilities]:
         """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
         if self._connected is None:
             self._connected = await self._connect()
         capabilities = self._connected[1]
         if missing := policy.needs - capabilities.abilities:
+            sampling = sampling_of(settings)
             able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
             lacking = " and ".join(SAID[need] for need in sorted(missing))
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
+        try:
+            policy_of(_seeing(settings, capabilities))
+        except UsageError as error:
+            raise MissingCapability(str(error)) from None
         return self._connected
+
+
+def _seeing(settings: Settings, can: Capabilities) -> Settings:
+    """Ask for no more log-probabilities than the endpoint gives: what a policy may draw from depends on it."""
+    most = settings.cloud_top_k if can.most_k is None else min(can.most_k, settings.cloud_top_k)
+    return settings.model_copy(update={"cloud_top_k": most})
 
 
 def _turns(prompt: Prompt, settings: Settings) -> tuple[Message, ...]:

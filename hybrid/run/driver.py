@@ -116,6 +116,7 @@ class Driver:
         self._call = side.call or Call(Line(), tell)
         self._reach = side.reach
         self._away_since: float | None = None
+        self._weighs = False
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -126,7 +127,8 @@ class Driver:
             ends = tuple(sorted(self._engine.end_ids))
             told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording
             self._tell(events.Recording(pieces, ends, *told))
-        self._mind_rows(policy)
+        self._weighs = policy.back is not None
+        self._mind_rows()
         loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")
         try:
@@ -145,16 +147,11 @@ class Driver:
         self._tell(events.Finished(answer))
         return answer
 
-    def _mind_rows(self, policy: Policy) -> None:
+    def _mind_rows(self) -> None:
         """Say so where what the cloud writes cannot be weighed: it hands back after its tokens, unmeasured."""
-        if (
-            policy.back is not None
-            and self._can is not None
-            and not self._can.rows
-            and not isinstance(self._cloud, str)
-        ):
+        if self._weighs and self._can is not None and not self._can.rows and not isinstance(self._cloud, str):
             why = "the endpoint gives no log-probabilities: only the local model's own doubt decides"
-            self._degrade(why, alone=False)
+            self._degrade(why, again=True, alone=False)
 
     async def _reply(self, request: Request) -> Reply:
         match request:
@@ -238,7 +235,7 @@ class Driver:
             return self._no_answer(_OUTGROWN)
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
-        question = ScoreQuestion(prefix, span, after, self._limits.top_k, "", candidates)
+        question = ScoreQuestion(prefix, span, after, self._top_k, "", candidates)
         attempt = partial(self._score, cloud, question, len(request.at))
         try:
             with self._looking_ahead(request):
@@ -307,7 +304,7 @@ class Driver:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
-        question = WriteQuestion(prefix, limit, self._limits.top_k, self._drafter.sampling, "", request.ban)
+        question = WriteQuestion(prefix, limit, self._top_k, self._drafter.sampling, "", request.ban)
         leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
             raise Denied(leave)
@@ -318,6 +315,12 @@ class Driver:
         question = replace(question, begun=len(request.at), turns=self._turns)
         reader = Reader(request.at, leave, cloud.write(question))
         return reader, await reader.read()
+
+    @property
+    def _top_k(self) -> int:
+        """How many log-probabilities to ask for: what is wanted, or what the endpoint gives if that is less."""
+        most = self._can.most_k if self._can else None
+        return self._limits.top_k if most is None else min(most, self._limits.top_k)
 
     def _cloud_room(self, num_tokens: int) -> int:
         """Tokens the cloud's context has room for after a prompt of so many."""
@@ -352,6 +355,7 @@ class Driver:
             try:
                 self._cloud, self._can = await self._call.ask(self._reach)
                 self._reach = None
+                self._mind_rows()
             except CloudError as error:
                 return self._fail(error)
         return self._cloud if not isinstance(self._cloud, str) else self._no_answer(self._cloud)

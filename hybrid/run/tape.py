@@ -82,7 +82,7 @@ class Tape:
                 self.pieces = tuple(map(bytes.fromhex, line["pieces"]))
                 self.end_ids = frozenset(line["end_ids"])
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
-                self.choices = dict(line.get("choices", {}))  # an older trace has none
+                self.choices = dict(line["choices"])
             case "rows":
                 key = line["key"]
                 if line["local"] is not None:

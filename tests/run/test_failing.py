@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from hybrid.errors import AccessDenied, Unreachable
+from hybrid.errors import AccessDenied, MissingCapability, Unreachable
 from hybrid.run import Asked, Degraded, Resumed, Retried, Settled, Shown
 
 PROMPT = "a b c"
@@ -209,7 +211,8 @@ def test_while_the_breaker_is_open_nobody_connects_either(house, run):
     assert len(tries) == 5
 
 
-def test_a_cloud_that_could_not_be_reached_at_first_is_connected_to_within_the_answer(house, run):
+def reached_late(house, **can):
+    """A house whose endpoint is reached at the second try, and can do this."""
     h = outage(house, never)
     connect, tries = h.client._connect, []
 
@@ -217,13 +220,49 @@ def test_a_cloud_that_could_not_be_reached_at_first_is_connected_to_within_the_a
         tries.append(1)
         if len(tries) < 2:
             raise Unreachable("refused", sent=False)
-        return await connect()
+        cloud, capabilities = await connect()
+        return cloud, replace(capabilities, **can)
 
     h.client._connect = late
+    return h
+
+
+def test_a_cloud_that_could_not_be_reached_at_first_is_connected_to_within_the_answer(house, run):
+    h = reached_late(house)
     events = run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
     assert [type(event) for event in events if isinstance(event, Degraded | Resumed)] == [Degraded, Resumed]
     assert events[-1].answer.usage.checks > 0
     assert events[-1].answer.degraded == "refused"
+
+
+def test_what_an_endpoint_that_is_reached_late_cannot_do_is_minded_too(house, run):
+    """Fewer log-probabilities than were wanted are asked for; and none at all are said to be missing."""
+    h = reached_late(house, most_k=3)
+    run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
+    assert {question.top_k for question in h.cloud.questions} == {3}
+    events = run(gather(reached_late(house, rows=False).client, policy="doubt", entropy=0.0, max_tokens=60))
+    told = [event for event in events if isinstance(event, Degraded)]
+    assert [event.alone for event in told] == [True, False]
+    assert "no log-probabilities" in told[1].why
+
+
+def test_a_law_that_cannot_be_kept_with_what_is_shown_is_refused_late_as_at_first(house, run):
+    """Five are drawn from where four are shown: at first the user is to mend it, later the answer is local."""
+    drawn = {"policy": "exact", "temperature": 0.7, "top_k": 5}
+    at_once = house()
+    connect = at_once.client._connect
+
+    async def few():
+        cloud, capabilities = await connect()
+        return cloud, replace(capabilities, most_k=4)
+
+    at_once.client._connect = few
+    with pytest.raises(MissingCapability, match="the last of 4 shown tokens may be tied"):
+        run(at_once.client.generate(PROMPT, **drawn))
+    h = reached_late(house, most_k=4)
+    answer = run(gather(h.client, max_tokens=60, span=2, **drawn))[-1].answer
+    assert not h.cloud.questions
+    assert len(answer.tokens) == 60 or answer.finish_reason == "stop"
 
 
 def test_a_reader_that_leaves_during_a_probe_does_not_leave_the_breaker_stuck(house, run):
