@@ -48,7 +48,7 @@ endpoint unusable, 130 interrupted.
 """
 
 
-@takes_flags
+@takes_flags()
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
     *,

@@ -55,7 +55,7 @@ DECODING = frozenset(("policy", "gate", "judge"))
 Generate: TypeAlias = Callable[..., Answer]
 
 
-@takes_flags
+@takes_flags()
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
     out: Annotated[Path, typer.Argument(help="Where the answers go, one a line.", metavar="OUT")],

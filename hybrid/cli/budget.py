@@ -99,11 +99,7 @@ LedgerFlag = Annotated[
 def show(as_json: AsJson = False, ledger: LedgerFlag = None) -> None:
     """Show every cap, what has gone against it, and what is left."""
     with exit_codes(), _books(ledger) as (books, path):
-        found = _shown(books, path)
-        if as_json:
-            typer.echo(json.dumps(found))
-        else:
-            _print_caps(found)
+        _tell(_shown(books, path), as_json=as_json)
 
 
 @budget.command("set")
@@ -126,11 +122,7 @@ def set_(
             raise UsageError("say which cap: --total, --month, --day, --conversation or --request")
         for level, nanousd in caps.items():
             books.set_cap(level, nanousd)
-        found = _shown(books, path)
-        if as_json:
-            typer.echo(json.dumps(found))
-        else:
-            _print_caps(found)
+        _tell(_shown(books, path), as_json=as_json)
 
 
 @budget.command("log")
@@ -267,6 +259,14 @@ def _console() -> Console:
 
 def _usd(nanousd: int | None, unknown: str = "") -> str:
     return unknown if nanousd is None else as_usd(nanousd).removesuffix(" USD")
+
+
+def _tell(found: dict[str, Any], *, as_json: bool) -> None:
+    """Show the caps, for programs or for people."""
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _print_caps(found)
 
 
 def _print_caps(found: dict[str, Any]) -> None:

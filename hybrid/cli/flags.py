@@ -94,17 +94,23 @@ class Flags(TypedDict, total=False):
     gpu_layers: Annotated[int | None, typer.Option(help="Layers to keep on a GPU; -1: all.", metavar="N")]
 
 
-def takes_flags(command: Command) -> Command:
-    """Let a command's signature name the options of ``Flags`` where it has ``**flags``: typer reads signatures.
+def takes_flags(*names: str) -> Callable[[Command], Command]:
+    """Let a command's signature name the options of ``Flags``, or these, where it has ``**flags``.
 
-    They stand after the arguments and before the options that are the command's own, which are keyword-only.
+    Typer reads signatures. They stand after the arguments and before the options that are the command's own, which are
+    keyword-only.
     """
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-    options = [each for each in own if each.kind is each.KEYWORD_ONLY]
+    hints = get_type_hints(Flags, include_extras=True)
     shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in get_type_hints(Flags, include_extras=True).items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
+        for name in names or hints
     ]
-    command.__signature__ = inspect.Signature([*arguments, *shared, *options])  # type: ignore[attr-defined]
-    return command
+
+    def named(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        options = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        command.__signature__ = inspect.Signature([*arguments, *shared, *options])  # type: ignore[attr-defined]
+        return command
+
+    return named

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 from hybrid.cli.exits import exit_codes
+from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -33,27 +33,20 @@ Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 1
 """
 
 
+@takes_flags("local", "dialect", "api_key_env", "price", "prices", "cap", "ledger", "conversation")
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
+    *,
     model: Annotated[str | None, typer.Option(help="Model name at the endpoint.", metavar="M")] = None,
-    local: Annotated[Path | None, typer.Option(help="GGUF file of the local model.", metavar="GGUF")] = None,
-    dialect: Annotated[str | None, typer.Option(help="The endpoint's dialect (found out).", metavar="D")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Variable that holds the endpoint's key.", metavar="VAR")
-    ] = None,
-    price: Annotated[
-        str | None, typer.Option(help="USD per million prompt/cached/completion tokens, or free.", metavar="P/C/O")
-    ] = None,
-    cap: Annotated[str | None, typer.Option(help="Most USD to spend.", metavar="USD")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    **flags: Unpack[Flags],
 ) -> None:
     """Find out what an endpoint can do, and which policies work there."""
-    flags = {"cloud": url, "cloud_model": model, "local": local, "dialect": dialect, "api_key_env": api_key_env}
     with exit_codes():
         from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
-            findings, can = asyncio.run(probed(tell, **flags, price=price, cap=cap))
+            findings, can = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
         works = working(can)
         if as_json:
             typer.echo(json.dumps({**findings.to_json(), "policies": works}, indent=1))
