@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 Ids: TypeAlias = tuple[int, ...]
 Source: TypeAlias = Literal["local", "cloud"]
@@ -63,3 +63,25 @@ class CloudUsage:
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
         )
+
+
+class Words(Protocol):
+    """A vocabulary: text to ids and back."""
+
+    @property
+    def num_tokens(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        ...
+
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
+        """Split text. With ``special`` the model's own control tokens are recognised and its BOS rule applied."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token; control tokens by their name."""
+        ...

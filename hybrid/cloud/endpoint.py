@@ -14,10 +14,10 @@ from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
 from hybrid.cloud.findings import Findings, Notebook
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, Words, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.wire import Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import CloudUsage, Ids, Words
 
 
 class Endpoint:

@@ -58,6 +58,12 @@ def _text_chat(setup: Setup) -> Dialect:
     return chat.Chat(setup, name="text-chat", rows=False)
 
 
+# As vLLM has it, and SGLang after it.
+_TOKENIZE: tuple[str, Callable[[str, str], Body]] = (
+    "/tokenize",
+    lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False},
+)
+
 # In the order in which they are looked for: the more a family can do, the earlier.
 FAMILIES: Mapping[str, Family] = {
     "llama-server": Family(
@@ -70,18 +76,18 @@ FAMILIES: Mapping[str, Family] = {
         sglang.Sglang,
         (sglang.INFO, None),
         "is_generation",
-        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+        _TOKENIZE,
     ),
     "vllm": Family(
         vllm.Vllm,
         ("/version", None),
         "version",
-        ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+        _TOKENIZE,
     ),
     # The same server; nothing but its own flags tells whether it can score candidates.
     "vllm-tokens": Family(
         vllm_tokens.VllmTokens,
-        split=("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False}),
+        split=_TOKENIZE,
     ),
     "llama-cpp-python": Family(
         llama_cpp_python.LlamaCppPython,

@@ -114,28 +114,6 @@ class Chunk:
     usage: CloudUsage | None = None
 
 
-class Words(Protocol):
-    """The local vocabulary: what dialects need of it that speak in text."""
-
-    @property
-    def num_tokens(self) -> int:
-        """V."""
-        ...
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        ...
-
-    def tokenize(self, text: str, *, special: bool = False) -> Ids:
-        """Split text."""
-        ...
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of a token; control tokens by their name."""
-        ...
-
-
 class Cloud(Protocol):
     """One remote model."""
 

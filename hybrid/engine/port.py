@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.types import Ids, Message
+from hybrid.types import Ids, Message, Words
 
 Logits: TypeAlias = NDArray[np.float32]
 Cancelled: TypeAlias = Callable[[], bool]
@@ -30,26 +30,8 @@ def never() -> bool:
     return False
 
 
-class Vocabulary(Protocol):
-    """Text to ids and back."""
-
-    @property
-    def num_tokens(self) -> int:
-        """V."""
-        ...
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        ...
-
-    def tokenize(self, text: str, *, special: bool = False) -> Ids:
-        """Split text. With ``special`` the model's own control tokens are recognised and its BOS rule applied."""
-        ...
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of a token; control tokens by their name."""
-        ...
+class Vocabulary(Words, Protocol):
+    """Text to ids and back, and conversations as this model reads them."""
 
     def render(self, messages: Sequence[Message]) -> Ids:
         """Return a conversation as the model's chat template writes it, ready for the assistant's turn.

@@ -13,7 +13,7 @@ from typing import Any
 
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, choice_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.spelled import only_documented, spelled
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -76,11 +76,9 @@ class Chat:
 @guarded
 def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream: its text as local tokens, with rows where the list names them."""
-    broke_off(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
-    if not reply.get("choices"):
+    choice, usage = event_of(reply)
+    if choice is None:
         return Chunk(usage=usage)
-    choice = choice_of(reply)
     text = str((choice.get("delta") or {}).get("content") or "")
     logprobs = choice.get("logprobs")
     if text and top_k and logprobs is None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, choice_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, event_of, finish_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import (
     bytes_worst,
     named_tokens,
@@ -158,11 +158,9 @@ def due_row(words: Spelling, top: object, piece: str, top_k: int) -> TopK | None
 @guarded
 def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream: its text as local tokens, with the rows of those that it names."""
-    broke_off(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
-    if not reply.get("choices"):
+    choice, usage = event_of(reply)
+    if choice is None:
         return Chunk(usage=usage)
-    choice = choice_of(reply)
     text, logprobs = str(choice.get("text") or ""), choice.get("logprobs")
     if text and top_k and logprobs is None:
         raise MissingCapability(NO_ROWS)

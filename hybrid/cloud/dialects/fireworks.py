@@ -15,9 +15,9 @@ from typing import Any
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
-    broke_off,
     choice_of,
     count,
+    event_of,
     finish_of,
     guarded,
     id_list,
@@ -102,11 +102,9 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
 @guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read one event of a continuation."""
-    broke_off(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
-    if not reply.get("choices"):
+    choice, usage = event_of(reply)
+    if choice is None:
         return Chunk(usage=usage)
-    choice = choice_of(reply)
     text, told = str(choice.get("text") or ""), (choice.get("logprobs") or {}).get("content") or []
     if not top_k:
         ids = id_list(choice.get("token_ids") or [])

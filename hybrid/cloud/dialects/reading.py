@@ -87,6 +87,13 @@ def broke_off(reply: Any) -> None:
         raise BadReply(msg)
 
 
+def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
+    """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
+    broke_off(reply)
+    usage = read_usage(reply) if reply.get("usage") else None
+    return (choice_of(reply) if reply.get("choices") else None), usage
+
+
 def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: Mapping[int, float] | None) -> TopK:
     """Build the row of a written token; beyond ``top_k`` entries it was appended, and tells nothing of the others."""
     if not listed:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from hybrid.cloud.port import Words
-from hybrid.types import Ids
+from hybrid.types import Ids, Words
 
 # Bytes of a piece that is looked for; longer ones are runs of white space, which shorter ones spell too.
 LONGEST = 48

@@ -24,8 +24,8 @@ from msgspec import Raw
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
-    broke_off,
     choice_of,
+    event_of,
     finish_of,
     guarded,
     id_list,
@@ -171,11 +171,9 @@ def ranked_row(token: int, entry: object, top_k: int, named: Mapping[int, float]
 @guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read one server-sent event of a continuation: tokens with their rows, if they were asked for, or the usage."""
-    broke_off(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
-    if not reply.get("choices"):
+    choice, usage = event_of(reply)
+    if choice is None:
         return Chunk(usage=usage)
-    choice = choice_of(reply)
     ids = _ids(choice, None)
     rows = _generated_rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids)
     return Chunk(ids, tuple(rows), str(choice.get("text") or ""), finish_of(choice.get("finish_reason")), usage)

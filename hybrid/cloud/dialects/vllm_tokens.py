@@ -24,9 +24,9 @@ from msgspec import Raw
 from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
-    broke_off,
     choice_of,
     count,
+    event_of,
     finish_of,
     guarded,
     id_list,
@@ -161,11 +161,9 @@ def _named(question: ScoreQuestion, packed: object) -> Sequence[dict[int, float]
 @guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read one event of a continuation."""
-    broke_off(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
-    if not reply.get("choices"):
+    choice, usage = event_of(reply)
+    if choice is None:
         return Chunk(usage=usage)
-    choice = choice_of(reply)
     ids = id_list(choice.get("token_ids") or [])
     rows = _rows(ids, choice.get("logprobs"), top_k) if ids and top_k else [None] * len(ids)
     return Chunk(ids, tuple(rows), "", finish_of(choice.get("finish_reason")), usage)
