@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
 from hybrid.types import CloudUsage
 
 T = TypeVar("T")
@@ -109,10 +109,29 @@ class Dialect(Protocol):
         """Yield the requests that score a draft, and return its rows."""
         ...
 
-    def worst(self, question: ScoreQuestion | WriteQuestion) -> CloudUsage:
+    def worst(self, question: Question) -> CloudUsage:
         """Return the most that answering may be charged."""
         ...
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Return the request that continues a text and what reads each event of it; None: nothing can be asked here."""
         ...
+
+
+@dataclass(frozen=True)
+class ByIds:
+    """What those dialects have in common that name tokens by number and score a draft in one request."""
+
+    setup: Setup
+    name: str = ""
+    way: Way | None = "one request"
+    ways: tuple[Way, ...] = ("one request",)
+    abilities: frozenset[Ability] = frozenset(("score", "write", "open", "ids"))
+    rows: bool = True
+    candidates: bool = False
+    most_k: int | None = None
+    keeps_cache: bool | None = None
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Nothing cached; what is written runs to its limit."""
+        return worst(question)

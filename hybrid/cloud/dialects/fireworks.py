@@ -8,11 +8,11 @@ the documents leave open is checked in each reply: ``token_id`` in every alterna
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
+from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -25,29 +25,21 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     row_of,
 )
-from hybrid.cloud.dialects.vllm import COMPLETIONS
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud.dialects.vllm import BAN, COMPLETIONS
+from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Sampling
+from hybrid.types import Sampling
 
 MOST_K = 5
-BAN = -100.0
 
 
 @dataclass(frozen=True)
-class Fireworks:
+class Fireworks(ByIds):
     """The dialect of Fireworks' completions."""
 
-    setup: Setup
-    way: Way | None = "one request"
     name: str = "fireworks"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
-    rows: bool = True
-    candidates: bool = False
     most_k: int | None = MOST_K
-    keeps_cache: bool | None = None
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Echo the span, and one token for the row after it."""
@@ -56,10 +48,6 @@ class Fireworks:
         if question.span:
             body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything
         return read_scores(question, (yield Asked(COMPLETIONS, body)))
-
-    def worst(self, question: Question) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        return worst(question)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""

@@ -13,13 +13,13 @@ Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
+from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
 from hybrid.cloud.dialects.vllm import BAN
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
@@ -28,26 +28,16 @@ GENERATE, INFO = "/generate", "/get_model_info"
 
 
 @dataclass(frozen=True)
-class Sglang:
+class Sglang(ByIds):
     """The dialect of ``/generate``."""
 
-    setup: Setup
-    way: Way | None = "one request"
     name: str = "sglang"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
-    rows: bool = True
     candidates: bool = True
-    most_k: int | None = None
     keeps_cache: bool | None = True
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""
         return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
-
-    def worst(self, question: Question) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        return worst(question)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict
 
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
+from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -33,13 +33,12 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     row_of,
 )
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import Ids
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
-ABILITIES: frozenset[Ability] = frozenset(("score", "write", "open", "ids"))
 # What OpenAI-style servers take as "never": a token at this bias is not drawn.
 BAN = -100.0
 
@@ -59,27 +58,16 @@ class ScoreReply(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Vllm:
+class Vllm(ByIds):
     """The dialect of ``/v1/completions``."""
 
-    setup: Setup
     name: str = "vllm"
-    way: Way = "one request"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=ABILITIES)
-    rows: bool = True
-    candidates: bool = False
-    most_k: int | None = None
     keeps_cache: bool | None = False
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """One request: the rows of the prompt, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Asked(COMPLETIONS, body, ScoreReply)))
-
-    def worst(self, question: Question) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        return worst(question)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict
 
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way, rowless
+from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -35,10 +35,10 @@ from hybrid.cloud.dialects.reading import (
     same_count,
 )
 from hybrid.cloud.dialects.vllm import BAN, due_rows, ranked_row
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Floats, TopK
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import Ids
 
 GENERATE = "/inference/v1/generate"
 NO_TOKEN = -1
@@ -54,27 +54,17 @@ class ScoreReply(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class VllmTokens:
+class VllmTokens(ByIds):
     """The dialect of ``/inference/v1/generate``."""
 
-    setup: Setup
-    way: Way | None = "one request"
     name: str = "vllm-tokens"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
-    rows: bool = True
     candidates: bool = True
-    most_k: int | None = None
     keeps_cache: bool | None = False
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Asked(GENERATE, body, ScoreReply)))
-
-    def worst(self, question: Question) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        return worst(question)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
