@@ -111,7 +111,7 @@ class Opening:
         account = self.account(stack)
 
         async def connect() -> tuple[Cloud, Capabilities]:
-            cloud, capabilities = await _connect(settings, engine, stack)
+            cloud, capabilities = await _connect(settings, engine, stack, _notebook(settings, weights))
             self.learn(account, capabilities)
             return cloud, capabilities
 
@@ -146,7 +146,9 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
     return (prices.price(settings.cloud, settings.cloud_model) if prices and settings.cloud_model else None), prices
 
 
-async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) -> tuple[Cloud, Capabilities]:
+async def _connect(
+    settings: Settings, engine: Engine, stack: AsyncExitStack, notebook: Notebook | None = None
+) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
     async with AsyncExitStack() as opened:
         url = settings.cloud
@@ -154,16 +156,16 @@ async def _connect(settings: Settings, engine: Engine, stack: AsyncExitStack) ->
             url = await opened.enter_async_context(bundled_server())
         wire = _wire(settings, url)
         dialect = settings.dialect if settings.cloud else "vllm"
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, _notebook(settings))
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, notebook)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
 
 
-def _notebook(settings: Settings) -> Notebook | None:
+def _notebook(settings: Settings, words: Weights) -> Notebook | None:
     """Return where findings are kept; the bundled server has nothing to be found out about."""
-    return Notebook(findings_file()) if settings.cloud else None
+    return Notebook(findings_file(), words.vocabulary_digest) if settings.cloud else None
 
 
 async def probe(tell: Callable[[str], None], **flags: object) -> tuple[Findings, Capabilities]:
@@ -191,7 +193,7 @@ async def probe(tell: Callable[[str], None], **flags: object) -> tuple[Findings,
         turns = (Message("user", "What is 47 + 86?"),)
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
-        Notebook(findings_file()).write(findings)
+        Notebook(findings_file(), words.vocabulary_digest).write(findings)
         return findings, endpoint.believe(findings, said)
 
 

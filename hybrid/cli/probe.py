@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from hybrid.cloud.findings import Findings
 
 EPILOG = """
-It asks about ten small questions, which are paid for like any others, and keeps what it finds for later runs, until an
-answer contradicts it. Nothing is concluded from a name or a document.
+It asks about ten small questions, which are paid for like any others, and keeps what it finds for later runs with the
+same model there, dialect and local vocabulary (--local), until an answer contradicts it. Nothing is concluded from a
+name or a document.
 
 Examples:
 

@@ -55,7 +55,7 @@ class Endpoint:
             there = f"{capabilities.model} at {self._wire.url}"
             msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
             raise VocabularyMismatch(msg)
-        known = self._notebook.read(self._wire.url, self._model) if self._notebook else None
+        known = self._notebook.read(self._wire.url, self._model, self.dialect.name) if self._notebook else None
         return self.believe(known, capabilities) if known else capabilities
 
     async def look(self, probe: str, probe_ids: Ids) -> Capabilities:
@@ -66,9 +66,7 @@ class Endpoint:
         return capabilities
 
     def believe(self, known: Findings, said: Capabilities) -> Capabilities:
-        """Take what a probe has shown over what documents say."""
-        if known.dialect != self.dialect.name:
-            return said
+        """Take what a probe has shown of this dialect over what documents say."""
         # Every dialect is a frozen dataclass with these fields.
         self.dialect = replace(self.dialect, rows=known.rows, way=known.way)  # type: ignore[type-var]
         abilities = set(self.dialect.abilities)
@@ -139,7 +137,7 @@ class Endpoint:
                 yield
         except (MissingCapability, VocabularyMismatch):
             if self._notebook is not None:
-                self._notebook.forget(self._wire.url, self._model)
+                self._notebook.forget(self._wire.url, self._model, self.dialect.name)
             raise
 
     async def aclose(self) -> None:

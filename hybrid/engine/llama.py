@@ -8,6 +8,7 @@ error, and sorts the vocabulary in Python for log-probabilities.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -104,6 +105,16 @@ class Weights:
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
+
+    @cached_property
+    def vocabulary_digest(self) -> str:
+        """Name the vocabulary by its tokens, as the file spells them, and those that end a text.
+
+        Pieces would say the same in four times as long, which at 150,000 tokens is half a second.
+        """
+        texts = b"\0".join(ll.llama_vocab_get_text(self._vocab, token) for token in range(self.num_tokens))
+        ends = ",".join(map(str, sorted(self.end_ids)))
+        return hashlib.blake2b(texts + b"\0\0" + ends.encode(), digest_size=8).hexdigest()
 
     def render(self, messages: Sequence[Message]) -> Ids:
         """Render a conversation with the file's own chat template."""

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hybrid.assemble import BUNDLED_LOCAL, MODELS
 from hybrid.cli import app
 from hybrid.cli.probe import told
 from hybrid.cloud.findings import Findings
+from hybrid.engine.llama import Weights
 
 FOUND = Findings(
     "http://there",
@@ -135,8 +137,8 @@ def served(start_server):
 
 
 def kept(cache):
-    [file] = [path for path in cache.parent.rglob("*") if path.is_file()]
-    assert file == cache / "hybrid-llm" / "endpoints.json"
+    file = cache / "hybrid-llm" / "endpoints.json"
+    assert {path for path in cache.parent.rglob("*") if path.is_file()} == {file, file.with_suffix(".json.lock")}
     return json.loads(file.read_text())
 
 
@@ -158,7 +160,32 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert "exact" in found["policies"]["sampled"]
     assert "greedy-exact" not in found["policies"]["sampled"]
     kept_now = kept(cache)["endpoints"]
-    assert kept_now == {f"{served[name].url} {found['model']}": {k: v for k, v in found.items() if k != "policies"}}
+    key = f"{served[name].url} {found['model']} {dialect} {Weights(BUNDLED_LOCAL).vocabulary_digest}"
+    assert kept_now == {key: {k: v for k, v in found.items() if k != "policies"}}
+
+
+@pytest.mark.slow
+def test_a_probe_with_another_local_model_does_not_refuse_the_right_one(start_server, cache):
+    """Without --local it asks with the bundled vocabulary; what it finds then is true of that one alone."""
+    import hybrid
+
+    alien = MODELS / "alien.gguf"
+    url = start_server("--parallel", "1", model=alien).url
+    wrong = json.loads(probe(url, "--json").stdout)
+    assert (wrong["same_words"], wrong["way"]) == (False, None)
+    with hybrid.open(local=alien, cloud=url, policy="greedy-exact", max_tokens=4) as client:
+        assert client.generate("What is 47 + 86?").degraded is None
+    assert json.loads(probe(url, "--json", "--local", alien).stdout)["same_words"] is True
+    assert len(kept(cache)["endpoints"]) == 2
+
+
+@pytest.mark.slow
+def test_a_probe_of_one_dialect_says_nothing_of_another(served, cache):
+    """One of a dialect that scores nothing used to write over what was found of the same server's vllm."""
+    url = served["vllm"].url
+    assert json.loads(probe(url, "--json").stdout)["most_k"] == 20
+    assert json.loads(probe(url, "--json", "--dialect", "text-completions").stdout)["way"] is None
+    assert sorted(found["dialect"] for found in kept(cache)["endpoints"].values()) == ["text-completions", "vllm"]
 
 
 @pytest.mark.slow

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from filelock import FileLock
 
 from hybrid.cloud import WriteQuestion
 from hybrid.cloud.dialects.completions import Completions
@@ -20,6 +23,8 @@ from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import Sampling
 
 KNOWN = Findings("http://there", "m", "sglang", rows=True, most_k=20, way="one request", ways={"one request": "agrees"})
+WHERE = (KNOWN.url, "m", "sglang")
+HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
 OTHER = replace(KNOWN, model="n", grid=1e-4, noise_nats=0.01, same_words=False)
 
 
@@ -29,27 +34,105 @@ def path(tmp_path):
 
 
 def test_what_was_found_is_read_again_by_endpoint_and_model(path):
-    notebook = Notebook(path)
-    assert notebook.read(KNOWN.url, "m") is None
+    notebook = Notebook(path, HERE)
+    assert notebook.read(*WHERE) is None
     assert notebook.write(KNOWN)
     assert notebook.write(OTHER)
-    assert Notebook(path).read(KNOWN.url, "m") == KNOWN
-    assert Notebook(path).read(KNOWN.url, "n") == OTHER
-    assert Notebook(path).read("http://elsewhere", "m") is None
+    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+    assert Notebook(path, HERE).read(KNOWN.url, "n", "sglang") == OTHER
+    assert Notebook(path, HERE).read("http://elsewhere", "m", "sglang") is None
+
+
+def test_what_holds_for_one_dialect_or_vocabulary_is_not_said_of_another(path):
+    """A probe with the bundled model found "another vocabulary", and the right model was then refused."""
+    wrong = replace(KNOWN, same_words=False, rows=False, way=None)
+    chat = replace(KNOWN, dialect="openai-chat", way=None)
+    Notebook(path, HERE).write(KNOWN)
+    Notebook(path, ELSEWHERE).write(wrong)
+    Notebook(path, HERE).write(chat)
+    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+    assert Notebook(path, ELSEWHERE).read(*WHERE) == wrong
+    assert Notebook(path, HERE).read(KNOWN.url, "m", "openai-chat") == chat
+    Notebook(path, ELSEWHERE).forget(*WHERE)
+    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+
+
+def test_processes_that_write_at_once_lose_nothing(path):
+    """Each reads the file, adds an entry and writes the whole: one that read before another wrote would drop that."""
+    many = [[replace(KNOWN, url=f"http://{who}/{i}") for i in range(8)] for who in range(6)]
+    begin = threading.Barrier(len(many))
+
+    def work(mine):
+        begin.wait()
+        return all(Notebook(path, HERE).write(found) for found in mine)
+
+    with ThreadPoolExecutor(len(many)) as pool:
+        assert all(pool.map(work, many))
+    assert all(Notebook(path, HERE).read(one.url, "m", "sglang") == one for mine in many for one in mine)
+
+
+def test_a_file_that_somebody_does_not_let_go_of_is_left_alone(path, monkeypatch):
+    monkeypatch.setattr("hybrid.cloud.findings.PATIENCE_S", 0.02)
+    Notebook(path, HERE).write(KNOWN)
+    with FileLock(f"{path}.lock"):
+        assert not Notebook(path, HERE).write(OTHER)
+        assert Notebook(path, HERE).read(*WHERE) == KNOWN
+    assert Notebook(path, HERE).write(OTHER)
+
+
+def test_on_a_file_system_without_locks_findings_are_kept(path, monkeypatch):
+    def denied(*_, **__):
+        raise NotImplementedError
+
+    monkeypatch.setattr(FileLock, "acquire", denied)
+    assert Notebook(path, HERE).write(KNOWN)
+    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+
+
+# ---- what an earlier version kept, by endpoint and model alone -----------------------------------------------------
+
+
+@pytest.mark.parametrize("same_words", [True, None])
+def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_name(path, same_words):
+    known = replace(KNOWN, same_words=same_words)
+    written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
+    for vocabulary in (HERE, ELSEWHERE):
+        assert Notebook(path, vocabulary).read(*WHERE) == known
+        assert Notebook(path, vocabulary).read(KNOWN.url, "m", "vllm") is None
+
+
+def test_findings_of_an_earlier_version_that_met_another_vocabulary_are_found_out_anew(path):
+    """Nobody knows which local model that was; it may have been the bundled one."""
+    known = replace(KNOWN, same_words=False, way=None)
+    written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
+    assert Notebook(path, HERE).read(*WHERE) is None
+
+
+def test_findings_of_an_earlier_version_stay_until_they_are_contradicted(path):
+    old = {"http://there m": KNOWN.to_json(), "http://there n": OTHER.to_json(), "of a later one": {"a": 1}}
+    written(path, {"version": VERSION, "endpoints": old})
+    newer = replace(KNOWN, most_k=5)
+    notebook = Notebook(path, HERE)
+    notebook.write(newer)
+    assert (notebook.read(*WHERE), Notebook(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
+    assert json.loads(path.read_text())["endpoints"] == {**old, KEY: newer.to_json()}
+    notebook.forget(*WHERE)
+    assert notebook.read(*WHERE) is None
+    assert json.loads(path.read_text())["endpoints"].keys() == {"http://there n", "of a later one"}
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):
-    notebook = Notebook(path)
+    notebook = Notebook(path, HERE)
     notebook.write(KNOWN)
     notebook.write(OTHER)
-    notebook.forget(KNOWN.url, "m")
-    notebook.forget(KNOWN.url, "nobody")
-    assert notebook.read(KNOWN.url, "m") is None
-    assert notebook.read(KNOWN.url, "n") == OTHER
+    notebook.forget(*WHERE)
+    notebook.forget(KNOWN.url, "nobody", "sglang")
+    assert notebook.read(*WHERE) is None
+    assert notebook.read(KNOWN.url, "n", "sglang") == OTHER
 
 
 def test_forgetting_where_there_is_nothing_makes_no_file(path):
-    Notebook(path).forget(KNOWN.url, "m")
+    Notebook(path, HERE).forget(*WHERE)
     assert not path.exists()
 
 
@@ -58,7 +141,8 @@ def written(path, kept):
     path.write_bytes(kept if isinstance(kept, bytes) else json.dumps(kept).encode())
 
 
-ENTRY = {"http://there m": KNOWN.to_json()}
+KEY = "http://there m sglang 0123"
+ENTRY = {KEY: KNOWN.to_json()}
 
 
 @pytest.mark.parametrize(
@@ -73,35 +157,35 @@ ENTRY = {"http://there m": KNOWN.to_json()}
         {"version": VERSION},
         {"version": VERSION + 1, "endpoints": ENTRY},
         {"version": VERSION, "endpoints": []},
-        {"version": VERSION, "endpoints": {"http://there m": 1}},
-        {"version": VERSION, "endpoints": {"http://there m": {}}},
-        {"version": VERSION, "endpoints": {"http://there m": KNOWN.to_json() | {"later": 1}}},
-        {"version": VERSION, "endpoints": {"http://there m": KNOWN.to_json() | {"most_k": "many"}}},
-        {"version": VERSION, "endpoints": {"http://there m": KNOWN.to_json() | {"rows": "yes"}}},
-        {"version": VERSION, "endpoints": {"http://there m": KNOWN.to_json() | {"ways": [1]}}},
+        {"version": VERSION, "endpoints": {KEY: 1}},
+        {"version": VERSION, "endpoints": {KEY: {}}},
+        {"version": VERSION, "endpoints": {KEY: KNOWN.to_json() | {"later": 1}}},
+        {"version": VERSION, "endpoints": {KEY: KNOWN.to_json() | {"most_k": "many"}}},
+        {"version": VERSION, "endpoints": {KEY: KNOWN.to_json() | {"rows": "yes"}}},
+        {"version": VERSION, "endpoints": {KEY: KNOWN.to_json() | {"ways": [1]}}},
     ],
     ids=range(15),
 )
 def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path, kept):
     written(path, kept)
-    notebook = Notebook(path)
-    assert notebook.read(KNOWN.url, "m") is None
+    notebook = Notebook(path, HERE)
+    assert notebook.read(*WHERE) is None
     assert notebook.write(KNOWN)
-    assert notebook.read(KNOWN.url, "m") == KNOWN
+    assert notebook.read(*WHERE) == KNOWN
 
 
-def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_behind(tmp_path):
+def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_but_a_lock(tmp_path):
     (tmp_path / "file").write_text("")
-    assert not Notebook(tmp_path / "file" / "endpoints.json").write(KNOWN)
+    assert not Notebook(tmp_path / "file" / "endpoints.json", HERE).write(KNOWN)
     (tmp_path / "folder").mkdir()
-    assert not Notebook(tmp_path / "folder").write(KNOWN)
-    assert Notebook(tmp_path / "folder").read(KNOWN.url, "m") is None
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder"]
+    assert not Notebook(tmp_path / "folder", HERE).write(KNOWN)
+    assert Notebook(tmp_path / "folder", HERE).read(*WHERE) is None
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder", "folder.lock"]
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(path, monkeypatch):
     """The file is made beside its place and moved there: a run that is killed in between has changed nothing."""
-    notebook = Notebook(path)
+    notebook = Notebook(path, HERE)
     notebook.write(KNOWN)
     before = path.read_text()
 
@@ -136,7 +220,7 @@ class Line:
 
 
 def endpoint(path, answer, dialect):
-    notebook = Notebook(path)
+    notebook = Notebook(path, HERE)
     notebook.write(KNOWN)
     made = Endpoint(Line(answer), "m", notebook=notebook)
     made.dialect = dialect
@@ -159,7 +243,7 @@ def test_what_an_answer_contradicts_is_forgotten(path):
     made, notebook = endpoint(path, ROWLESS, Sglang(Setup("m")))
     with pytest.raises(MissingCapability):
         write(made, QUESTION)
-    assert notebook.read(KNOWN.url, "m") is None
+    assert notebook.read(*WHERE) is None
 
 
 @pytest.mark.parametrize("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
@@ -167,7 +251,7 @@ def test_a_bad_day_contradicts_nothing(path, answer):
     made, notebook = endpoint(path, answer, Sglang(Setup("m")))
     with pytest.raises(BadReply):
         write(made, QUESTION)
-    assert notebook.read(KNOWN.url, "m") == KNOWN
+    assert notebook.read(*WHERE) == KNOWN
 
 
 def test_a_question_that_has_no_word_there_contradicts_nothing(path):
@@ -179,7 +263,7 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
     made, notebook = endpoint(path, {}, Completions(Setup("m", Spelling(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
         write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
-    assert notebook.read(KNOWN.url, "m") == KNOWN
+    assert notebook.read(*WHERE) == KNOWN
 
 
 def test_what_a_probe_has_shown_goes_before_what_documents_say(path):
@@ -192,10 +276,3 @@ def test_what_a_probe_has_shown_goes_before_what_documents_say(path):
     assert not made.dialect.rows
     nothing = made.believe(replace(KNOWN, most_k=None), said)
     assert (nothing.most_k, nothing.keeps_cache, nothing.candidates) == (said.most_k, True, True)
-
-
-def test_what_was_found_of_another_dialect_is_not_believed(path):
-    made, _ = endpoint(path, {}, Sglang(Setup("m")))
-    said = capabilities_of(made.dialect, "m", 100)
-    assert made.believe(replace(KNOWN, dialect="vllm", rows=False, way=None), said) == said
-    assert made.dialect.rows

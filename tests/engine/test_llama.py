@@ -43,6 +43,18 @@ def test_rows_equal_those_of_the_high_level_class(weights, opened, agree):
     naive.close()
 
 
+def test_a_vocabulary_is_named_by_its_tokens_and_its_ends():
+    """small and large share one, alien has another; a file whose text ends elsewhere is another, too."""
+    models = {name: Weights(BUNDLED.with_name(f"{name}.gguf")) for name in ("small", "large", "alien")}
+    digests = {name: model.vocabulary_digest for name, model in models.items()}
+    assert digests["small"] == digests["large"] != digests["alien"]
+    again = Weights(BUNDLED)
+    again.end_ids = again.end_ids | {5}
+    assert again.vocabulary_digest != digests["small"]
+    for model in (*models.values(), again):
+        model.close()
+
+
 @pytest.mark.parametrize("length", [0, 3, 4, 5, 8, 23, 24, 100, 2000, 10_000, 0.5, 0.99, -1])
 def test_a_truncated_file_is_one_sentence_that_names_it(tmp_path, length):
     """A download that broke off is the commonest bad model; it must be told from a bug."""
