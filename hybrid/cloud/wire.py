@@ -41,6 +41,8 @@ NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUES
 BUSY = frozenset({408, 409, 425, 429})
 # One event of a stream is a few tokens with their rows.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
+# What says why a request was turned away is a sentence; a longer one is a page, and its status says enough.
+MAX_REASON_BYTES = 1024 * 1024
 
 
 class Wire:
@@ -55,7 +57,8 @@ class Wire:
         self._key = api_key.get_secret_value() if api_key else None
         self._client = httpx.AsyncClient(
             base_url=base,
-            headers={"authorization": f"Bearer {self._key}"} if self._key else {},
+            # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
+            headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
             # All but connecting is bounded by ``Waits``: httpx knows no first byte and no total.
             timeout=httpx.Timeout(None, connect=deadlines.connect),
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
@@ -102,13 +105,19 @@ class Wire:
                 raw = await _read(response, waits, most)
             finally:
                 await response.aclose()
-        self._accept(response, raw)
         return _parse(raw, self.url, shape)
 
     async def _send(self, request: httpx.Request, waits: Waits) -> httpx.Response:
+        """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
         waits.leaves()
         async with waits.wait():
-            return await self._client.send(request, stream=True)
+            response = await self._client.send(request, stream=True)
+        try:
+            await self._accept(response, waits)
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
 
     async def stream(
         self, path: str, body: Mapping[str, Any], request_id: str, *, lines: bool = False
@@ -123,8 +132,6 @@ class Wire:
         with self._faults():
             response = await self._send(request, waits)
             try:
-                if response.is_error or response.is_redirect:
-                    self._accept(response, await _read(response, waits))
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", ""):
                     # A page, a bad day, or a server that does not stream? What it sends tells.
                     _parse(await _read(response, waits), self.url)
@@ -162,15 +169,27 @@ class Wire:
         except httpx.TimeoutException as error:
             msg = f"no answer from {self.url} in time: no connection within {self._deadlines.connect:g} s"
             raise Unreachable(msg, sent=False, trouble="connect") from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except httpx.TransportError as error:
             root = _root(error)
             raise _of_transport(error, root, self.url) from error
 
-    def _accept(self, response: httpx.Response, raw: bytearray) -> None:
-        """Raise what an error status means to the user."""
+    async def _accept(self, response: httpx.Response, waits: Waits) -> None:
+        """Raise what another status than a success means to the user, or that a body comes in an encoding."""
+        coding = response.headers.get("content-encoding", "").strip().lower()
+        plain = coding in {"", "identity"}
+        if response.is_success and not plain:
+            msg = f"{self.url} answered in the encoding {one_line(coding)}: it was asked for none, and none is read"
+            raise NotAnApi(msg)
+        if not response.is_success:
+            raw = bytearray()
+            if plain:
+                with suppress(BadReply):  # too long for a reason
+                    raw = await _read(response, waits, MAX_REASON_BYTES)
+            raise self._meaning(response, raw)
+
+    def _meaning(self, response: httpx.Response, raw: bytearray) -> CloudError:
+        """Return what an error status means to the user."""
         status = response.status_code
-        if response.is_success:
-            return
         try:
             error = json.loads(raw)["error"]
             detail = one_line(error["message"] if isinstance(error, dict) else error)
@@ -181,8 +200,8 @@ class Wire:
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
         if status in BUSY or status >= 500:
             # 429 says that nothing was done; after the others, work may have been done and charged.
-            raise Unreachable(said, sent=status != 429, **hints(response.headers))
-        raise _named(status, said, detail)
+            return Unreachable(said, sent=status != 429, **hints(response.headers))
+        return _named(status, said, detail)
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -229,7 +248,7 @@ def _root(error: BaseException) -> BaseException:
 
 async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
-    parts = response.aiter_bytes()
+    parts = response.aiter_raw()
     while True:
         async with waits.wait():
             part = await anext(parts, None)

@@ -34,7 +34,10 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         asked.append((request.method, request.url.path, json.loads(request.content or b"null")))
         answer = routes.get(request.url.path, otherwise)
         answer = answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=unread(answer.content))
+
+    async def unread(content):
+        yield content
 
     async def run():
         wire = Wire("http://there", None, Deadlines())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
+import threading
+import tracemalloc
 from contextlib import ExitStack, aclosing
 
 import pytest
@@ -13,7 +16,7 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.dialect import Asked
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.errors import BadReply, CloudFailure, Unreachable
+from hybrid.errors import AccessDenied, BadReply, CloudFailure, NotAnApi, Unreachable
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
@@ -33,6 +36,19 @@ def read_stream(url, deadlines, pause=0.0):
         return seen
 
     return asyncio.run(read())
+
+
+def get(url, deadlines):
+    """Ask for a fact."""
+
+    async def got():
+        wire = Wire(url, None, deadlines)
+        try:
+            return await wire.get("/v1/models")
+        finally:
+            await wire.aclose()
+
+    return asyncio.run(got())
 
 
 def post(url, deadlines, times=1):
@@ -191,3 +207,62 @@ def test_a_question_whose_second_request_cannot_leave_was_charged_for_its_first(
     with pytest.raises(Unreachable) as fault:
         asyncio.run(score())
     assert fault.value.sent
+
+
+# 64 MiB of spaces and a JSON object, packed twice: less than 300 bytes.
+PACKED = gzip.compress(gzip.compress(b" " * 2**26 + b"{}", mtime=0), mtime=0)
+READERS = {"get": get, "post": post, "stream": read_stream}
+
+
+def packed(code, coding, body=PACKED):
+    head = b"HTTP/1.1 %d x\r\ncontent-type: text/event-stream\r\ncontent-encoding: %s\r\ncontent-length: %d\r\n\r\n"
+    return head % (code, coding, len(body)) + body
+
+
+@pytest.mark.parametrize("coding", [b"gzip, gzip", b"GZIP", b"br", b"zstd", b"nobody-knows"], ids=bytes.decode)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_server, reader, coding):
+    """A few hundred bytes can stand for gigabytes; it was asked for as it is."""
+    url = raw_server(packed(200, coding))
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotAnApi, match=rf"in the encoding {coding.decode().lower()}"):
+            READERS[reader](url, Deadlines(total=5))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 2**20
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_status_of_a_packed_error_page_still_says_what_is_wrong(raw_server, reader):
+    with pytest.raises(AccessDenied, match="answered 401 "):
+        READERS[reader](raw_server(packed(401, b"gzip, gzip")), Deadlines(total=5))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_status_of_an_endless_error_page_still_says_what_is_wrong(raw_server, reader):
+    with pytest.raises(AccessDenied, match="answered 401 "):
+        READERS[reader](raw_server(b"HTTP/1.1 401 x\r\n\r\n", b" " * 2**20), Deadlines(total=5))
+
+
+def test_an_encoding_that_is_none_is_read(raw_server):
+    assert post(raw_server(packed(200, b"identity", b"{}")), Deadlines(total=5)) == [{}]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_request_asks_for_no_encoding(reader):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url, heard = f"http://127.0.0.1:{listener.getsockname()[1]}", []
+
+        def hear():
+            connection, _ = listener.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+
+        thread = threading.Thread(target=hear)
+        thread.start()
+        with pytest.raises(Unreachable):
+            READERS[reader](url, Deadlines(total=5))
+        thread.join()
+    assert b"\r\naccept-encoding: identity\r\n" in heard[0].lower()
