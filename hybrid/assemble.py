@@ -12,6 +12,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
@@ -42,15 +43,18 @@ STUB_STARTS_WITHIN_S = 60.0
 OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 
-def open(**flags: object) -> Opening:  # noqa: A001  (hybrid.open is the front door's name)
+def open(  # noqa: A001  (hybrid.open is the front door's name)
+    *, config: Path | str | None = None, **flags: object
+) -> Opening:
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
-    Flags are the fields of ``hybrid.config.Settings``; what is not given comes from ``HYBRID_*`` variables, then
-    ``hybrid.toml``, then the defaults: the bundled pair, the large model behind a server started for it.
+    Flags are the fields of ``hybrid.config.Settings``; what is not given comes from ``HYBRID_*`` variables, then from
+    files (``hybrid.config`` says which; ``config`` is read instead of the user's own), then from the defaults: the
+    bundled pair, the large model behind a server started for it.
 
     Raises UsageError at once for settings that cannot be; EngineError on entering where the local model cannot be used.
     """
-    return Opening(load(**flags))
+    return Opening(load(config=config, **flags))
 
 
 class Opening:
@@ -168,11 +172,11 @@ def _notebook(settings: Settings, words: Weights) -> Notebook | None:
     return Notebook(findings_file(), words.vocabulary_digest) if settings.cloud else None
 
 
-async def probe(tell: Callable[[str], None], **flags: object) -> tuple[Findings, Capabilities]:
+async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Capabilities]:
     """Establish by asking what the endpoint can do, keep it for later runs, and return it.
 
-    ``flags`` are settings: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError (no
-    endpoint, or a cap that does not allow a question), EngineError, CloudError.
+    ``flags`` are those of ``open``: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError
+    (no endpoint, or a cap that does not allow a question), EngineError, CloudError.
     """
     settings = load(**flags)
     if settings.cloud is None:

@@ -19,12 +19,15 @@ import pytest
 from hypothesis import settings
 
 import hybrid
+from hybrid.config import CONFIG_FILE
 from hybrid.prob import Dense
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 # No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
 _OWN = TemporaryDirectory(prefix="hybrid-tests-")
+for _variable in [name for name in os.environ if name.upper().startswith("HYBRID_")]:
+    del os.environ[_variable]
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _OWN.name
 os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 (Path(_OWN.name) / "prices.toml").touch()
@@ -33,6 +36,13 @@ os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
 
 MODELS = Path(hybrid.__file__).parent / "models"
+
+
+def pytest_configure():
+    """Refuse to run where a file in the working directory would choose how everything is decoded."""
+    if Path(CONFIG_FILE).exists():
+        msg = f"{Path(CONFIG_FILE).resolve()} would change what the tests see: run them from another folder"
+        raise pytest.UsageError(msg)
 
 
 # llama.cpp rounds activations to float16 and sums in an order that depends on what is decoded together. Between a batch

@@ -21,7 +21,8 @@ from hybrid.run.events import Finished
 
 EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
-the question. Settings may also stand in HYBRID_* variables or {CONFIG_FILE}; flags win.
+the question. Settings may also stand in HYBRID_* variables, in FILE (--config), or else in {CONFIG_FILE} in your
+configuration folder; flags win. A {CONFIG_FILE} in the working directory may choose how to decode, and nothing else.
 
 What an endpoint charges stands in --price or in the price file (--prices, or prices.toml in the user's configuration
 folder):

@@ -1,8 +1,10 @@
 """The options that ``ask`` and ``batch`` share, declared once: the settings of ``hybrid.open`` that are flags.
 
+``config`` is the one that is no setting: the file that holds settings instead of the user's own.
+
 The law: a command that takes these flags has every one of them, with one name and one help text
 (``tests/cli/test_batch.py``). What a flag does stands in ``hybrid.config``. None has a default here: what is not given
-comes from the environment or the file.
+comes from the environment or a file.
 """
 
 from __future__ import annotations
@@ -91,6 +93,9 @@ class Flags(TypedDict, total=False):
         typer.Option(help="Local context in tokens; default: the model's own, 8192 at most.", metavar="N"),
     ]
     threads: Annotated[int | None, typer.Option(help="llama.cpp threads; default: one core is left free.", metavar="N")]
+    config: Annotated[
+        Path | None, typer.Option(help="Read settings from FILE, not from your own hybrid.toml.", metavar="FILE")
+    ]
     gpu_layers: Annotated[int | None, typer.Option(help="Layers to keep on a GPU; -1: all.", metavar="N")]
 
 

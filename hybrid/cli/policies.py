@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EPILOG = """
 A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
-or in hybrid.toml: another --gate, --judge, --scope, --bonus, --span, --hold or --lead for a named policy.
+or in a hybrid.toml: another --gate, --judge, --scope, --bonus, --span, --hold or --lead for a named policy.
 
 Examples:
 

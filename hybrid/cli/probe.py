@@ -34,7 +34,7 @@ Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 1
 """
 
 
-@takes_flags("local", "dialect", "api_key_env", "price", "prices", "cap", "ledger", "conversation")
+@takes_flags("local", "dialect", "api_key_env", "price", "prices", "cap", "ledger", "conversation", "config")
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
     *,

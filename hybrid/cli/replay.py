@@ -46,6 +46,9 @@ def replay(
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string.", metavar="TEXT")] = None,
     price: Annotated[str | None, typer.Option(help="USD per million tokens.", metavar="P/C/O")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Read settings from FILE, not from your own hybrid.toml.", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Decode a recorded answer under another policy, without a model call."""

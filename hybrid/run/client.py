@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.breaker import Trip
-from hybrid.config import Settings, load
+from hybrid.config import Settings
 from hybrid.engine import Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
@@ -111,7 +111,7 @@ class AsyncClient:
             own = ", ".join(sorted(PER_ANSWER))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
             raise UsageError(msg)
-        return load(**(self._settings.model_dump() | choices)) if choices else self._settings
+        return self._settings.choosing(choices)
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""

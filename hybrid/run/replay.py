@@ -19,7 +19,7 @@ from hybrid.spend import Account, MemoryLedger, Price
 
 
 async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answer:
-    """Answer a trace's question from its rows; ``flags`` are settings, those of the recording where not given.
+    """Answer a trace's question from its rows; ``flags`` are those of ``hybrid.open``, the recording's where not given.
 
     What makes a policy (its numbers, gate, judge, ...) is the recording's where no ``policy`` is given.
     Raises UsageError for a file or settings that cannot be honoured, MissingRow where the policy asks for what was not
@@ -27,7 +27,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     """
     tape = Tape.read(path)
     drawn = tape.sampling
-    recorded = {
+    recorded: dict[str, Any] = {
         "policy": tape.policy,
         "max_tokens": tape.max_tokens,
         "temperature": drawn.temperature,
@@ -37,7 +37,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
         "seed": drawn.seed,
     }
     kept = {name: value for name, value in tape.choices.items() if "policy" not in flags or name not in COMPOSITION}
-    settings = load(**(recorded | kept | flags))
+    settings = load(**(recorded | kept | {"config": None} | flags))  # a trace names no file to read
     sampling = sampling_of(settings)
     account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
     cursor = cast(Cursor, TapeCursor(tape))  # rows by another road; a driver asks for nothing else

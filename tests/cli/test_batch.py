@@ -126,7 +126,7 @@ def test_the_flags_are_those_of_ask_with_the_same_help():
         ask.keys() - Flags.__annotations__.keys() == {"prompt", "as_json", "trace", "trace_rows", "help"} & ask.keys()
     )
     settings = Settings.model_fields.keys()
-    assert Flags.__annotations__.keys() | {"trace_rows"} <= settings
+    assert (Flags.__annotations__.keys() - {"config"}) | {"trace_rows"} <= settings
 
 
 def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):

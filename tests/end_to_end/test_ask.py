@@ -223,7 +223,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundle
     assert length("--max-tokens", "1", HYBRID_MAX_TOKENS="2") == 1
     (tmp_path / "hybrid.toml").write_text("polcy = 'local'\n")
     wrong = ask(QUESTION, cwd=tmp_path)
-    assert (wrong.returncode, wrong.stderr) == (2, "hybrid: there is no setting called polcy (in hybrid.toml)\n")
+    assert (wrong.returncode, wrong.stderr) == (2, "hybrid: there is no setting called polcy (./hybrid.toml, line 1)\n")
     (tmp_path / "hybrid.toml").write_text("policy = \n")
     assert ask(QUESTION, cwd=tmp_path).returncode == 2
 
@@ -306,10 +306,11 @@ def test_nothing_in_the_working_directory_is_executed(bundled, tmp_path):
 
 
 def test_a_switch_of_the_file_can_be_undone_by_a_flag(bundled, tmp_path):
-    (tmp_path / "hybrid.toml").write_text("offline = true\ncap = 0.02\nprice = 'free'\n")
+    (tmp_path / "mine.toml").write_text("offline = true\ncap = 0.02\nprice = 'free'\n")
 
     def requests(*args):
-        return json.loads(ask(QUESTION, "--json", *args, cwd=tmp_path).stdout)["usage"]["cloud_requests"]
+        done = ask(QUESTION, "--json", "--config", "mine.toml", *args, cwd=tmp_path)
+        return json.loads(done.stdout)["usage"]["cloud_requests"]
 
     assert requests() == 0
     assert requests("--no-offline") > 0
