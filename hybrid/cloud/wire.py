@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
+from hybrid.cloud.sse import EventReader, LineReader
 from hybrid.errors import (
     AccessDenied,
     BadReply,
@@ -39,8 +40,6 @@ TOO_LONG = "Receive buffer too long"
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 # Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
 BUSY = frozenset({408, 409, 425, 429})
-# One event of a stream is a few tokens with their rows.
-MAX_EVENT_BYTES = 8 * 1024 * 1024
 # What says why a request was turned away is a sentence; a longer one is a page, and its status says enough.
 MAX_REASON_BYTES = 1024 * 1024
 
@@ -132,20 +131,17 @@ class Wire:
         with self._faults():
             response = await self._send(request, waits)
             try:
-                if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", ""):
+                if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
                     # A page, a bad day, or a server that does not stream? What it sends tells.
                     _parse(await _read(response, waits), self.url)
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
-                async with aclosing(_lines(response, waits)) as told:
-                    async for line in told:
-                        data = line.strip()
-                        if not data or not (lines or data.startswith(b"data:")):
-                            continue  # comments keep the connection alive
-                        data = data.removeprefix(b"data:").strip()
-                        if data == b"[DONE]":
+                async with aclosing(_events(response, waits, LineReader() if lines else EventReader())) as told:
+                    async for data in told:
+                        if data.strip() == b"[DONE]":
                             return
-                        yield _parse(data, self.url)
+                        if data.strip():  # what is empty keeps the connection alive
+                            yield _parse(data, self.url)
             finally:
                 await response.aclose()
         msg = "the stream was cut before its end"
@@ -269,18 +265,19 @@ async def _read(response: httpx.Response, waits: Waits, most: int = MAX_REPLY_BY
     return body
 
 
-async def _lines(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a stream; neither a line nor the whole may be endless."""
-    held, total = b"", 0
+async def _events(
+    response: httpx.Response, waits: Waits, reader: LineReader | EventReader
+) -> AsyncGenerator[bytes, None]:
+    """Yield what ``reader`` finds in a stream, which may not be endless."""
+    total = 0
     async with aclosing(_parts(response, waits)) as parts:
         async for part in parts:
             total += len(part)
-            *lines, held = (held + part).split(b"\n")
-            if len(held) > MAX_EVENT_BYTES or total > MAX_REPLY_BYTES:
-                msg = "the stream does not end its lines, or does not end"
+            if total > MAX_REPLY_BYTES:
+                msg = "the stream does not end"
                 raise BadReply(msg)
-            for line in lines:
-                yield line
+            for event in reader.feed(part):
+                yield event
 
 
 def _parse(raw: bytes | bytearray, url: str, shape: type | None = None) -> Any:

@@ -73,6 +73,22 @@ def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
 EVENT, DONE = b"data: {}\n\n", b"data: [DONE]\n\n"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xef\xbb\xbfdata: {}\n\ndata: [DONE]\n\n",
+        b"data: {}\r\rdata: [DONE]\r\r",
+        b'data: {"a":\r\ndata: 1}\r\n\r\ndata: [DONE]\r\n\r\n',
+        b": ping\n\ndata\n\nid: 1\ndata:{}\n\ndata:[DONE]\n\n",
+    ],
+    ids=ascii,
+)
+def test_a_stream_is_read_as_the_standard_says(raw_server, body):
+    """A byte order mark, bare carriage returns, an event on two lines, one without data: all of it is allowed."""
+    for cut in (1, len(body) // 2, len(body) - 1):
+        assert read_stream(raw_server(STREAM + body[:cut], then=((0.05, body[cut:]),)), Deadlines(total=5)) == 1
+
+
 def test_the_total_deadline_ends_a_stream_whose_parts_keep_coming(raw_server):
     with pytest.raises(Unreachable, match=r"not whole after 0\.3 s"):
         read_stream(raw_server(STREAM, EVENT, 0.1), Deadlines(total=0.3))
