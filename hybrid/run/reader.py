@@ -2,7 +2,8 @@
 
 The law: a stream is settled by the server's usage if it came; ended by itself without one, by our own count; closed by
 us, by every token of its limit (a server charges for what it ran ahead); broken, not at all
-(``tests/run/test_reader.py``). Tokens are handed on before the usage that follows them is waited for.
+(``tests/run/test_reader.py``). Tokens are handed on before the usage that follows them is waited for. A stream that
+ends without a token and without a reason is broken.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Reader:
                     self.open = chunk.finish is None and len(self.written) < self._leave.grant.limit
                     self._hold_to_limit()
                     return chunk
+            self._hold_to_something()
         except BaseException as error:
             self.open = False
             self._leave.failed(error)
@@ -59,6 +61,14 @@ class Reader:
         if len(self.written) > limit:
             msg = f"the endpoint wrote {len(self.written)} tokens where {limit} were asked for"
             raise BadReply(msg)
+
+    def _hold_to_something(self) -> None:
+        if self.written:
+            return
+        if self._usage is not None:
+            self._leave.settle(self._usage)
+        msg = "the endpoint ended its stream without a token, and did not say why"
+        raise BadReply(msg)
 
     async def close(self) -> None:
         """Settle and close: early, or at the end, where the usage is read first."""

@@ -82,10 +82,11 @@ def test_an_event_is_what_the_standard_says(text, events):
 
 
 @pytest.mark.parametrize(
-    ("reader", "part"), [(LineReader, b"x" * 2**20), (EventReader, b"x" * 2**20), (EventReader, b"data\n" * 2**20)]
+    ("reader", "part"),
+    [(LineReader, b"x" * 2**20), (EventReader, b"x" * 2**20), (EventReader, b"data: %s\n" % (b"x" * 1023) * 2**10)],
 )
 def test_what_does_not_end_is_given_up(reader, part):
-    """A line, or an event of many lines, that holds no byte of data."""
+    """A line, or an event of many lines."""
     endless = reader()
     with pytest.raises(BadReply, match="does not end its lines, or its events"):
         deque((found for _ in range(MAX_EVENT_BYTES // 2**20 + 1) for found in endless.feed(part)), maxlen=0)

@@ -185,6 +185,26 @@ def test_a_stream_without_done_keeps_what_was_shown(proxy):
     assert answer.tokens[-1].source == "local"
 
 
+@pytest.mark.parametrize("body", [b"data: [DONE]\n\n", b": ping\n\ndata: [DONE]\n\n", b"", b"data: [DONE]"], ids=ascii)
+def test_an_empty_stream_is_no_answer_the_local_model_answers_and_says_so(proxy, small_text, body):
+    def empty(reply, _, n):
+        if n:
+            reply.body = body
+
+    answer, _ = ask(proxy(empty).url, policy="cloud")
+    assert answer.text == small_text
+    assert "stream" in answer.degraded
+
+
+def test_a_cloud_that_has_nothing_to_say_has_answered(proxy):
+    def stop(reply, _, n):
+        if n:
+            reply.body = b'data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+    answer, _ = ask(proxy(stop).url, policy="cloud")
+    assert (answer.text, answer.finish_reason, answer.degraded) == ("", "stop", None)
+
+
 def test_an_error_inside_a_stream_is_read_as_one(proxy):
     def fail_inside(reply, _, n):
         if n:

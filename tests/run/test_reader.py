@@ -20,6 +20,7 @@ def reading(run):
 
     def read(items, num_reads):
         settled, closed, chunks = [], [], []
+        read.settled = settled
 
         async def stream():
             try:
@@ -83,6 +84,22 @@ def test_a_stream_that_ends_without_saying_so_ends_by_length(reading):
     _, chunks, settled = reading([Chunk((1,)), Chunk(usage=CHARGED)], 2)
     assert chunks[-1].finish == "length"
     assert settled == [CHARGED]
+
+
+@pytest.mark.parametrize(
+    ("items", "settled"), [([], None), ([Chunk(), Chunk()], None), ([Chunk(usage=CHARGED)], CHARGED)]
+)
+def test_a_stream_of_no_token_that_does_not_say_why_it_ended_is_broken(reading, items, settled):
+    """An empty answer must not pass for one: the local model goes on, and the user is told."""
+    with pytest.raises(BadReply, match="without a token"):
+        reading(items, 1)
+    assert reading.settled == [settled]
+
+
+def test_a_model_that_has_nothing_to_say_is_believed(reading):
+    for end in ("stop", "length"):  # as text-only endpoints end where a token has no text
+        _, chunks, settled = reading([Chunk(finish=end), Chunk(usage=CHARGED)], 1)
+        assert ([chunk.ids for chunk in chunks], settled) == ([()], [CHARGED])
 
 
 def test_a_stream_that_ended_by_itself_and_told_no_usage_is_settled_by_our_own_count(reading):
