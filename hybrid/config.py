@@ -99,7 +99,7 @@ class Settings(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="0: all tokens")
     min_p: float = Field(0.0, ge=0, lt=1, description="least probability beside the best token's")
-    seed: int = Field(0, ge=0, description="seed of all draws")
+    seed: int | None = Field(None, ge=0, description="seed of all draws; default: another for every answer")
     system: str | None = Field(None, description="system message")
     raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
     overlap: bool = Field(default=True, description="draft on while a check is waited for")

@@ -106,6 +106,7 @@ def _settings(arm: Arm, url: str) -> Settings:
         "price": PRICE,
         "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
         "max_tokens": MAX_TOKENS,
+        "seed": 0,
         "threads": 1,  # as the server: two that spin for one core stand still
         **arm.choices,
     }

@@ -34,7 +34,8 @@ files (custom_id, body) are read, too. Blank lines are passed over.
 A line of OUT has the number of its line in IN, its id, and either what ask --json prints or an error in one sentence.
 OUT has the order of IN and grows by whole lines. The same command, given again, keeps the lines that stand, the errors
 among them, and goes on after them; only what was being answered when it ended is asked again. IN may have grown, and
-flags may differ. An OUT that was begun with another IN is refused, and so is one that another process is writing. --cap
+flags may differ. Without --seed a line's seed comes from its number and its text, so that it does not matter when it
+was answered. An OUT that was begun with another IN is refused, and so is one that another process is writing. --cap
 counts for OUT: what all runs for that path spent, killed ones included. When it is reached the local model answers the
 lines that are left, and each says so (degraded).
 
@@ -88,14 +89,15 @@ def _batch(source: Path, out: Path, flags: Flags) -> Tally:
         for first in remaining:  # where nothing is left, no model is loaded
             with progress("the local model is loaded", only_on_a_terminal=True) as tell, opening as client:
                 for line in chain([first], remaining):
-                    tally.add(journal.add(line, answered(line, client.generate)))
+                    tally.add(journal.add(line, answered(line, client.generate, client.settings.seed)))
                     tell(tally.so_far() + (f", {100 * file.tell() / size:.0f} % of the input" if size else ""))
     return tally
 
 
-def answered(line: Line, generate: Generate) -> dict[str, Any]:
+def answered(line: Line, generate: Generate, seed: int | None = None) -> dict[str, Any]:
     """Return what a line comes to: its id, and the answer or what is wrong with the line.
 
+    ``seed``: that of every line that names none; None: the line's own, so that starting again draws the same.
     What is wrong with the models, the endpoint or the machine is raised: it is no line's fault.
     """
     found: dict[str, Any] = {"id": None}
@@ -103,7 +105,8 @@ def answered(line: Line, generate: Generate) -> dict[str, Any]:
         fields = object_of(line)
         found["id"] = id_of(fields)
         prompt, choices = question_of(fields)
-        return found | _generated(generate, prompt, choices).to_json()
+        seeded = {"seed": line.seed if seed is None else seed} | choices
+        return found | _generated(generate, prompt, seeded).to_json()
     except UsageError as error:
         return found | {"error": str(error)}
 

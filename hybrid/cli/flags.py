@@ -79,7 +79,7 @@ class Flags(TypedDict, total=False):
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1: all).")]
     top_k: Annotated[int | None, typer.Option(help="Draw from the K best tokens (0: all).")]
     min_p: Annotated[float | None, typer.Option(help="Drop tokens below this share of the best one's chance.")]
-    seed: Annotated[int | None, typer.Option(help="Seed of all draws (0).", metavar="S")]
+    seed: Annotated[int | None, typer.Option(help="Seed of all draws (another for every answer).", metavar="S")]
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")]
     raw: Annotated[
         bool | None, typer.Option("--raw/--no-raw", help="No chat template: continue the prompt as it stands.")

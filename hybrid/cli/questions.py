@@ -46,6 +46,11 @@ class Line:
         """What tells this line from any other: 16 hexadecimal digits."""
         return sha256(self.content).hexdigest()[:16]
 
+    @property
+    def seed(self) -> int:
+        """A seed of its own, in 31 bits: the same whenever this line is answered, another for its twin elsewhere."""
+        return int.from_bytes(sha256(f"{self.number} {self.digest}".encode()).digest()[:4], "big") >> 1
+
 
 def lines(file: BinaryIO) -> Iterator[Line]:
     """Yield the lines that hold anything, one at a time, numbered from 1 as an editor numbers them."""

@@ -85,4 +85,5 @@ def summary(answer: Answer) -> str:
     parts.append(str(answer.bill))
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")
+    parts.append(f"seed {answer.seed}")
     return f"[{', '.join(parts)}, {answer.timing.total_ms:.0f} ms]"

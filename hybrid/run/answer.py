@@ -73,7 +73,7 @@ class Answer:
     """A finished answer.
 
     ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
-    always.
+    always. ``seed``: what all draws of this answer came from; the same question with it is the same answer.
     """
 
     text: str
@@ -84,6 +84,7 @@ class Answer:
     handoffs: tuple[Handoff, ...]
     degraded: str | None
     timing: Timing
+    seed: int
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""

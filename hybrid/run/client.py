@@ -7,6 +7,7 @@ the cache and settled the ledger before ``aclose`` returns (``tests/run/test_cli
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing
@@ -44,6 +45,9 @@ PER_ANSWER = frozenset({
     "conversation",
 })  # fmt: skip
 
+# Endpoints take seeds of so many bits.
+SEED_BITS = 31
+
 # Of these, what makes a policy: in a trace it belongs to the policy that was recorded.
 COMPOSITION = ("gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold")
 
@@ -74,11 +78,16 @@ class AsyncClient:
         self._answers: set[asyncio.Task[Answer]] = set()
         self._closed = False
 
+    @property
+    def settings(self) -> Settings:
+        """What was chosen when the client was opened."""
+        return self._settings
+
     async def generate(self, prompt: Prompt, **choices: Any) -> Answer:
         """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
 
         Raises UsageError, ContextOverflow, EngineError, and CloudRefusal before any text; a cloud that merely fails
-        leaves its reason in ``Answer.degraded``.
+        leaves its reason in ``Answer.degraded``. Without a seed every answer draws from another, ``Answer.seed``.
         """
         async with aclosing(self.stream(prompt, **choices)) as events:
             async for event in events:
@@ -111,7 +120,7 @@ class AsyncClient:
             own = ", ".join(sorted(PER_ANSWER))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
             raise UsageError(msg)
-        return self._settings.choosing(choices)
+        return _seeded(self._settings.choosing(choices))
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
@@ -133,7 +142,7 @@ class AsyncClient:
 
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
-            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(settings.seed))
+            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
             call = Call(self._line, told)
             cloud, can, reach = await self._at_first(policy, settings, call)
             settings = settings if can is None else _seeing(settings, can)
@@ -203,6 +212,11 @@ class AsyncClient:
         return self._connected
 
 
+def _seeded(settings: Settings) -> Settings:
+    """Return settings that name a seed: a fresh one where none was given."""
+    return settings if settings.seed is not None else settings.choosing({"seed": secrets.randbits(SEED_BITS)})
+
+
 def _seeing(settings: Settings, can: Capabilities) -> Settings:
     """Ask for no more log-probabilities than the endpoint gives: what a policy may draw from depends on it."""
     most = settings.cloud_top_k if can.most_k is None else min(can.most_k, settings.cloud_top_k)
@@ -231,8 +245,8 @@ async def _at_rest(task: asyncio.Task[Answer]) -> None:
 
 
 def sampling_of(settings: Settings) -> Sampling:
-    """Return how tokens are drawn, whoever draws them."""
-    return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.min_p)
+    """Return how tokens are drawn, whoever draws them. Before an answer has its seed, nothing is drawn."""
+    return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed or 0, settings.min_p)
 
 
 def policy_of(settings: Settings, measured: int | None = None) -> Policy:
@@ -274,6 +288,11 @@ class Client:
         """Take the client and the loop it lives on."""
         self._client = client
         self._portal = portal
+
+    @property
+    def settings(self) -> Settings:
+        """What was chosen when the client was opened."""
+        return self._client.settings
 
     def generate(self, prompt: Prompt, **choices: Any) -> Answer:
         """Answer a question; see ``AsyncClient.generate``. An interruption ends the answer before it is raised."""

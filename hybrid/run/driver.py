@@ -143,7 +143,7 @@ class Driver:
             await self._rest()
         if rest := self._record.flush():
             self._tell(events.Flushed(rest))
-        answer = self._record.answer(over.why, self._price)
+        answer = self._record.answer(over.why, self._price, self._drafter.sampling.seed)
         self._tell(events.Finished(answer))
         return answer
 

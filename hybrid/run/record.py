@@ -67,7 +67,7 @@ class Record:
         """Note what the user must be told besides any such reason."""
         self.degraded = why if self.degraded is None else f"{self.degraded}; {why}"
 
-    def answer(self, finish: FinishReason, price: Price | None) -> Answer:
+    def answer(self, finish: FinishReason, price: Price | None, seed: int) -> Answer:
         """Add everything up."""
         tokens = tuple(self._tokens)
         charged = sum(self._charged, CloudUsage(0, 0))
@@ -93,6 +93,7 @@ class Record:
             handoffs=handoffs(tokens),
             degraded=self.degraded,
             timing=Timing(None if self._first is None else self._ms(self._first), self._ms(time.monotonic())),
+            seed=seed,
         )
 
     def _ms(self, moment: float) -> float:

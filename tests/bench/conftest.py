@@ -25,6 +25,7 @@ def _answer(*tokens: Token, requests=0, nanousd=0, degraded=None) -> Answer:
         handoffs=handoffs(tokens),
         degraded=degraded,
         timing=Timing(1.0, 2.0),
+        seed=0,
     )
 
 

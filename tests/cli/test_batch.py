@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.cli.flags import Flags
+from hybrid.cli.questions import lines
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
@@ -38,7 +40,8 @@ def client_over_tables(fault, engine, **flags):
             raise fault
         return cloud, await cloud.connect("", ())
 
-    settings = Settings(cloud_top_k=8, max_tokens=6, policy=flags.get("policy") or "kl")
+    given = {name: flags[name] for name in ("policy", "temperature", "seed") if flags.get(name) is not None}
+    settings = Settings(cloud_top_k=8, max_tokens=6, **given)
     account = Account(Price.parse(price) if price else None, ledger)
     try:
         with start_blocking_portal() as portal:
@@ -85,7 +88,9 @@ def scripted(monkeypatch):
 def batch(scripted, tmp_path):
     """Run the command on these lines, in this folder's files."""
 
-    def run(questions, *flags):
+    def run(questions, *flags, again=False):
+        if again:
+            (tmp_path / "out").unlink()
         (tmp_path / "in").write_text("".join(f"{each}\n" for each in questions))
         return CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), *flags])
 
@@ -103,6 +108,10 @@ def out(tmp_path):
         return found
 
     return read
+
+
+def lines_of(questions):
+    return list(lines(io.BytesIO("".join(f"{each}\n" for each in questions).encode())))
 
 
 GOOD = [json.dumps({"id": f"n{i}", "prompt": f"a {'b ' * i}c"}) for i in range(5)]
@@ -134,7 +143,7 @@ def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
     assert (done.exit_code, done.stdout) == (0, "")
     assert [(line["line"], line["id"]) for line in out()] == [(i + 1, f"n{i}") for i in range(5)]
     assert list(out()[0]) == [
-        "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
+        "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "seed",
     ]  # fmt: skip
 
 
@@ -159,7 +168,7 @@ def test_a_line_may_choose_for_itself(batch, out):
     first, own, again = out()
     assert len(own["tokens"]) == 2
     assert own["usage"]["cloud_requests"] == 0
-    assert {**first, "line": 3, "id": "n0"} == again, "and for no other line"
+    assert {**first, "line": 3, "seed": again["seed"]} == again, "and for no other line"
 
 
 @pytest.mark.parametrize("before", [1, 3, 5])
@@ -285,3 +294,38 @@ def test_the_help_has_examples_and_says_what_the_exit_codes_mean():
     said = CliRunner().invoke(app, ["batch", "--help"]).stdout
     assert "Examples" in said
     assert "5 finished, but" in said
+
+
+HOT = [json.dumps("a b c")] * 6
+
+
+def test_sampled_lines_draw_from_seeds_of_their_own_which_give_the_same_text_again(batch, out):
+    """The same question six times was one text six times."""
+    batch(HOT, "--temperature", "1.5", "--policy", "local")
+    seeds, texts = [line["seed"] for line in out()], [line["text"] for line in out()]
+    assert seeds == [lines_of(HOT)[i].seed for i in range(6)]
+    assert len(set(seeds)) == 6
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert len(set(texts)) > 2
+    named = [json.dumps({"prompt": "a b c", "seed": seed}) for seed in seeds[::-1]]
+    batch(named, "--temperature", "1.5", "--policy", "local", again=True)
+    assert [line["text"] for line in out()] == texts[::-1]
+    assert [line["seed"] for line in out()] == seeds[::-1], "a line keeps the seed that it names"
+
+
+def test_a_sampled_batch_that_was_killed_ends_in_the_lines_of_one_that_was_not(batch, out, scripted):
+    flags = ("--temperature", "1.5", "--policy", "local")
+    batch(HOT, *flags)
+    expected = out()
+    for before in range(1, 7):
+        scripted.asked, scripted.fault, scripted.before = 0, KeyboardInterrupt(), before
+        assert batch(HOT, *flags, again=True).exit_code == 130
+        assert out() == expected[: before - 1]
+        scripted.fault = None
+        assert batch(HOT, *flags).exit_code == 0
+        assert out() == expected
+
+
+def test_a_seed_on_the_command_line_is_that_of_every_line_that_names_none(batch, out):
+    batch([*HOT[:2], json.dumps({"prompt": "a", "seed": 4}), json.dumps({"prompt": "a", "seed": None})], "--seed", "9")
+    assert [line["seed"] for line in out()] == [9, 9, 4, 9]

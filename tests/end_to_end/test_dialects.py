@@ -107,7 +107,7 @@ def ask(spoken):
 
     def answer(name, policy, question, **choices):
         family = FAMILIES[name]
-        settings = {"max_tokens": MAX_TOKENS, "price": PRICE, "ledger": "none"} | choices
+        settings = {"max_tokens": MAX_TOKENS, "price": PRICE, "ledger": "none", "seed": 0} | choices
         with hybrid.open(cloud=spoken(family).url, dialect=family.named, policy=policy, **settings) as client:
             return client.generate(question)
 

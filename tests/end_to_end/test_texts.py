@@ -68,6 +68,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, poli
     for overlap in (True, False):
         told[overlap], ready[overlap] = [], 0
         settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "cache_salt": str(overlap)}
+        settings["seed"] = 4
         with hybrid.open(cloud=server.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
             for question in QUESTIONS[::2]:
                 events = list(client.stream(question))
@@ -122,6 +123,10 @@ def test_sampling_repeats_with_its_seed_on_both_sides(stub):
             texts = [client.generate(QUESTIONS[0], policy=policy, seed=seed).text for seed in (3, 3, 4, 5)]
             assert texts[0] == texts[1]
             assert len(set(texts)) == 3, "a hot model's texts differ with the seed"
+            answers = [client.generate(QUESTIONS[0], policy=policy) for _ in range(3)]
+            assert len({answer.text for answer in answers}) == 3, "without one it is another each time, and told"
+            again = client.generate(QUESTIONS[0], policy=policy, seed=answers[1].seed)
+            assert again.tokens == answers[1].tokens
 
 
 def test_a_stream_that_is_left_without_being_closed_ends_with_its_client(stub):

@@ -94,6 +94,7 @@ def house():
         ledger=None,
         made=ScriptedEngine,
         retries=2,
+        seed=0,
         **cloud,
     ):
         engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
@@ -109,7 +110,7 @@ def house():
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context)
 
-        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries))
+        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed))
         clock = Clock()
         client._line = Line(client._line.patience, client._line.trip, clock, at_once)
         return House(engine, worker, remote, ledger, client, known, clock)

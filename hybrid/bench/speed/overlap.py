@@ -47,7 +47,9 @@ async def _client(latency_ms: int, server: Path, local: Path = BUNDLED_LOCAL) ->
     """Open a client whose settings are constructed, not loaded: the user's own have no say in a measurement."""
     flags = ("--latency-ms", str(latency_ms), "--ctx", "512", "--scoring-keeps-cache")
     async with bundled_server(server, *flags) as url:
-        settings = Settings.model_construct(local=local, cloud=url, api_key_env="", price="free", threads=1, ctx=512)
+        settings = Settings.model_construct(
+            local=local, cloud=url, api_key_env="", price="free", threads=1, ctx=512, seed=0
+        )
         async with Opening(settings) as client:
             yield client
 

@@ -1,0 +1,60 @@
+"""Draws: an answer has a seed of its own, unless one is given, and the seed that it tells gives it again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hybrid.run.events import TRACE_VERSION, to_json
+from hybrid.run.replay import replay
+
+HOT = {"temperature": 1.5, "raw": True, "max_tokens": 20}
+# At other temperatures than 1 these need a law that a list determines.
+CUT = {"policy": "exact", "top_k": 3}
+
+
+@pytest.fixture
+def client(house):
+    return house(seed=None).client
+
+
+@pytest.mark.parametrize("choices", [{"policy": "local"}, {"policy": "kl", "span": 3}, CUT], ids=str)
+def test_the_same_question_gives_another_text_each_time_and_the_told_seed_gives_it_again(client, run, choices):
+    """It gave the same text twice, at any temperature."""
+    answers = [run(client.generate("a b c", **HOT, **choices)) for _ in range(8)]
+    assert len({answer.seed for answer in answers}) == 8
+    assert len({answer.text for answer in answers}) > 2
+    assert all(0 <= answer.seed < 2**31 for answer in answers)
+    for answer in answers:
+        again = run(client.generate("a b c", **HOT, **choices, seed=answer.seed))
+        assert (again.tokens, again.usage, again.seed) == (answer.tokens, answer.usage, answer.seed)
+
+
+def test_a_seed_that_is_given_is_the_answers(house, run):
+    client = house(seed=7).client
+    told = [run(client.generate("a b c", **HOT, seed=seed)).seed for seed in (None, 0, 2**62)]
+    assert told == [7, 0, 2**62], "None is not chosen, and 0 is a seed"
+
+
+def test_at_temperature_0_the_seed_changes_nothing(client, run):
+    answers = [run(client.generate("a b c", raw=True, max_tokens=20)) for _ in range(4)]
+    assert len({answer.seed for answer in answers}) == 4
+    assert len({answer.tokens for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("policy", ["local", "kl"])
+def test_a_trace_holds_the_seed_and_its_replay_tells_it(client, run, tmp_path, policy):
+    async def recorded():
+        return [event async for event in client.stream("a b c", **HOT, policy=policy, trace_rows=True)]
+
+    events = run(recorded())
+    lines = [{"trace": TRACE_VERSION}, *map(to_json, events)]
+    assert [line["seed"] for line in lines if line.get("event") == "finished"] == [events[-1].answer.seed]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    again = run(replay(tmp_path / "trace.jsonl"))
+    assert (again.seed, again.tokens) == (events[-1].answer.seed, events[-1].answer.tokens)
+
+
+def test_settings_that_name_no_seed_draw_no_seed_before_an_answer_is_asked_for(client):
+    assert client.settings.seed is None
