@@ -38,6 +38,11 @@ class Sampling:
         """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
+    @property
+    def cut(self) -> bool:
+        """Whether unlikely tokens are cut off."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
 
 @dataclass(frozen=True)
 class Divergence:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from typing import Any, get_args
 
-from hybrid.cloud.dialects.dialect import Dialect, Setup
+from hybrid.cloud.dialects.dialect import Altering, Dialect, Reading, Setup, tells_rows
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
@@ -68,7 +69,10 @@ class Endpoint:
     def believe(self, known: Findings, said: Capabilities) -> Capabilities:
         """Take what a probe has shown of this dialect over what documents say."""
         # Every dialect is a frozen dataclass with these fields.
-        self.dialect = replace(self.dialect, rows=known.rows, way=known.way)  # type: ignore[type-var]
+        altered = _altering(known.raw_rows, self.dialect)
+        self.dialect = replace(  # type: ignore[type-var]
+            self.dialect, rows=known.rows, way=known.way, rows_altered_by=altered
+        )
         abilities = set(self.dialect.abilities)
         if known.way is None:
             abilities.discard("score")
@@ -78,7 +82,6 @@ class Endpoint:
             said,
             abilities=frozenset(abilities),
             way=known.way,
-            rows=known.rows,
             most_k=known.most_k or said.most_k,
             keeps_cache=said.keeps_cache if known.keeps_cache is None else known.keeps_cache,
             candidates=said.candidates if known.candidates is None else known.candidates,
@@ -111,12 +114,15 @@ class Endpoint:
             raise
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
-        """Stream a continuation; where none can be asked for, one that ends at once and costs nothing."""
+        """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.
+
+        Rows that the sampling or a ban has altered are missing.
+        """
         written = self.dialect.write(question)  # what it refuses to ask contradicts nothing
         if written is None:
             yield Chunk(finish="length", usage=CloudUsage(0, 0))
             return
-        asked, read = written
+        asked, read = written[0], written[1] if tells_rows(self.dialect, question) else _rowless(written[1])
         with self._doubted():
             if asked.stream is None:
                 yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
@@ -143,3 +149,23 @@ class Endpoint:
     async def aclose(self) -> None:
         """Close the wire."""
         await self._wire.aclose()
+
+
+def _altering(raw_rows: bool | None, dialect: Dialect) -> frozenset[Altering]:
+    """Return what alters the rows of written tokens, once a probe has seen whether another temperature does.
+
+    A server of a family whose rows are raw, and which tells others, was set to tell them after all that is done.
+    """
+    if raw_rows is None:
+        return dialect.rows_altered_by
+    if raw_rows:
+        return dialect.rows_altered_by - {"temperature"}
+    return dialect.rows_altered_by or frozenset(get_args(Altering))
+
+
+def _rowless(read: Reading) -> Reading:
+    def reading(reply: Any) -> Chunk:
+        chunk = read(reply)
+        return replace(chunk, rows=(None,) * len(chunk.ids))
+
+    return reading

@@ -147,7 +147,6 @@ def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabi
         context,
         dialect=dialect.name,
         way=dialect.way,
-        rows=dialect.rows,
         candidates=dialect.candidates,
         most_k=dialect.most_k,
         keeps_cache=dialect.keeps_cache,

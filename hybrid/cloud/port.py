@@ -22,7 +22,7 @@ numbers on the wire, so that a drafted token's own log-probability comes with it
 class Capabilities:
     """What the endpoint said it is and can do.
 
-    ``rows``: what it writes comes with its log-probabilities. ``candidates``: rows can hold tokens asked for by id.
+    ``candidates``: rows can hold tokens asked for by id.
     ``most_k``: the longest top-k list it gives; ``way``: how a draft is scored there; ``keeps_cache``: whether a check
     reads the prefix cache; ``same_words``: whether the vocabulary is the local model's; None: not known.
     """
@@ -32,7 +32,6 @@ class Capabilities:
     max_context: int | None = None
     dialect: str = ""
     way: str | None = None
-    rows: bool = True
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None

@@ -121,7 +121,10 @@ class Probe:
         first = next((row for chunk in written for row in chunk.rows), None)
         if first is not None:
             self.tell("whether its log-probabilities are raw")
+            documented = self.endpoint.dialect
+            self.endpoint.dialect = replace(documented, rows_altered_by=frozenset())  # type: ignore[type-var]
             heated = await self._try(self._write(self.prefix, 1, self.found.most_k or 1, Sampling(2.0, seed=1)))
+            self.endpoint.dialect = documented
             row = next((row for chunk in heated or [] for row in chunk.rows), None)
             self._note(raw_rows=None if heated is None else row is not None and _apart(row, first) <= NOISE_NATS)
 

@@ -22,8 +22,13 @@ class ScriptedCloud:
         end_ids: frozenset[int] = frozenset(),
         fault: Callable[[int], CloudError | None] = lambda _: None,
         fault_after: int = 0,
+        rows: bool = True,
     ) -> None:
-        """Take a table, and which request (1, 2, ...) fails how; a write fails after ``fault_after`` tokens."""
+        """Take a table, and which request (1, 2, ...) fails how; a write fails after ``fault_after`` tokens.
+
+        ``rows``: what is written comes with its rows.
+        """
+        self._rows = rows
         self._scores = scores
         self._end_ids = end_ids
         self._fault = fault
@@ -67,7 +72,8 @@ class ScriptedCloud:
                 self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
                 ended = token in self._end_ids
                 full = written == question.limit
-                yield Chunk((token,), (row,), finish="stop" if ended else "length" if full else None)
+                told = row if self._rows else None
+                yield Chunk((token,), (told,), finish="stop" if ended else "length" if full else None)
                 if ended:
                     break
             yield Chunk(usage=self.charged[question.request_id])

@@ -67,18 +67,14 @@ def as_token(
 
 
 def _plain(sampling: Sampling) -> bool:
-    return sampling.temperature == 1.0 and not _cut(sampling)
-
-
-def _cut(sampling: Sampling) -> bool:
-    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
+    return sampling.temperature == 1.0 and not sampling.cut
 
 
 def check_drawable(name: str, sampling: Sampling, cloud_top_k: int) -> None:
     """Raise UsageError for a sampling that no top-k row can determine: such a policy could only let the cloud write."""
     if sampling.greedy or _plain(sampling):
         return
-    if not _cut(sampling):
+    if not sampling.cut:
         msg = (
             f"{name} must know the cloud's law, and at temperature {sampling.temperature:g} the {cloud_top_k} shown "
             f"tokens do not determine it: {_less(cloud_top_k, 'add --top-k {}')}, or take --temperature 1"

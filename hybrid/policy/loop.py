@@ -192,7 +192,8 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
     A request that ends short (its limit was lowered to fit a cap) is asked on, unless it gave nothing. Returns how
     many tokens in a row the two models agreed on at the end; None if the cloud did not answer.
     """
-    opened = len(here.at)
+    start, opened = here.at, len(here.at)
+    block: Span = ()
     while limit > 0 and not here.over:
         reply = yield Write(here.at, limit, along=policy.back is not None)
         match reply:
@@ -201,7 +202,7 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
                 if span and why:
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from _emit(here, span)
-                calm = _calm(policy, span, calm)
+                block += span
                 limit -= len(span)
                 if ended and len(here.at) == opened:
                     break
@@ -210,7 +211,23 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
                 return None
             case _:
                 raise _out_of_turn(reply)
-    return calm
+    if policy.back is not None and block and not here.over and not any(held.cloud for held in block):
+        scored = yield from _score(start, block)
+        return None if scored is None else _calm(policy, scored, calm)
+    return _calm(policy, block, calm)
+
+
+def _score(start: Ids, block: Span) -> Asking[Span | None]:
+    """Have a written block scored whose rows did not come with it: the divergence decides the handback all the same."""
+    reply = yield Check(start, block, after=False)
+    match reply:
+        case Scored(rows):
+            known = tuple(_measured(replace(held, cloud=row)) for held, row in zip(block, rows, strict=False))
+            return known + block[len(known) :]
+        case Refused() | Unreachable():
+            return None
+        case _:
+            raise _out_of_turn(reply)
 
 
 def _measured(held: Held) -> Held:

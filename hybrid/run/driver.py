@@ -116,7 +116,7 @@ class Driver:
         self._call = side.call or Call(Line(), tell)
         self._reach = side.reach
         self._away_since: float | None = None
-        self._weighs = False
+        self._unweighed_told = False
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -127,8 +127,6 @@ class Driver:
             ends = tuple(sorted(self._engine.end_ids))
             told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording
             self._tell(events.Recording(pieces, ends, *told))
-        self._weighs = policy.back is not None
-        self._mind_rows()
         loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")
         try:
@@ -146,12 +144,6 @@ class Driver:
         answer = self._record.answer(over.why, self._price, self._drafter.sampling.seed)
         self._tell(events.Finished(answer))
         return answer
-
-    def _mind_rows(self) -> None:
-        """Say so where what the cloud writes cannot be weighed: it hands back after its tokens, unmeasured."""
-        if self._weighs and self._can is not None and not self._can.rows and not isinstance(self._cloud, str):
-            why = "the endpoint gives no log-probabilities: only the local model's own doubt decides"
-            self._degrade(why, again=True, alone=False)
 
     async def _reply(self, request: Request) -> Reply:
         match request:
@@ -230,6 +222,8 @@ class Driver:
         cloud = await self._at_hand()
         if isinstance(cloud, NoAnswer):
             return cloud
+        if self._can is not None and "score" not in self._can.abilities:
+            return self._unweighed()
         prefix, span = self._drafter.prompt + request.at, ids(request.span)
         if self._cloud_room(len(prefix) + len(span)) < 1:
             return self._no_answer(_OUTGROWN)
@@ -265,6 +259,7 @@ class Driver:
         return leave.request_id, scores
 
     async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
+        self._last_draft = None  # a check of what is written here is no reason to draft on
         reader = self._reader
         if reader is not None and (not reader.open or reader.at != request.at or request.ban):
             await self._close_reader()
@@ -355,7 +350,6 @@ class Driver:
             try:
                 self._cloud, self._can = await self._call.ask(self._reach)
                 self._reach = None
-                self._mind_rows()
             except CloudError as error:
                 return self._fail(error)
         return self._cloud if not isinstance(self._cloud, str) else self._no_answer(self._cloud)
@@ -391,6 +385,14 @@ class Driver:
     def _refused(self, denial: Denial) -> Refused:
         self._degrade(denial.why)
         return Refused(denial.why)
+
+    def _unweighed(self) -> Refused:
+        """Say once that what the cloud writes cannot be weighed: nothing else is checked where drafts cannot be."""
+        why = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
+        if not self._unweighed_told:
+            self._degrade(why, again=True, alone=False)
+        self._unweighed_told = True
+        return Refused(why)
 
     def _degrade(self, why: str, *, again: bool = False, alone: bool = True) -> None:
         if self._record.degrade(why) or again:

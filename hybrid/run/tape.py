@@ -50,6 +50,8 @@ class Tape:
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
     """What the cloud wrote, by its place and what it must not write there."""
+    rowless: set[tuple[str, frozenset[int]]] = field(default_factory=set)
+    """Where it did so without a row."""
 
     @classmethod
     def read(cls, path: Path) -> Tape:
@@ -90,7 +92,10 @@ class Tape:
                 if line["cloud"] is not None:
                     self.cloud[key] = _row(**line["cloud"])
                 if line["written"] is not None:
-                    self.written[key, frozenset(line["banned"])] = line["written"]
+                    drawn = key, frozenset(line["banned"])
+                    self.written[drawn] = line["written"]
+                    if line["cloud"] is None:
+                        self.rowless.add(drawn)
 
 
 def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float) -> TopK:
@@ -169,8 +174,9 @@ class TapeCloud:
         """Write on, a token at a time. Raises MissingRow."""
         text = question.prefix
         for number in range(1, question.limit + 1):
-            row = self._at(text)
-            token = self._token(text, row, question)
+            answer = text[len(self._tape.prompt) :]
+            row = None if (key_of(answer), question.ban) in self._tape.rowless else self._at(text)
+            token = self._token(answer, row, question)
             text = (*text, token)
             finish = "stop" if token in self._tape.end_ids else "length" if number == question.limit else None
             yield Chunk((token,), (row,), finish=finish)  # type: ignore[arg-type]  # a literal, chosen
@@ -189,10 +195,9 @@ class TapeCloud:
             raise MissingRow(what, answer)
         return found
 
-    def _token(self, text: Ids, row: TopK, question: WriteQuestion) -> int:
-        if question.sampling.greedy and row.best not in question.ban:
+    def _token(self, answer: Ids, row: TopK | None, question: WriteQuestion) -> int:
+        if row is not None and question.sampling.greedy and row.best not in question.ban:
             return row.best
-        answer = text[len(self._tape.prompt) :]
         written = self._tape.written.get((key_of(answer), question.ban))
         if written is None or replace(question.sampling, seed=self._tape.sampling.seed) != self._tape.sampling:
             what = "what the cloud draws"

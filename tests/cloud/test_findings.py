@@ -14,8 +14,9 @@ from filelock import FileLock
 
 from hybrid.cloud import WriteQuestion
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects.dialect import Setup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
+from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.find import capabilities_of
 from hybrid.cloud.findings import VERSION, Findings, Notebook
@@ -272,7 +273,48 @@ def test_what_a_probe_has_shown_goes_before_what_documents_say(path):
     seen = replace(KNOWN, way=None, rows=False, continues=False, most_k=3, keeps_cache=False, candidates=False)
     can = made.believe(seen, said)
     assert can.abilities == {"open", "ids"}
-    assert (can.way, can.rows, can.most_k, can.keeps_cache, can.candidates) == (None, False, 3, False, False)
+    assert (can.way, can.most_k, can.keeps_cache, can.candidates) == (None, 3, False, False)
     assert not made.dialect.rows
     nothing = made.believe(replace(KNOWN, most_k=None), said)
     assert (nothing.most_k, nothing.keeps_cache, nothing.candidates) == (said.most_k, True, True)
+
+
+# ---- rows that are not the model's own -----------------------------------------------------------------------------
+
+WRITTEN = {
+    "text": "a",
+    "output_ids": [1],
+    "meta_info": {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "output_token_logprobs": [[-0.5, 1, None]],
+        "output_top_logprobs": [[[-0.5, 1, None], [-1.5, 2, None]]],
+    },
+}
+
+
+@pytest.mark.parametrize(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
+def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, told):
+    """SGLang tells them after it; taken for the model's own they would be a wrong divergence."""
+    made, _ = endpoint(path, WRITTEN, Sglang(Setup("m")))
+    [chunk] = write(made, replace(QUESTION, sampling=Sampling(temperature)))
+    assert chunk.ids == (1,)
+    assert (chunk.rows[0] is not None) is told
+
+
+def test_what_a_probe_has_seen_of_rows_decides_which_are_missing(path):
+    """A vLLM may tell rows after all that is done (``processed_logprobs``), and an SGLang the model's own."""
+
+    def told(raw_rows, dialect, question):
+        made, _ = endpoint(path, {}, dialect)
+        made.believe(replace(KNOWN, raw_rows=raw_rows), capabilities_of(dialect, "m", 100))
+        return tells_rows(made.dialect, question)
+
+    hot, cut, plain = (replace(QUESTION, sampling=s) for s in (Sampling(0.7), Sampling(1.0, top_p=0.9), Sampling(1.0)))
+    banned = replace(QUESTION, ban=frozenset({3}))
+    vllm, sglang = Vllm(Setup("m")), Sglang(Setup("m"))
+    assert [told(None, vllm, one) for one in (hot, cut, banned, plain)] == [True, True, True, True]
+    assert [told(False, vllm, one) for one in (hot, cut, banned, plain)] == [False, False, False, True]
+    assert [told(None, sglang, one) for one in (hot, cut, banned, plain)] == [False, True, False, True]
+    assert [told(False, sglang, one) for one in (hot, cut, banned, plain)] == [False, True, False, True]
+    assert [told(True, sglang, one) for one in (hot, cut, banned, plain)] == [True, True, False, True]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from hybrid.cloud.dialects.dialect import tells_rows
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.find import capabilities_of
 from hybrid.cloud.port import Chunk, Scores, worst
@@ -86,7 +87,8 @@ class Server:
         text = question.prefix if not (self.forgets and question.begun) else question.prefix[: -question.begun]
         for n in range(question.limit):
             token = dense(text).best
-            row = self.row(text, question, token, question.sampling.temperature or 1.0) if self.dialect.rows else None
+            heat = question.sampling.temperature or 1.0
+            row = self.row(text, question, token, heat) if tells_rows(self.dialect, question) else None
             text = (*text, token)
             usage = self.usage(len(question.prefix), n + 1, len(question.prefix) - 1)
             last = n + 1 == question.limit
@@ -171,6 +173,15 @@ def test_a_grid_of_rounded_values_is_found(decimals, grid):
 def test_rows_after_the_temperature_are_found_out():
     """``logprobs_mode: processed_*``, or llama-server's post_sampling_probs: invisible but at another temperature."""
     assert probed(Server(sampled_rows=True))[0].raw_rows is False
+
+
+def test_rows_that_are_raw_are_found_so_whatever_the_documents_say():
+    """An SGLang can be set to tell them before the temperature; and what was asked for that leaves no trace."""
+    documented = Vllm(None, rows_altered_by=frozenset({"temperature"}))
+    for sampled in (False, True):
+        server = Server(dialect=documented, sampled_rows=sampled)
+        assert probed(server)[0].raw_rows is not sampled
+        assert server.dialect.rows_altered_by == {"temperature"}
 
 
 def test_an_endpoint_that_starts_anew_does_not_go_on():

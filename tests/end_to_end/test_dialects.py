@@ -121,15 +121,15 @@ def texts(oracles):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_endpoint_is_known_for_what_it_is_and_can_do(reached, name):
-    async def look(_, can):
-        return can
+    async def look(endpoint, can):
+        return endpoint.dialect, can
 
-    can, family = reached(name, look), FAMILIES[name]
+    (dialect, can), family = reached(name, look), FAMILIES[name]
     assert can.dialect == name
     assert can.model.removesuffix(":latest") == "large"
     able = {"open": True, "score": family.scores, "write": family.writes, "ids": family.ids}
     assert can.abilities == {ability for ability, has in able.items() if has}
-    assert can.rows is family.rows
+    assert dialect.rows is family.rows
 
 
 @pytest.mark.parametrize("name", SCORING)
@@ -221,9 +221,21 @@ def test_where_nothing_can_be_scored_the_cloud_still_writes_a_whole_answer(ask, 
 
 
 def test_without_log_probabilities_the_answer_says_that_only_the_local_models_own_doubt_decided(ask):
-    answer = ask("text-completions", "doubt", QUESTIONS[0])
-    assert answer.degraded == "the endpoint gives no log-probabilities: only the local model's own doubt decides"
+    answer = ask("text-completions", "doubt", QUESTIONS[0], entropy=0.0)
+    told = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
+    assert answer.degraded == told
     assert answer.text
+
+
+@pytest.mark.parametrize("policy", ["doubt", "kl"])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_pen_goes_back_at_the_same_token_whether_rows_come_with_the_text_or_not(ask, policy, temperature):
+    """SGLang tells rows after the temperature, vLLM the model's own; the same seed draws the same tokens on both."""
+    for question in ("Integrate 30x^5 + 20x^3 + 6x.", *QUESTIONS):
+        drawn = {"temperature": temperature, "threshold": 1e-4, "entropy": 0.3, "seed": 1, "max_tokens": 40}
+        vllm, sglang = (ask(name, policy, question, **drawn) for name in ("vllm", "sglang"))
+        assert [(t.id, t.source) for t in sglang.tokens] == [(t.id, t.source) for t in vllm.tokens]
+        assert sglang.degraded is None
 
 
 @pytest.mark.parametrize("named", [None, "openai-completions"])

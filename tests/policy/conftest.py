@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -81,13 +82,25 @@ AT_ONE = Sampling(1.0)
 
 
 def play(
-    policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, *, k=V, fails=None, end=END, short=None, law=AT_ONE
+    policy: Policy,
+    small: Toy,
+    large: Toy,
+    coin,
+    max_tokens: int,
+    *,
+    k=V,
+    fails=None,
+    end=END,
+    short=None,
+    law=AT_ONE,
+    told=True,
 ):
     """Answer a policy's requests; returns the shown tokens and the log of requests.
 
     ``coin`` None decodes greedily (what is certain needs no coin), else both models draw under ``law``. ``fails(n)``
-    tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. A gate may say
-    "drop", which no real driver knows: the token it has looked at is forgotten, and what is left is checked.
+    tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. ``told``: what the
+    large model writes comes with its rows. A gate may say "drop", which no real driver knows: the token it has looked
+    at is forgotten, and what is left is checked.
     """
 
     def toss(probs, _) -> int:
@@ -142,7 +155,8 @@ def play(
                     reply = Unreachable("cut")
                     continue
                 token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
-                held = Held(token, "cloud", "written", local=small(at) if along else None, cloud=large.shown(at, k))
+                held = Held(token, "cloud", "written", local=small(at) if along else None)
+                held = replace(held, cloud=large.shown(at, k) if told else None)
                 reply = Wrote((held,), ended=token == end)
             case Emit(tokens):
                 reply = Going()

@@ -132,8 +132,9 @@ def test_kl_equals_a_separate_naive_program_on_long_texts(toys):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.35)
         policy = preset("kl", Choices(span=3, threshold=0.1))
-        shown, _ = toys.play(policy, small, large, None, 60, k=5, end=-1)
-        assert text(shown) == naive_kl_text(small, large, 0.1, 3, 60, -1)
+        expected = naive_kl_text(small, large, 0.1, 3, 60, -1)
+        assert text(toys.play(policy, small, large, None, 60, k=5, end=-1)[0]) == expected
+        assert text(toys.play(policy, small, large, None, 60, k=5, end=-1, told=False)[0]) == expected
 
 
 def naive_doubt_text(small, large, entropy, threshold, length, end):
@@ -169,6 +170,39 @@ def test_doubt_equals_a_separate_naive_program(toys, threshold):
             )
             assert text(shown) == naive_doubt_text(small, large, entropy, threshold, 40, -1)
             assert entropy < math.inf or not any(isinstance(request, Write) for request in log)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.4])
+def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_the_same(toys, threshold):
+    """SGLang tells rows after the temperature: they were dropped, and the pen went back as if the models agreed."""
+    for i in range(PAIRS):
+        small = toys.Toy(f"a{i}", 5)
+        large = toys.Mix(small, f"b{i}", 0.3)
+        policy = preset("doubt", Choices(entropy=1.3, threshold=threshold))
+        shown, log = toys.play(policy, small, large, None, 40, k=5, end=-1, told=False)
+        assert text(shown) == naive_doubt_text(small, large, 1.3, threshold, 40, -1)
+        written = [request for request in log if isinstance(request, Check | Write)]
+        for before, check in itertools.pairwise(written):
+            if isinstance(check, Check):
+                assert check.at + text(check.span) == (*before.at, check.span[-1].id)
+                assert not check.after
+
+
+def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    for policy in (preset("cloud", Choices(max_tokens=20)), preset("random", Choices(threshold=1.0))):
+        _, log = toys.play(policy, small, large, None, 20, k=5, end=-1, told=False)
+        assert not any(isinstance(request, Check) for request in log)
+
+
+@pytest.mark.parametrize(("cut", "written"), [(2, 1), (5, 3)])
+def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, written):
+    """A token and a check, two tokens and a check: it is the first of these checks that fails, or the second."""
+    small, large = toys.Toy("a", 5), toys.Toy("b", 5)
+    policy = Policy("doubt", 1, Fixed("write"), hold=1, back=lambda _: False)
+    shown, _ = toys.play(policy, small, large, None, 8, k=5, end=-1, told=False, fails=lambda n: n >= cut)
+    assert [held.source for held in shown].count("cloud") == written
+    assert len(shown) == 8
 
 
 def test_doubt_gives_the_pen_away_before_it_draws_and_says_how_doubtful_it_was(toys):
@@ -275,6 +309,8 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     policy = preset("kl", Choices(span=2, threshold=0.0, sampling=AT_ONE))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
+    unweighed = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, told=False), 3)
+    assert toys.distance(unweighed, toys.own_law(large, 3)) < 1e-12
     wrong = replace(policy, judge=Within(0.0, drawing=Drawing(Sampling())))
     biased = toys.law_of(lambda coin: toys.play(wrong, small, large, coin, 3), 3)
     assert toys.distance(biased, toys.own_law(large, 3)) > 0.01

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -313,6 +315,44 @@ def test_written_tokens_carry_the_divergence_that_decides_the_handback(house, ru
     written = [token for token in answer.tokens if token.how == "written"]
     assert written
     assert all(token.kl is not None and token.kl.lower <= token.kl.upper for token in written)
+
+
+WEIGHED = {"policy": "doubt", "entropy": 1.2, "threshold": 0.05, "max_tokens": 40}
+
+
+@pytest.mark.parametrize("choices", [WEIGHED, {"policy": "kl", "threshold": 0.05, "span": 3, "max_tokens": 40}])
+def test_what_is_written_without_rows_is_scored_and_the_text_is_that_with_rows(house, run, choices):
+    """Each check has its reservation and its charge, like any other; the text does not depend on who tells the rows."""
+    with_rows = run(house().client.generate(PROMPT, **choices))
+    h = house(rows=False)
+    events = run(gather(h.client, **choices))
+    answer = events[-1].answer
+    assert [(t.id, t.source, t.how) for t in answer.tokens] == [(t.id, t.source, t.how) for t in with_rows.tokens]
+    assert answer.usage.checks > with_rows.usage.checks
+    assert answer.degraded is None
+    asked = {event.request_id: event.reserved_nanousd for event in events if isinstance(event, Asked)}
+    settled = {event.request_id: event.nanousd for event in events if isinstance(event, Settled)}
+    assert asked.keys() == settled.keys() == h.cloud.charged.keys()
+    assert all(settled[one] <= asked[one] for one in asked)
+    assert answer.bill.nanousd == sum(settled.values())
+
+
+def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_unweighed(house, run):
+    h = house(rows=False)
+    connect = h.client._connect
+
+    async def reach():
+        cloud, can = await connect()
+        return cloud, replace(can, abilities=can.abilities - {"score"})
+
+    h.client._connect = reach
+    events = run(gather(h.client, **WEIGHED))
+    [told] = [event for event in events if isinstance(event, Degraded)]
+    assert told.why.startswith("the endpoint gives no log-probabilities of its model")
+    assert not told.alone
+    assert events[-1].answer.degraded == told.why
+    assert not any(isinstance(question, ScoreQuestion) for question in h.cloud.questions)
+    assert sum(isinstance(question, WriteQuestion) for question in h.cloud.questions) > 1
 
 
 def test_the_events_tell_the_answer_token_by_token(house, run):

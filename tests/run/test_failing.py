@@ -240,7 +240,9 @@ def test_what_an_endpoint_that_is_reached_late_cannot_do_is_minded_too(house, ru
     h = reached_late(house, most_k=3)
     run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
     assert {question.top_k for question in h.cloud.questions} == {3}
-    events = run(gather(reached_late(house, rows=False).client, policy="doubt", entropy=0.0, max_tokens=60))
+    deaf = reached_late(house, abilities=frozenset({"write", "open"}))
+    deaf.cloud._rows = False
+    events = run(gather(deaf.client, policy="doubt", entropy=0.0, max_tokens=60))
     told = [event for event in events if isinstance(event, Degraded)]
     assert [event.alone for event in told] == [True, False]
     assert "no log-probabilities" in told[1].why

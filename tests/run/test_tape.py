@@ -54,6 +54,15 @@ def test_a_sampled_answer_is_replayed_from_the_same_coins(house, run, tmp_path, 
     assert told(run(replay(path))) == told(answer)
 
 
+@pytest.mark.parametrize("policy", ["doubt", "kl"])
+def test_what_was_written_without_rows_and_scored_is_replayed_with_its_requests(house, run, tmp_path, policy):
+    path = tmp_path / "trace.jsonl"
+    choices = {"policy": policy, "threshold": 0.05, "entropy": 1.6, "span": 3}
+    answer = run(recorded(house(rows=False), path, **choices, **AT_ONE))
+    assert answer.usage.checks > 0
+    assert told(run(replay(path))) == told(answer)
+
+
 CHOSEN = (
     {"policy": "kl", "threshold": 0.01, "hold": 1, "span": 3},
     {"policy": "kl", "threshold": float("inf")},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.spelled import only_documented, spelled
@@ -36,6 +36,7 @@ class Chat:
     ways: tuple[Way, ...] = ()
     abilities: frozenset[Ability] = field(default=frozenset(("open",)))
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = None

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, event_of, finish_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import (
     bytes_worst,
@@ -48,6 +48,7 @@ class Completions:
     name: str = "openai-completions"
     ways: tuple[Way, ...] = ("one request", "prefixes", "compare")
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = None

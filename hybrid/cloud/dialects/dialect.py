@@ -36,6 +36,9 @@ class Asked:
     stream: Literal["to done", "to finish", "lines"] | None = None
 
 
+Altering: TypeAlias = Literal["temperature", "cut", "ban"]
+"""What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
+
 Asking: TypeAlias = Generator[Asked, Any, T]
 Reading: TypeAlias = Callable[[Any], Chunk]
 
@@ -60,6 +63,16 @@ class Setup:
 def rowless(question: WriteQuestion) -> WriteQuestion:
     """Return the same question for an endpoint that gives no log-probabilities: with ``top_k`` 0 none are asked for."""
     return replace(question, top_k=0)
+
+
+def tells_rows(dialect: Dialect, question: WriteQuestion) -> bool:
+    """Whether what is written comes with rows, and these are the model's own under this sampling and ban."""
+    sampling, altering = question.sampling, set[Altering]()
+    if not sampling.greedy:
+        altering |= {"temperature"} if sampling.temperature != 1.0 else set()
+        altering |= {"cut"} if sampling.cut else set()
+    altering |= {"ban"} if question.ban else set()
+    return dialect.rows and not altering & dialect.rows_altered_by
 
 
 class Dialect(Protocol):
@@ -88,6 +101,11 @@ class Dialect(Protocol):
     @property
     def rows(self) -> bool:
         """Whether written tokens come with their rows."""
+        ...
+
+    @property
+    def rows_altered_by(self) -> frozenset[Altering]:
+        """What makes these rows others than the model's own."""
         ...
 
     @property
@@ -128,6 +146,7 @@ class ByIds:
     ways: tuple[Way, ...] = ("one request",)
     abilities: frozenset[Ability] = frozenset(("score", "write", "open", "ids"))
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None

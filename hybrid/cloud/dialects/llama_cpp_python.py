@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import bytes_worst, read_written, row_by_text
 from hybrid.cloud.dialects.spelling import Spelling
@@ -47,6 +47,7 @@ class LlamaCppPython:
     ways: tuple[Way, ...] = ("one request",)
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = True

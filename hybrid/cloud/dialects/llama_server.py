@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, guarded, id_list, number, row_of, same_count
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -43,6 +43,7 @@ class LlamaServer:
     ways: tuple[Way, ...] = ("replay", "prefixes", "compare")
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = True

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded
 from hybrid.cloud.dialects.spelled import bytes_worst, only_documented, spelled
@@ -35,6 +35,7 @@ class Ollama:
     name: str = "ollama"
     ways: tuple[Way, ...] = ("compare",)
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = True

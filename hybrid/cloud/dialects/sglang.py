@@ -5,7 +5,7 @@ Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``to
 - The entry at ``logprob_start_len`` is null: it needs the scores of the position before, which the cache does not keep.
   So the rows of a draft start one token before it. From 0 on, the cache would not be read at all.
 - Rows of written tokens are told after the temperature, unless the request is greedy, and after ``logit_bias``: at any
-  other temperature than 1, or with a token banned, they are not the model's and are dropped.
+  other temperature than 1, or with a token banned, they are not the model's (``rows_altered_by``).
 - A stream repeats all ids, texts and rows so far with every event, unless the server was told not to.
 - One list of candidates serves all positions (``token_ids_logprob``).
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, ByIds, Json, Reading, rowless
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
@@ -32,6 +32,7 @@ class Sglang(ByIds):
     """The dialect of ``/generate``."""
 
     name: str = "sglang"
+    rows_altered_by: frozenset[Altering] = frozenset(("temperature", "ban"))
     candidates: bool = True
     keeps_cache: bool | None = True
 
@@ -135,8 +136,6 @@ class _Stream:
     """Reads the events of one stream, each of which may repeat all before it."""
 
     def __init__(self, question: WriteQuestion) -> None:
-        sampling = question.sampling
-        self._raw = (sampling.greedy or sampling.temperature == 1.0) and not question.ban
         self.told = question.top_k > 0
         self._seen = 0
         self._text = ""
@@ -154,11 +153,6 @@ class _Stream:
         self._seen, self._text = total, self._text + fresh
         return told, fresh
 
-    @property
-    def raw(self) -> bool:
-        """Whether the rows are the model's own."""
-        return self._raw
-
 
 @guarded
 def _read_event(reply: Any, stream: _Stream) -> Chunk:
@@ -171,13 +165,13 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
         msg = f"the endpoint broke off: {one_line(reason.get('message'))}"
         raise BadReply(msg)
     finish = finish_of(reason.get("type"))
-    rows = _written_rows(ids, told, raw=stream.raw) if ids and stream.told else [None] * len(ids)
+    rows = _written_rows(ids, told) if ids and stream.told else [None] * len(ids)
     return Chunk(ids[known:], tuple(rows[known:]), text, finish, _usage(told) if finish else None)
 
 
-def _written_rows(ids: Ids, told: Json, *, raw: bool) -> list[TopK | None]:
+def _written_rows(ids: Ids, told: Json) -> list[TopK]:
     own, tops = _written(told, len(ids)), same_count(told.get("output_top_logprobs"), ids)
-    return [_row(token, own[i][1], tops[i], None) if raw else None for i, token in enumerate(ids)]
+    return [_row(token, own[i][1], tops[i], None) for i, token in enumerate(ids)]
 
 
 def _usage(told: Json) -> CloudUsage:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
@@ -32,6 +32,7 @@ class Together:
     ways: tuple[Way, ...] = ("one request",)
     abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
     rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = None
