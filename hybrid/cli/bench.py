@@ -30,7 +30,7 @@ check: a warm check against a bare decode of as many tokens; bytes and client CP
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
-ledger: what reserving and settling cost with durability on, and a check on a lease, on the file system of --dir.
+ledger: what reserving and settling cost with durability on, alone and beside a check, on the file system of --dir.
 
 The others write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB) and use one thread.
 On two cores kl and ledger take seconds, engine and check a minute or two, overlap about six.

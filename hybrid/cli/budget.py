@@ -58,7 +58,9 @@ Examples:
 {CODES}
 """
 LOG_EPILOG = f"""
-An answer reserves for several requests at once, so a line is at most one answer: what was set aside, what was charged.
+A line is a request: what is set aside for it, what it was charged, and what became of it. What was sent and never
+settled counts as spent. What never left comes back by itself once its process is dead. What is disputed was charged
+above what was set aside.
 
 Examples:
 
@@ -69,11 +71,13 @@ Examples:
 {CODES}
 """
 RECONCILE_EPILOG = f"""
-Without arguments: what is open, and which endpoints are closed. An entry is open while its answer is written, and
-stays so where a process died or nobody told what a request had cost; it counts as spent in full. Look up in your
-provider's account what was charged, and say so; while no hybrid runs, nothing that is listed is still under way.
+Without arguments: what is open or disputed, and which endpoints are closed. An entry is open while its request is under
+way, and stays so where a process died or nobody told what a request had cost; it counts as spent in full. Look up in
+your provider's account what was charged, and say so; while no hybrid runs, nothing that is listed is still under way.
+Every other entry can be mended in the same way.
 
-An endpoint that charged more than was reserved is closed. Find out why (a wrong price?) before you open it again.
+An endpoint that charged more than was reserved is closed; what it charged is disputed, and counts. Find out why (a
+wrong price?), say what is right, and open it again: one does not do the other.
 
 Examples:
 
@@ -89,6 +93,14 @@ Examples:
 """
 
 WIDE = 160
+# What a line says of an entry; one that was settled needs no word.
+STATES = {
+    "reserved": "not sent",
+    "sent": "sent",
+    "disputed": "disputed",
+    "reconciled": "by hand",
+    "returned": "never left, given back",
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 LedgerFlag = Annotated[
     Path | None, typer.Option("--ledger", help="The ledger's file (HYBRID_LEDGER, or your own).", metavar="FILE")
@@ -144,9 +156,7 @@ def log(
 
 @budget.command("reconcile")
 def reconcile(
-    entry: Annotated[
-        int | None, typer.Argument(help="An open entry's number.", metavar="ID", show_default=False)
-    ] = None,
+    entry: Annotated[int | None, typer.Argument(help="An entry's number.", metavar="ID", show_default=False)] = None,
     charged: Annotated[str | None, typer.Option(help="What it was charged in all.", metavar="USD")] = None,
     all_as_charged: Annotated[
         bool, typer.Option("--all-as-charged", help="Take everything that is reserved as charged.")
@@ -158,7 +168,7 @@ def reconcile(
     as_json: AsJson = False,
     ledger: LedgerFlag = None,
 ) -> None:
-    """Say what open entries were charged, and open endpoints again."""
+    """Say what entries were charged, and open endpoints again."""
     with exit_codes(), _books(ledger) as (books, path):
         if (entry is None) != (charged is None):
             raise UsageError(
@@ -231,6 +241,7 @@ def _open(books: Books, path: Path) -> dict[str, Any]:
     return {
         "ledger": str(path),
         "open": [_plain(entry) for entry in books.open_entries()] if exists else [],
+        "disputed": [_plain(entry) for entry in books.disputed()] if exists else [],
         "closed": [asdict(closed) for closed in books.closed()] if exists else [],
         "clock_behind_s": books.ahead_s() if exists else 0,
     }
@@ -303,14 +314,14 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
 def _print_entries(entries: list[Entry]) -> None:
     table = _table("", "UTC", "requests", "reserved", "spent", "", "endpoint")
     for entry in entries:
-        state = "open" if entry.state == "open" else "by hand" if entry.state == "reconciled" else ""
+        state = STATES.get(entry.state, "")
         amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)
         table.add_row(str(entry.id), _moment(entry.at)[:-1], str(entry.num_requests), *amounts, state, entry.endpoint)
     _console().print(table, "Amounts in USD.", sep="\n")
 
 
 def _print_open(books: Books) -> None:
-    if entries := books.open_entries():
+    if entries := books.open_entries() + books.disputed():
         _print_entries(entries)
     else:
         typer.echo("Nothing is open.")

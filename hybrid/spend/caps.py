@@ -29,10 +29,8 @@ NAMES: Mapping[Level, str] = {
 }
 # Windows that time ends; the others end with what they are named after.
 TIMED: frozenset[Level] = frozenset({"day", "month"})
-# A lease holds money that others cannot spend meanwhile: at most this share of what the tightest cap has left.
-LEASE_SHARE = 16
-# A billion USD: sums of such amounts stay far inside 64 bits.
-MOST_NANOUSD = 2**60
+# Nine million USD, the most that a cap or a single charge is taken for: a thousand of them still add up in 64 bits.
+MOST_NANOUSD = 2**53
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Afforded:
-    """A claim that fits, perhaps lowered, and what to set aside: its worst case or, as a lease, more."""
+    """A claim that fits, perhaps lowered, and what the tightest cap had left for it (None: there is no cap)."""
 
     claim: Claim
-    nanousd: int
     room_nanousd: int | None
 
 
@@ -93,8 +90,8 @@ def windows(spender: Spender, at: int) -> dict[Level, str]:
     }
 
 
-def afford(claim: Claim, standings: Sequence[Standing], spare: int = 1) -> Afforded | Denial:
-    """Decide what may be set aside for a claim: ``spare`` times its worst case if that is little beside what is left.
+def afford(claim: Claim, standings: Sequence[Standing]) -> Afforded | Denial:
+    """Decide whether a claim's worst case can be set aside, and lower its limit to what can.
 
     A cap with nothing left affords nothing, not even what is free.
     """
@@ -105,6 +102,4 @@ def afford(claim: Claim, standings: Sequence[Standing], spare: int = 1) -> Affor
         return tightest.denial()
     if fitted is None or fitted.worst_nanousd > MOST_NANOUSD:
         return Denial(f"a request that may cost more than {as_usd(MOST_NANOUSD)} is not sent")
-    worst = fitted.worst_nanousd
-    more = min(spare * worst, MOST_NANOUSD if room is None else room // LEASE_SHARE)
-    return Afforded(fitted, max(worst, more), room)
+    return Afforded(fitted, room)

@@ -1,8 +1,8 @@
 """What has been spent and what is promised: the port, and a ledger in memory.
 
 The law: settled plus reserved never exceeds a cap, whatever the order of calls, as long as no request is settled above
-its reservation; one that is, is recorded in full and closes its endpoint (``tests/spend/test_ledger.py``, for every
-ledger alike). A ledger knows amounts and who spends them, not HTTP.
+its reservation; one that is, is recorded in full, as disputed, and closes its endpoint (``tests/spend/test_ledger.py``,
+for every ledger alike). A ledger knows amounts and who spends them, not HTTP.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from hybrid.spend.claim import Claim, Spender
 
 @dataclass(frozen=True)
 class Reservation:
-    """A promise of money that no other request can spend, and the limit of the request it was made for."""
+    """A promise of money that no other request can spend, and the limit of the request it was made for.
+
+    ``returned_nanousd``: what was given back in the same step, of reservations whose process died before they left.
+    """
 
     id: int
     nanousd: int
     limit: int = 1
+    returned_nanousd: int = 0
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """What has become of a reservation so far: what was charged, what is still promised, and by how many requests.
+    """What the request of a reservation was charged; nothing of it stays reserved.
 
-    ``excess`` says, in a sentence, that the endpoint charged more than was reserved: it is then closed.
+    ``excess`` says, in a sentence, that the endpoint charged more than was reserved: the entry is then disputed and the
+    endpoint closed.
     """
 
     reservation_id: int
     charged_nanousd: int
-    kept_nanousd: int = 0
-    num_requests: int = 1
     excess: str | None = None
 
 
 class Ledger(Protocol):
     """Where reservations and settlements are kept.
 
-    ``durable``: calls wait for a disk, so they are not made on an event loop. Any call of such a ledger may raise
-    LedgerError, in a sentence for the person who can mend it.
+    A reservation that is never settled counts as spent. ``durable``: calls wait for a disk, so they are not made on an
+    event loop. Any call of such a ledger may raise LedgerError, in a sentence for the person who can mend it.
     """
 
     @property
@@ -51,17 +54,16 @@ class Ledger(Protocol):
         """Whether it outlives the process."""
         ...
 
-    def reserve(
-        self, claim: Claim, spender: Spender, spare: int = 1, first: Settlement | None = None
-    ) -> Reservation | Denial:
-        """Settle ``first`` if there is one; then set a claim's worst case aside, or up to ``spare`` times that.
+    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
+        """Set a claim's worst case aside. A limit that does not fit is lowered to what does, in the same step."""
+        ...
 
-        A limit that does not fit is lowered to what does, in the same step.
-        """
+    def mark_sent(self, reservation_id: int) -> None:
+        """Note that the request is about to leave: from now on nobody but a person gives its money back."""
         ...
 
     def settle(self, settlement: Settlement) -> None:
-        """Replace what is known of a reservation. What keeps nothing is over: settling it again is a KeyError."""
+        """Replace a reservation by what was charged. Settling twice is a KeyError."""
         ...
 
     def standings(self, spender: Spender) -> list[Standing]:
@@ -74,11 +76,10 @@ def closed_denial(endpoint: str, why: str) -> Denial:
     return Denial(f"{endpoint} is closed ({why}): see hybrid budget reconcile")
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Entry:
     spender: Spender
     windows: Mapping[Level, str]
-    charged: int
     reserved: int
 
 
@@ -116,34 +117,29 @@ class MemoryLedger:
         """What is promised to requests under way, or to requests whose charge never became known."""
         return self._totals["total", ""][1]
 
-    def reserve(
-        self, claim: Claim, spender: Spender, spare: int = 1, first: Settlement | None = None
-    ) -> Reservation | Denial:
+    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
         """See the port."""
-        if first is not None:
-            self.settle(first)
         if spender.endpoint in self._closed:
             return closed_denial(spender.endpoint, self._closed[spender.endpoint])
-        afforded = afford(claim, self.standings(spender), spare)
+        afforded = afford(claim, self.standings(spender))
         if isinstance(afforded, Denial):
             return afforded
         self._latest = max(self._latest, int(self._clock()))
-        entry = _Entry(spender, windows(spender, self._latest), 0, afforded.nanousd)
+        entry = _Entry(spender, windows(spender, self._latest), afforded.claim.worst_nanousd)
         self._next += 1
         self._open[self._next] = entry
-        self._add(entry, 0, afforded.nanousd)
-        return Reservation(self._next, afforded.nanousd, afforded.claim.limit)
+        self._add(entry, 0, entry.reserved)
+        return Reservation(self._next, entry.reserved, afforded.claim.limit)
+
+    def mark_sent(self, reservation_id: int) -> None:
+        """See the port. What is in memory dies with its process, whether it was sent or not."""
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
-        entry = self._open[settlement.reservation_id]
-        charged, kept = settlement.charged_nanousd, settlement.kept_nanousd
-        self._add(entry, charged - entry.charged, kept - entry.reserved)
-        entry.charged, entry.reserved = charged, kept
+        entry = self._open.pop(settlement.reservation_id)
+        self._add(entry, settlement.charged_nanousd, -entry.reserved)
         if settlement.excess is not None:
             self._closed[entry.spender.endpoint] = settlement.excess
-        if not kept:
-            del self._open[settlement.reservation_id]
 
     def standings(self, spender: Spender) -> list[Standing]:
         """See the port. Of days and months all that are not over count: a clock set back frees nothing."""

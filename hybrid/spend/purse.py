@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,8 +17,7 @@ from typing import Any, Self, TypeVar
 from hybrid.errors import LedgerError
 from hybrid.spend.caps import Denial
 from hybrid.spend.claim import Claim, Spender
-from hybrid.spend.lease import LEASED_REQUESTS, Lease, Part
-from hybrid.spend.ledger import Ledger, Reservation, closed_denial
+from hybrid.spend.ledger import Ledger, Reservation, Settlement, closed_denial
 from hybrid.spend.price import Price, as_usd
 from hybrid.types import CloudUsage
 
@@ -35,13 +34,12 @@ class Grant:
 
     prompt_tokens: int
     limit: int
-    part: Part | None = None
-    lease: Lease | None = None
+    reservation: Reservation | None = None
 
     @property
     def nanousd(self) -> int | None:
         """What is set aside for it; None where no price is known."""
-        return None if self.part is None else self.part.nanousd
+        return None if self.reservation is None else self.reservation.nanousd
 
 
 class Purse:
@@ -52,10 +50,9 @@ class Purse:
         self.price = price
         self._ledger = ledger
         self._spender = spender
-        self._spare = LEASED_REQUESTS if ledger.durable else 1
-        self._leases: list[Lease] = []  # the last one may be carved from
+        self._unclaimed: set[int] = set()  # reserved for a caller that may have been cancelled meanwhile
+        self._unwritten: dict[int, Settlement] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._one_by_one = asyncio.Lock()
         self._shut: Denial | None = None
         self._uncapped = False
 
@@ -65,39 +62,49 @@ class Purse:
             return await self._unpriced(Grant(prompt_tokens, limit))
         if self._shut is not None or self.price is None:
             return self._shut or Denial(_UNPRICED)
-        claim = Claim(self.price, prompt_tokens, max(1, limit), max(1, least))
-        async with self._one_by_one:
-            if (grant := self._carved(claim)) is not None:
-                return grant
-            while self._waiting:
-                await asyncio.wait(self._waiting)
-            return await self._reserve(claim)
+        while self._waiting:  # else an answer could be denied by what its own last request has left
+            await asyncio.wait(self._waiting)
+        return await self._reserve(Claim(self.price, prompt_tokens, max(1, limit), max(1, least)))
+
+    async def mark_sent(self, grant: Grant) -> Denial | None:
+        """Record, before its first byte, that a request leaves. A Denial: that could not be recorded."""
+        if grant.reservation is None:
+            return None
+        try:
+            await asyncio.shield(self._begin(partial(self._ledger.mark_sent, grant.reservation.id), _seen))
+        except LedgerError as error:
+            self._shut = Denial(str(error))
+            return self._shut
+        return None
 
     def settle(self, grant: Grant, usage: CloudUsage | None) -> str | None:
-        """Record what a request was charged. Without a usage its part stays reserved: it may have been spent.
+        """Record what a request was charged. Without a usage it stays reserved: it may have been spent.
 
         Returns a sentence where more was charged than was reserved; the endpoint is then closed.
         """
-        if usage is None or grant.lease is None or grant.part is None or self.price is None:
+        if grant.reservation is None or self.price is None:
             return None
-        cost = self.price.cost(usage)
-        if grant.lease.settle(grant.part, cost):
+        if usage is None:
+            self._begin(partial(self._ledger.mark_sent, grant.reservation.id), _seen)
             return None
-        excess = f"it charged {as_usd(cost)} for a request that may cost {as_usd(grant.part.nanousd)} at most"
-        grant.lease.excess = excess
-        self._shut = closed_denial(self._spender.endpoint, excess)
-        self._write(grant.lease)  # at once, not at the end: until it is written, others go on asking
-        return self._shut.why
+        cost, excess = self.price.cost(usage), None
+        if cost > grant.reservation.nanousd:
+            most = as_usd(grant.reservation.nanousd)
+            excess = f"it charged {as_usd(cost)} for a request that may cost {most} at most"
+            self._shut = closed_denial(self._spender.endpoint, excess)
+        self._write(Settlement(grant.reservation.id, cost, excess))
+        return None if excess is None or self._shut is None else self._shut.why
 
     def cost(self, usage: CloudUsage) -> int | None:
         """Nano-dollars for a usage; None where the price is not known."""
         return None if self.price is None else self.price.cost(usage)
 
     async def close(self) -> None:
-        """Give back what is left and write what was charged. Being cancelled meanwhile is passed on, but not before."""
+        """Give back what nobody took and write what was charged. Being cancelled is passed on, but not before."""
         again = await self._at_rest()
-        for lease in self._leases:
-            self._write(lease)
+        unclaimed = [Settlement(reservation_id, 0) for reservation_id in self._unclaimed]
+        for settlement in [*self._unwritten.values(), *unclaimed]:
+            self._write(settlement)
         again = await self._at_rest() or again
         if again is not None:
             raise again
@@ -126,51 +133,36 @@ class Purse:
             self._uncapped = True
         return grant
 
-    def _carved(self, claim: Claim) -> Grant | None:
-        part = self._leases[-1].carve(claim) if self._leases else None
-        return None if part is None else Grant(claim.prompt_tokens, claim.limit, part, self._leases[-1])
-
     async def _reserve(self, claim: Claim) -> Grant | Denial:
-        """Take a new lease, giving the last one back in the same step, and carve the claim from it.
-
-        A caller that is cancelled meanwhile leaves the lease to the purse, which gives it back when it is closed.
-        """
-        old = self._leases[-1] if self._leases else None
-        first = old.unwritten() if old else None
+        """Reserve a claim. A caller that is cancelled meanwhile leaves it to ``close``, which gives it back."""
 
         def taken(done: asyncio.Future[Reservation | Denial]) -> None:
             if isinstance(error := done.exception(), LedgerError):
                 self._shut = Denial(str(error))
-            elif error is None:
-                if old and first:
-                    old.wrote(first)
-                if isinstance(reserved := done.result(), Reservation):
-                    self._leases.append(Lease(reserved))
+            elif error is None and isinstance(reserved := done.result(), Reservation):
+                self._unclaimed.add(reserved.id)
 
-        reserve = partial(self._ledger.reserve, claim, self._spender, self._spare, first)
         try:
-            reserved = await asyncio.shield(self._begin(reserve, taken))
+            reserved = await asyncio.shield(self._begin(partial(self._ledger.reserve, claim, self._spender), taken))
         except LedgerError as error:
             return Denial(str(error))
         if isinstance(reserved, Denial):
             return reserved
-        grant = self._carved(replace(claim, limit=reserved.limit))
-        assert grant is not None
-        return grant
+        self._unclaimed.discard(reserved.id)
+        return Grant(claim.prompt_tokens, reserved.limit, reserved)
 
-    def _write(self, lease: Lease) -> None:
-        """Bring the ledger up to date about a lease; nobody waits for it before the end."""
-        if (settlement := lease.unwritten()) is None:
-            return
+    def _write(self, settlement: Settlement) -> None:
+        """Settle in the ledger; nobody waits for it before the next request or the end."""
+        self._unwritten[settlement.reservation_id] = settlement
 
         def written(done: asyncio.Future[None]) -> None:
             # In trouble, what was reserved stays so: too much is on record, never too little. A KeyError: it was
             # written before, although an error said that it was not.
             if not isinstance(done.exception(), LedgerError | KeyError):
                 done.result()
-                lease.wrote(settlement)
+                del self._unwritten[settlement.reservation_id]
 
-        self._begin(lambda: self._ledger.settle(settlement), written)
+        self._begin(partial(self._ledger.settle, settlement), written)
 
     def _begin(self, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]) -> asyncio.Future[T]:
         """Do work where it may wait, and ``then`` what follows from it, whether or not anybody still listens."""

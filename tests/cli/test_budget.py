@@ -75,7 +75,7 @@ def test_the_log_tells_the_newest_first(ledger):
     ledger.reserve(claim_of(50), SPENDER)
     found = plain("log")["entries"]
     assert [(entry["id"], entry["state"], entry["charged_nanousd"]) for entry in found] == [
-        (2, "open", 0),
+        (2, "reserved", 0),
         (1, "settled", 120),
     ]
     assert found[0]["endpoint"] == "https://api.example.com"
@@ -83,7 +83,7 @@ def test_the_log_tells_the_newest_first(ledger):
     assert "stated by --price" in found[0]["price"]
     assert len(plain("log", "--n", "1")["entries"]) == 1
     text = budget("log")
-    assert all(word in text for word in ("https://api.example.com", "0.00000012", "open"))
+    assert all(word in text for word in ("https://api.example.com", "0.00000012", "not sent"))
 
 
 def test_an_open_entry_is_reconciled_by_hand(ledger):
@@ -142,10 +142,24 @@ def test_what_cannot_be_done_is_one_sentence(path, args, said):
     assert said in budget(*args, code=2)
 
 
-def test_only_what_is_open_can_be_reconciled(ledger):
+def test_what_was_disputed_is_listed_and_mended_and_opens_nothing(ledger):
+    """Endpoint and cap are two questions: what is right, and whether it may be asked again."""
+    Books(ledger).set_cap("total", 1_000)
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 10**30, excess="it charged more"))
+    assert plain("show")["caps"][-1]["left_nanousd"] < 0
+    assert [(entry["id"], entry["state"]) for entry in plain("reconcile")["disputed"]] == [(1, "disputed")]
+    assert "disputed" in budget("reconcile")
+    found = plain("reconcile", "1", "--charged", "0.0000004")
+    assert (found["disputed"], len(found["closed"])) == ([], 1)
+    assert plain("show")["caps"][-1]["left_nanousd"] == 600
+
+
+def test_any_entry_can_be_reconciled_and_one_that_is_not_there_is_named(ledger):
     ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
-    assert "entry 1 is settled" in budget("reconcile", "1", "--charged", "0", code=2)
+    budget("reconcile", "1", "--charged", "0.0000001")
+    assert plain("show")["caps"][-1]["spent_nanousd"] == 100
     assert "entry 9 is not in the ledger" in budget("reconcile", "9", "--charged", "0", code=2)
+    assert "a charge is at most" in budget("reconcile", "1", "--charged", "1e20", code=2)
 
 
 def test_a_ledger_that_cannot_be_used_is_one_sentence_that_says_what_to_do(path):

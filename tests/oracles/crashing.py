@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 LABELS = [
-    "before reserve", "in the transaction", "after the transaction", "after reserve", "after dispatch", "mid-stream",
+    "before reserve", "in the transaction", "after the transaction", "after reserve", "before dispatch",
+    "after dispatch", "mid-stream",
     "before settle", "after settle", "at the end",
 ]  # fmt: skip
 PRICE = "1/0.1/4"
@@ -79,6 +80,8 @@ async def spend(ledger: Path, charges: Path) -> None:
                 grant = await purse.ask(20 + 10 * i, rng.choice([1, 8, 40]))
                 if isinstance(grant, Denial):
                     continue
+                assert await purse.mark_sent(grant) is None
+                at("before dispatch")
                 usage = CloudUsage(grant.prompt_tokens, rng.randint(0, grant.limit), rng.randint(0, 10))
                 os.write(file, f"{price.cost(usage)}\n".encode())
                 at("after dispatch")

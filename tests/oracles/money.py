@@ -14,8 +14,8 @@ def claim_of(nanousd: int, least: int | None = None) -> Claim:
     return Claim(Price(1_000_000, 0, 1_000_000), least - 1, nanousd - least + 1)
 
 
-def settled(reservation, charged, kept=0, excess=None) -> Settlement:
-    return Settlement(reservation.id, charged, kept, 1, excess)
+def settled(reservation, charged, excess=None) -> Settlement:
+    return Settlement(reservation.id, charged, excess)
 
 
 @dataclass

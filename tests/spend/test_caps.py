@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.spend import Claim, Denial, Price, Spender, Standing
-from hybrid.spend.caps import LEASE_SHARE, LEVELS, MOST_NANOUSD, NAMES, TIMED, afford, windows
+from hybrid.spend.caps import LEVELS, MOST_NANOUSD, NAMES, TIMED, afford, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
 STANDINGS = st.lists(st.builds(Standing, st.sampled_from(LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
@@ -29,33 +29,17 @@ def largest_that_fits(claim, room):
     return max(fitting, default=None)
 
 
-@given(CLAIMS, STANDINGS, st.integers(1, 10))
-def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(claim, standings, spare):
-    found, room = afford(claim, standings, spare), left(standings)
+@given(CLAIMS, STANDINGS)
+def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(claim, standings):
+    found, room = afford(claim, standings), left(standings)
     expected = None if room is not None and room <= 0 else largest_that_fits(claim, room)
     if expected is None:
         assert isinstance(found, Denial)
         assert found.left_nanousd == max(0, room)
     else:
         assert found.claim.limit == expected
-        assert found.claim.worst_nanousd <= found.nanousd
         assert found.room_nanousd == room
-        assert room is None or found.nanousd <= room
-
-
-@given(CLAIMS, STANDINGS, st.integers(1, 10))
-def test_a_lease_is_little_beside_what_is_left_unless_one_request_needs_more(claim, standings, spare):
-    """What one answer holds back nobody else can spend."""
-    found = afford(claim, standings, spare)
-    if not isinstance(found, Denial) and found.nanousd > found.claim.worst_nanousd:
-        assert found.nanousd <= spare * found.claim.worst_nanousd
-        assert found.room_nanousd is None or found.nanousd <= found.room_nanousd / LEASE_SHARE
-
-
-@given(CLAIMS, STANDINGS)
-def test_without_a_lease_the_worst_case_is_set_aside_and_no_nano_dollar_more(claim, standings):
-    found = afford(claim, standings)
-    assert isinstance(found, Denial) or found.nanousd == found.claim.worst_nanousd
+        assert room is None or found.claim.worst_nanousd <= room
 
 
 @given(CLAIMS, st.integers(0, 10**6))
@@ -87,7 +71,7 @@ def test_a_cap_with_nothing_left_affords_nothing_not_even_what_is_free():
 
 def test_an_amount_that_no_ledger_could_add_up_is_not_sent():
     assert "is not sent" in afford(Claim(Price(10**30, 0, 0), 10, 1), []).why
-    assert afford(Claim(Price(10**12, 0, 0), 1000, 1), [], spare=10**12).nanousd <= MOST_NANOUSD
+    assert afford(Claim(Price(10**12, 0, 0), 1000, 1), []).claim.worst_nanousd <= MOST_NANOUSD
 
 
 @given(st.integers(0, 2**33), st.integers(0, 2**33))

@@ -61,8 +61,8 @@ def test_killed_at_every_step_the_books_cover_what_was_charged(tmp_path):
 
 
 def test_killed_near_the_cap_the_cap_holds(tmp_path):
-    crash_often(tmp_path, 5, cap=400_000, seed=2)
-    assert recorded(tmp_path / "ledger.sqlite") > 300_000, "it was not near"
+    crash_often(tmp_path, 6, cap=300_000, seed=2)
+    assert recorded(tmp_path / "ledger.sqlite") > 250_000, "it was not near"
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_killed_a_hundred_times_the_books_cover_what_was_charged(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_real_client_killed_a_hundred_times_has_recorded_what_the_server_charged(tmp_path, start_server):
-    """Against the server's own account of what it computed. Leases of the dead count in full, so the cap is wide."""
+    """Against the server's own account of what it computed."""
     server, ledger, rng, cap = start_server(model=BUNDLED_CLOUD), tmp_path / "ledger.sqlite", random.Random(4), 10**9
     Books(books := FileLedger(ledger)).set_cap("total", cap)
     books.close()

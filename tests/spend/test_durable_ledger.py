@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -24,7 +25,9 @@ from money import Clock, claim_of, settled
 from hybrid.spend import CAP_LEVELS, Denial, Spender
 from hybrid.spend.caps import windows
 from hybrid.spend.durable import Books, FileLedger
-from hybrid.spend.lease import Lease
+from hybrid.spend.durable import ledger as durable_ledger
+from hybrid.spend.durable.integrity import hold_whole
+from hybrid.spend.durable.schema import rebuild_totals
 
 DAY = 86_400
 AMOUNTS = st.integers(0, 60)
@@ -33,19 +36,19 @@ SOMEBODY = Spender("", "", "", "")
 
 
 class Writer:
-    """One process of several: its connection, the lease it holds, and what it knows of its requests."""
+    """One process of several: its name, its connection, and what it knows of its requests."""
 
     def __init__(self, path, clock, name):
         self.ledger = FileLedger(path, clock)
         self.name, self.answers = name, 0
-        self.lease, self.parts = None, []
+        self.waiting, self.sent = [], []
 
     def spender(self):
         return Spender("http://gpu", f"{self.name}-{self.answers}", f"talk {self.answers % 2}", self.name)
 
 
 class Spending(RuleBasedStateMachine):
-    """Three writers lease, send, settle, crash and come back on one file, while clocks jump.
+    """Three writers reserve, send, settle, crash and come back on one file, while clocks jump.
 
     Beside the ledger stands the truth: what an honest server has charged, which it does as soon as a request leaves.
     """
@@ -57,8 +60,17 @@ class Spending(RuleBasedStateMachine):
         self.clock, self.crashed, self.true_charge = Clock(), [], 0
         self.writers = [Writer(self.path, self.clock, f"writer {i}") for i in range(3)]
         self.by_question, self.by_talk = {}, {}
+        self.acting = ""
+        self.patches = [
+            patch.object(durable_ledger, "owner", lambda: self.acting),
+            patch.object(durable_ledger, "is_dead", lambda name: name in {writer.name for writer in self.crashed}),
+        ]
+        for each in self.patches:
+            each.start()
 
     def teardown(self):
+        for each in self.patches:
+            each.stop()
         books = Books(self.writers[0].ledger)
         assert all(entry.charged_nanousd + entry.reserved_nanousd <= entry.granted_nanousd for entry in books.log(999))
         for writer in [*self.writers, *self.crashed]:
@@ -74,48 +86,52 @@ class Spending(RuleBasedStateMachine):
         for level, nanousd in self.caps.items():
             Books(self.writers[0].ledger).set_cap(level, nanousd)
 
-    @rule(which=WRITERS, worst=AMOUNTS, least=AMOUNTS, spare=st.integers(1, 8), share=st.integers(0, 4))
-    def send(self, which, worst, least, spare, share):
-        """A request leaves once its worst case is carved from a lease; the server charges what it likes of it."""
-        writer = self.writers[which]
-        claim = claim_of(max(worst, least + 1), least + 1)
-        part = writer.lease.carve(claim) if writer.lease else None
-        if part is None:
-            first = writer.lease.unwritten() if writer.lease else None
-            reserved = writer.ledger.reserve(claim, writer.spender(), spare, first)
-            if writer.lease and first:
-                writer.lease.wrote(first)
-            self.give_up_lease(writer)
-            if isinstance(reserved, Denial):
-                return
-            writer.lease = Lease(reserved)
-            claim = replace(claim, limit=reserved.limit)
-            part = writer.lease.carve(claim)
-        charge = part.nanousd * share // 4
-        self.true_charge += charge
-        question, talk = writer.spender().request, writer.spender().conversation
-        self.by_question[question] = self.by_question.get(question, 0) + charge
-        self.by_talk[talk] = self.by_talk.get(talk, 0) + charge
-        writer.parts.append((writer.lease, part, charge))
+    def reserve(self, writer, claim, spender):
+        self.acting = writer.name
+        return writer.ledger.reserve(claim, spender)
 
-    def give_up_lease(self, writer):
-        """What nobody told of a lease that was given back stays reserved for good here: its requests are forgotten."""
-        writer.parts = [known for known in writer.parts if known[0] is not writer.lease]
-        writer.lease = None
+    @rule(which=WRITERS, worst=AMOUNTS, least=AMOUNTS)
+    def ask(self, which, worst, least):
+        """A denial tells the truth: not even the least would have fitted, with the money of the dead given back."""
+        writer = self.writers[which]
+        reserved = self.reserve(writer, claim_of(max(worst, least + 1), least + 1), writer.spender())
+        if isinstance(reserved, Denial):
+            assert reserved.left_nanousd < least + 1
+        else:
+            writer.waiting.append((reserved, writer.spender()))
+
+    @rule(which=WRITERS, number=st.integers(0, 9), share=st.integers(0, 4))
+    def send(self, which, number, share):
+        """The server charges what it likes of what was reserved."""
+        writer = self.writers[which]
+        if not writer.waiting:
+            return
+        reserved, spender = writer.waiting.pop(number % len(writer.waiting))
+        writer.ledger.mark_sent(reserved.id)
+        charge = reserved.nanousd * share // 4
+        self.true_charge += charge
+        self.by_question[spender.request] = self.by_question.get(spender.request, 0) + charge
+        self.by_talk[spender.conversation] = self.by_talk.get(spender.conversation, 0) + charge
+        writer.sent.append((reserved, charge))
 
     @rule(which=WRITERS, number=st.integers(0, 9))
     def usage_comes(self, which, number):
-        parts = self.writers[which].parts
-        if parts:
-            lease, part, charge = parts.pop(number % len(parts))
-            assert lease.settle(part, charge)
+        writer = self.writers[which]
+        if writer.sent:
+            reserved, charge = writer.sent.pop(number % len(writer.sent))
+            writer.ledger.settle(settled(reserved, charge))
+
+    @rule(which=WRITERS, number=st.integers(0, 9))
+    def a_request_does_not_leave(self, which, number):
+        writer = self.writers[which]
+        if writer.waiting:
+            writer.ledger.settle(settled(writer.waiting.pop(number % len(writer.waiting))[0], 0))
 
     @rule(which=WRITERS)
     def answer_ends(self, which):
+        """What nobody told of stays reserved for good."""
         writer = self.writers[which]
-        if writer.lease and (settlement := writer.lease.unwritten()):
-            writer.ledger.settle(settlement)
-        self.give_up_lease(writer)
+        writer.sent = []
         writer.answers += 1
 
     @rule(which=WRITERS)
@@ -141,13 +157,13 @@ class Spending(RuleBasedStateMachine):
         Only what is spent under a clock set back to before anything the ledger has seen in this window is told late.
         """
         writer = self.writers[which]
-        before, moments = self.gone(), [entry.at for entry in Books(writer.ledger).log(1)]
+        moments = [entry.at for entry in Books(writer.ledger).log(1)]
         today, last = windows(SOMEBODY, int(self.clock.now)), windows(SOMEBODY, max(moments, default=0))
         known = {level for level in ("day", "month", "total") if days > 0 or last[level] >= today[level]}
+        self.give_back()
+        before = self.gone()
         self.clock.now += days * DAY
-        reserved = writer.ledger.reserve(
-            claim_of(worst), replace(writer.spender(), request="jump", conversation="jump")
-        )
+        reserved = self.reserve(writer, claim_of(worst), replace(writer.spender(), request="jump", conversation="jump"))
         more = 0 if isinstance(reserved, Denial) else worst
         self.clock.now -= days * DAY
         after = self.gone()
@@ -159,7 +175,15 @@ class Spending(RuleBasedStateMachine):
     def reconcile_as_charged(self, which, number):
         books = Books(self.writers[which].ledger)
         entries = books.open_entries()
-        books.reconcile(entries[number % len(entries)].id, None)
+        entry = entries[number % len(entries)]
+        books.reconcile(entry.id, None)
+        for writer in self.writers:  # the process that tells later what it was would be believed
+            writer.waiting = [known for known in writer.waiting if known[0].id != entry.id]
+            writer.sent = [known for known in writer.sent if known[0].id != entry.id]
+
+    def give_back(self):
+        with self.writers[0].ledger.file.transaction(flushed=False) as db:
+            durable_ledger.give_back_unsent(db)
 
     def gone(self):
         rows = {row.level: row for row in Books(self.writers[0].ledger).rows()}
@@ -182,6 +206,13 @@ class Spending(RuleBasedStateMachine):
         entries = Books(self.writers[0].ledger).log(10**6)
         recorded = sum(entry.charged_nanousd + entry.reserved_nanousd for entry in entries)
         assert self.gone()["total"] == recorded
+        with self.writers[0].ledger.file.transaction(flushed=False) as db:
+            hold_whole(db)
+            kept = db.execute("SELECT * FROM totals WHERE spent OR reserved ORDER BY level, window").fetchall()
+            db.execute("SAVEPOINT summed")
+            rebuild_totals(db)
+            assert kept == db.execute("SELECT * FROM totals WHERE spent OR reserved ORDER BY level, window").fetchall()
+            db.execute("ROLLBACK TO summed")
 
 
 def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_every_history():
@@ -202,7 +233,7 @@ def test_a_ledger_remembers_when_it_is_opened_again(file_ledger, spender):
     first.close()
     again = file_ledger()
     assert again.reserve(claim_of(36), spender).left_nanousd == 35
-    assert [entry.state for entry in Books(again).log(9)] == ["settled", "open"]
+    assert [entry.state for entry in Books(again).log(9)] == ["settled", "reserved"]
 
 
 def test_many_ledgers_on_one_file_share_its_caps(file_ledger, spender):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hybrid.errors import LedgerError
 from hybrid.spend import Account, Denial, Grant, MemoryLedger, Price
-from hybrid.spend.lease import LEASED_REQUESTS
 from hybrid.types import CloudUsage
 
 RATES = st.integers(0, 3_000_000)
@@ -119,32 +118,43 @@ def test_the_books_are_right_after_every_answer(make_ledger):
         assert total(ledger) == (spent, 0)
 
 
-def test_a_durable_ledger_is_asked_once_for_several_requests(file_ledger):
-    ledger, asked = file_ledger(), []
-    reserve = ledger.reserve
-    ledger.reserve = lambda *args: asked.append(args) or reserve(*args)
-
-    async def spend(purse):
-        for _ in range(LEASED_REQUESTS):
-            purse.settle(await purse.ask(10, 1), CloudUsage(10, 1))
-
-    in_purse(Account(PRICE, ledger), spend)
-    assert len(asked) == 1
-    assert total(ledger) == (LEASED_REQUESTS * 14_000, 0)
-
-
-def test_what_a_lease_has_left_does_not_stand_in_the_way_of_the_next_request(file_ledger):
-    """The last lease goes back as the next is taken: else an answer would be denied by its own lease."""
+def test_what_the_last_request_has_left_does_not_stand_in_the_way_of_the_next(file_ledger):
+    """Its settlement is on record before the next is reserved: else an answer would be denied by its own money."""
     from hybrid.spend.durable import Books
 
     ledger = file_ledger()
     Books(ledger).set_cap("total", 100_000)
 
     async def spend(purse):
-        purse.settle(await purse.ask(10, 1), CloudUsage(10, 1))
+        purse.settle(await purse.ask(10, 20), CloudUsage(10, 1))
         return await purse.ask(10, 100)
 
     assert in_purse(Account(PRICE, ledger), spend).limit == (100_000 - 14_000 - 10_000) // 4000
+
+
+def test_what_nobody_told_of_is_kept_although_nobody_marked_it(file_ledger):
+    """It may have left, so that it must not look like one that did not, once this process is dead."""
+    from hybrid.spend.durable import Books
+
+    ledger = file_ledger()
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 5), None)
+        marked = await purse.ask(10, 5)
+        assert await purse.mark_sent(marked) is None
+        await purse.ask(10, 5)
+
+    in_purse(Account(PRICE, ledger), spend)
+    assert [entry.state for entry in Books(ledger).log(9)] == ["reserved", "sent", "sent"]
+
+
+def test_a_request_whose_leaving_cannot_be_recorded_does_not_leave():
+    ledger = Slow(mark_sent=True)
+
+    async def spend(purse):
+        return await purse.mark_sent(await purse.ask(10, 5)), await purse.ask(10, 5)
+
+    assert in_purse(Account(PRICE, ledger), spend) == (Denial("the ledger is in trouble: mend it"),) * 2
 
 
 # ---- prices that are not -------------------------------------------------------------------------------------------
@@ -248,6 +258,9 @@ class Slow:
 
     def settle(self, *args):
         return self._slowly("settle", *args)
+
+    def mark_sent(self, *args):
+        return self._slowly("mark_sent", *args)
 
     def standings(self, *args):
         return self._slowly("standings", *args)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
 from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, CapLevel, windows
 from hybrid.spend.claim import Spender
-from hybrid.spend.durable.ledger import FileLedger, add, latest, settle, total
+from hybrid.spend.durable.integrity import caps_of
+from hybrid.spend.durable.ledger import FileLedger, latest, settle, total
+from hybrid.spend.durable.schema import checksum, rebuild_totals
 from hybrid.spend.ledger import Settlement
 from hybrid.spend.price import as_usd
 
@@ -74,7 +75,7 @@ class Books:
     def rows(self) -> list[Row]:
         """Return every level's cap, and what has gone against those whose window is now."""
         with self._file.transaction(flushed=False) as db:
-            caps: Mapping[str, int] = dict(db.execute("SELECT level, nanousd FROM caps"))
+            caps = caps_of(db)
             names = windows(_NOBODY, int(self._clock()))
             return [
                 Row(level, None, caps.get(level), None, None)
@@ -91,7 +92,7 @@ class Books:
         with self._file.transaction(flushed=True) as db:
             db.execute("DELETE FROM caps WHERE level = ?", (level,))
             if nanousd is not None:
-                db.execute("INSERT INTO caps VALUES (?, ?)", (level, nanousd))
+                db.execute("INSERT INTO caps VALUES (?, ?, ?)", (level, nanousd, checksum(level, nanousd)))
 
     def log(self, num: int) -> list[Entry]:
         """Return the last entries, the newest first."""
@@ -101,8 +102,17 @@ class Books:
 
     def open_entries(self) -> list[Entry]:
         """Return what still counts at its worst, the oldest first: in flight, or never told."""
+        return self._in_state("reserved", "sent")
+
+    def disputed(self) -> list[Entry]:
+        """Return what was charged above its reservation, the oldest first."""
+        return self._in_state("disputed")
+
+    def _in_state(self, *states: str) -> list[Entry]:
+        wanted = ", ".join("?" * len(states))
         with self._file.transaction(flushed=False) as db:
-            return [Entry(*row) for row in db.execute(f"SELECT {_FIELDS} WHERE state = 'open' ORDER BY id")]
+            found = db.execute(f"SELECT {_FIELDS} WHERE state IN ({wanted}) ORDER BY id", states)
+            return [Entry(*row) for row in found]
 
     def closed(self) -> list[Closed]:
         """Return the endpoints that are not asked any more."""
@@ -115,16 +125,21 @@ class Books:
             return max(0, latest(db) - int(self._clock()))
 
     def reconcile(self, entry_id: int, charged_nanousd: int | None) -> Entry:
-        """Replace what is open of an entry by what was charged in all (None: everything that is reserved)."""
+        """Replace what an entry holds by what was charged in all (None: with everything that is reserved).
+
+        Any entry can be mended: one that was never told, and one whose charge was wrong. No endpoint is reopened.
+        """
+        if charged_nanousd is not None and charged_nanousd > MOST_NANOUSD:
+            msg = f"a charge is at most {as_usd(MOST_NANOUSD)}"
+            raise UsageError(msg)
         with self._file.transaction(flushed=True) as db:
             row = db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone()
-            if row is None or row[-1] == "settled":
-                what = "settled" if row else "not in the ledger"
-                msg = f"entry {entry_id} is {what}; hybrid budget reconcile lists what is open"
+            if row is None:
+                msg = f"entry {entry_id} is not in the ledger; hybrid budget log lists what is"
                 raise UsageError(msg)
             entry = Entry(*row)
             charged = entry.charged_nanousd + entry.reserved_nanousd if charged_nanousd is None else charged_nanousd
-            settle(db, Settlement(entry_id, charged, 0, entry.num_requests), self._clock(), "reconciled")
+            settle(db, Settlement(entry_id, charged), self._clock(), by_hand=True)
             return Entry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
 
     def reopen(self, endpoint: str) -> None:
@@ -139,9 +154,5 @@ class Books:
         with self._file.transaction(flushed=True) as db:
             now = int(self._clock())
             moved = db.execute("UPDATE entries SET at = ? WHERE at > ?", (now, now)).rowcount
-            db.execute("DELETE FROM totals")
-            for row in db.execute(f"SELECT {_FIELDS}").fetchall():
-                entry = Entry(*row)
-                spender = Spender(entry.endpoint, entry.request, entry.conversation, entry.client)
-                add(db, windows(spender, entry.at), entry.charged_nanousd, entry.reserved_nanousd)
+            rebuild_totals(db)
             return moved

@@ -18,7 +18,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hybrid.errors import LedgerError, one_line
-from hybrid.spend.durable.schema import APPLICATION_ID, TABLES, VERSION
+from hybrid.spend.durable.integrity import Damaged, hold_sound, hold_whole
+from hybrid.spend.durable.schema import APPLICATION_ID, VERSION, create, from_version_1
 
 # A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
 PATIENCE_S = 5.0
@@ -31,13 +32,15 @@ class LedgerFile:
     """One process's way to the file. Opened at the first transaction; may be used from several threads."""
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
-        """Name the file; nothing is touched yet."""
+        """Name the file; nothing is touched yet. A link is followed: SQLite names its log after the file itself."""
+        path = path.resolve()
         self.path = path
         self._patience_s = patience_s
         self._threads = threading.Lock()
         self._processes = FileLock(f"{path}.lock", timeout=patience_s)
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self.generation = 0  # another one with each file that took the place of the last
 
     def __repr__(self) -> str:
         """Name the file."""
@@ -59,14 +62,8 @@ class LedgerFile:
         with self._named_errors(), self._alone():
             connection = self._opened()
             connection.execute(f"PRAGMA synchronous = {'FULL' if flushed else 'NORMAL'}")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _whole(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
             self._checkpoint_if_due(connection)
 
     def close(self) -> None:
@@ -98,7 +95,9 @@ class LedgerFile:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != self._identity():
-            self._drop()  # the file was taken away or replaced: what we have open is nobody's ledger any more
+            # The file was taken away or replaced: what we have open is nobody's ledger any more.
+            self._drop()
+            self.generation += 1
         if self._connection is None:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             self._file = self._identity()
@@ -135,7 +134,7 @@ class LedgerFile:
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
             raise self._trouble(error) from error
 
     def _trouble(self, error: Exception) -> LedgerError:
@@ -144,7 +143,7 @@ class LedgerFile:
         other = "or name another file with HYBRID_LEDGER"
         if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             said = f"is held by another process for more than {self._patience_s:g} s: end that process, {other}"
-        elif name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
+        elif isinstance(error, _DAMAGE) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
             said = f"is damaged ({one_line(error)}): put a copy in its place, {other}; what was spent is then forgotten"
         elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
             said = f"cannot be written, the disk is full: make room, {other}"
@@ -155,6 +154,8 @@ class LedgerFile:
         return LedgerError(f"the ledger {self.path} {said}")
 
 
+# What Python raises for bytes that are no text, a length that cannot be, a number that is none of SQLite's.
+_DAMAGE = (Damaged, UnicodeError, MemoryError, OverflowError)
 _NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
@@ -163,7 +164,7 @@ class Foreign(sqlite3.Error):
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Make a file a ledger, or see that it is one and whole."""
+    """Make a file a ledger, or see that it is one and whole; one of an earlier version becomes one of this."""
     (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal != "wal":
         raise Foreign("is on a file system that keeps no write-ahead log")
@@ -173,15 +174,28 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not (application or version or tables):
-        named = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-        connection.executescript(f"BEGIN IMMEDIATE; {named} {TABLES} COMMIT;")
+        with _whole(connection):
+            create(connection)
         return
     if application != APPLICATION_ID:
         raise Foreign("is a database of something else")
     if version > VERSION:
         raise Foreign("was written by a newer version of hybrid")
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        error = sqlite3.DatabaseError(found)
-        error.sqlite_errorname = "SQLITE_CORRUPT"
-        raise error
+    if version == 1:
+        hold_sound(connection)
+        with _whole(connection):
+            from_version_1(connection)
+    hold_whole(connection)
+
+
+@contextmanager
+def _whole(connection: sqlite3.Connection) -> Iterator[None]:
+    """Make one transaction of a body."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,8 +1,10 @@
 """The ledger in a file: the port, over SQLite.
 
 The law is the port's, under any number of processes and any crash (``tests/spend/test_durable_*.py``): a reservation is
-on the disk before it is granted, and what is open counts as spent until it is settled or reconciled. A settlement need
-not be there yet, unless it tells of more than was reserved: losing one can only overstate what was spent.
+on the disk before it is granted. What was not settled counts as spent until a person reconciles it; only what never
+left is given back, once its process is dead. A settlement need not be on the disk, unless it tells of more than was
+reserved: losing one can only overstate what was spent. Nor need the mark that a request leaves: it must outlive the
+process, and after a power failure nothing is given back.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hybrid.errors import LedgerError
 from hybrid.spend.caps import LEVELS, MOST_NANOUSD, TIMED, Denial, Level, Standing, afford, windows
 from hybrid.spend.claim import Claim, Spender
 from hybrid.spend.durable.file import PATIENCE_S, LedgerFile
+from hybrid.spend.durable.integrity import caps_of
+from hybrid.spend.durable.owner import is_dead, owner
 from hybrid.spend.ledger import Reservation, Settlement, closed_denial
 
 
@@ -27,37 +32,43 @@ class FileLedger:
         """Name the file; it is made with the first reservation."""
         self.file = LedgerFile(path, patience_s)
         self.clock = clock
+        self._capped_in: int | None = None  # which of the files of this name was seen with caps in it
 
     def __repr__(self) -> str:
         """Name the file."""
         return f"FileLedger({self.file.path})"
 
-    def reserve(
-        self, claim: Claim, spender: Spender, spare: int = 1, first: Settlement | None = None
-    ) -> Reservation | Denial:
+    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
         """See the port."""
         with self.file.transaction(flushed=True) as db:
-            if first is not None:
-                settle(db, first, self.clock())
+            returned = give_back_unsent(db)
             closed = db.execute("SELECT why FROM closed WHERE endpoint = ?", (spender.endpoint,)).fetchone()
             if closed:
                 return closed_denial(spender.endpoint, closed[0])
             now = int(self.clock())
-            afforded = afford(claim, standings(db, spender, now), spare)
+            afforded = afford(claim, self._standings(db, spender, now))
             if isinstance(afforded, Denial):
                 return afforded
             at = max(now, latest(db))  # time never runs backwards in a ledger
-            price = f"{claim.price}, {claim.price.source}"
-            room = afforded.room_nanousd
-            amounts = (None if room is None else min(room, 4 * MOST_NANOUSD), afforded.nanousd, afforded.nanousd)
+            room, worst = afforded.room_nanousd, afforded.claim.worst_nanousd
+            amounts = f"{claim.price}, {claim.price.source}", room and min(room, 4 * MOST_NANOUSD), worst, worst
             cursor = db.execute(
-                "INSERT INTO entries (at, endpoint, request, conversation, client, price, room, granted, reserved) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*(at, spender.endpoint, spender.request, spender.conversation, spender.client, price), *amounts),
+                "INSERT INTO entries (at, endpoint, request, conversation, client, price, room, granted, reserved, "
+                "owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*(at, spender.endpoint, spender.request, spender.conversation, spender.client), *amounts, owner()),
             )
-            add(db, windows(spender, at), 0, afforded.nanousd)
+            add(db, windows(spender, at), 0, worst)
             assert cursor.lastrowid is not None
-            return Reservation(cursor.lastrowid, afforded.nanousd, afforded.claim.limit)
+            return Reservation(cursor.lastrowid, worst, afforded.claim.limit, returned)
+
+    def mark_sent(self, reservation_id: int) -> None:
+        """See the port. Raises LedgerError where the money was given back meanwhile: it may be somebody else's now."""
+        with self.file.transaction(flushed=False) as db:
+            db.execute("UPDATE entries SET state = 'sent' WHERE id = ? AND state = 'reserved'", (reservation_id,))
+            found = db.execute("SELECT state FROM entries WHERE id = ?", (reservation_id,)).fetchone()
+        if found is None or found[0] == "returned":
+            msg = f"the ledger {self.file.path} does not hold this request's reservation any more: ask again"
+            raise LedgerError(msg)
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
@@ -66,34 +77,41 @@ class FileLedger:
 
     def standings(self, spender: Spender) -> list[Standing]:
         """See the port. Where there is no file yet, none is made."""
-        if not self.file.exists():
-            return own_cap(spender, 0, 0)
+        if self._capped_in is None and not self.file.exists():
+            return own_cap(spender)
         with self.file.transaction(flushed=False) as db:
-            return standings(db, spender, int(self.clock()))
+            return self._standings(db, spender, int(self.clock()))
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
 
+    def _standings(self, db: sqlite3.Connection, spender: Spender, now: int) -> list[Standing]:
+        """Return the caps that bind a spender, with their present windows. Raises LedgerError where they vanished."""
+        kept, this = caps_of(db), self.file.generation
+        if not kept and self._capped_in not in {None, this}:
+            msg = (
+                f"the ledger {self.file.path} was taken away, and with it the caps that bound this client: put it "
+                "back, or set caps in the new one (hybrid budget set)"
+            )
+            raise LedgerError(msg)
+        self._capped_in = this if kept else None
+        caps: dict[Level, int] = {level: kept[level] for level in LEVELS if level in kept}
+        if spender.cap_nanousd is not None:
+            caps["client"] = spender.cap_nanousd
+        names = windows(spender, now)
+        return [Standing(level, caps[level], *total(db, level, names[level])) for level in LEVELS if level in caps]
 
-def own_cap(spender: Spender, spent: int, reserved: int) -> list[Standing]:
-    """Return the client's own cap, if it has one."""
-    return [] if spender.cap_nanousd is None else [Standing("client", spender.cap_nanousd, spent, reserved)]
+
+def own_cap(spender: Spender) -> list[Standing]:
+    """Return the client's own cap, if it has one, with nothing gone against it."""
+    return [] if spender.cap_nanousd is None else [Standing("client", spender.cap_nanousd, 0, 0)]
 
 
 def latest(db: sqlite3.Connection) -> int:
     """Return the moment of the last entry, 0 where there is none."""
     found = db.execute("SELECT at FROM entries ORDER BY id DESC LIMIT 1").fetchone()
     return found[0] if found else 0
-
-
-def standings(db: sqlite3.Connection, spender: Spender, now: int) -> list[Standing]:
-    """Return the caps that bind a spender, with their present windows."""
-    caps: dict[Level, int] = dict(db.execute("SELECT level, nanousd FROM caps"))
-    if spender.cap_nanousd is not None:
-        caps["client"] = spender.cap_nanousd
-    names = windows(spender, now)
-    return [Standing(level, caps[level], *total(db, level, names[level])) for level in LEVELS if level in caps]
 
 
 def total(db: sqlite3.Connection, level: Level, window: str) -> tuple[int, int]:
@@ -114,26 +132,46 @@ def add(db: sqlite3.Connection, names: dict[Level, str], spent: int, reserved: i
     """Add to the totals of some windows; either amount may be negative."""
     db.executemany(
         "INSERT INTO totals VALUES (?1, ?2, max(?3, 0), max(?4, 0)) ON CONFLICT (level, window) DO UPDATE SET "
-        "spent = min(spent + ?3, ?5), reserved = min(reserved + ?4, ?5)",
-        [(level, window, spent, reserved, 4 * MOST_NANOUSD) for level, window in names.items()],
+        "spent = spent + ?3, reserved = reserved + ?4",
+        [(level, window, spent, reserved) for level, window in names.items()],
     )
 
 
-def settle(db: sqlite3.Connection, settlement: Settlement, now: float, state: str = "settled") -> None:
-    """Replace what an entry holds. Raises KeyError for one that is over, unless it was reconciled by hand."""
+def settle(db: sqlite3.Connection, settlement: Settlement, now: float, by_hand: bool = False) -> None:
+    """Replace what an entry holds. Raises KeyError for one that is settled, unless it is done by hand.
+
+    What its process tells replaces what a person has said of it.
+    """
     found = db.execute(
         "SELECT at, endpoint, request, conversation, client, reserved, charged, state FROM entries WHERE id = ?",
         (settlement.reservation_id,),
     ).fetchone()
-    if found is None or found[-1] == "settled":
+    if found is None or (found[-1] in {"settled", "disputed"} and not by_hand):
         raise KeyError(settlement.reservation_id)
     at, endpoint, request, conversation, client, reserved, charged, _ = found
-    now_charged, kept = min(settlement.charged_nanousd, MOST_NANOUSD), settlement.kept_nanousd
+    state = "reconciled" if by_hand else "settled" if settlement.excess is None else "disputed"
+    now_charged = min(settlement.charged_nanousd, MOST_NANOUSD)
     db.execute(
-        "UPDATE entries SET reserved = ?, charged = ?, requests = ?, state = ? WHERE id = ?",
-        (kept, now_charged, settlement.num_requests, "open" if kept else state, settlement.reservation_id),
+        "UPDATE entries SET reserved = 0, charged = ?, state = ? WHERE id = ?",
+        (now_charged, state, settlement.reservation_id),
     )
-    spender = Spender(endpoint, request, conversation, client)
-    add(db, windows(spender, at), now_charged - charged, kept - reserved)
+    add(db, windows(Spender(endpoint, request, conversation, client), at), now_charged - charged, -reserved)
     if settlement.excess is not None:
         db.execute("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", (endpoint, int(now), settlement.excess))
+
+
+def give_back_unsent(db: sqlite3.Connection) -> int:
+    """Give back what processes that are dead had reserved for requests that never left; return how much, in all."""
+    owners = [name for (name,) in db.execute("SELECT DISTINCT owner FROM entries WHERE state = 'reserved'")]
+    returned = 0
+    for name in filter(is_dead, owners):
+        unsent = db.execute(
+            "SELECT id, at, endpoint, request, conversation, client, reserved FROM entries "
+            "WHERE state = 'reserved' AND owner = ?",
+            (name,),
+        ).fetchall()
+        for entry_id, at, endpoint, request, conversation, client, reserved in unsent:
+            db.execute("UPDATE entries SET reserved = 0, state = 'returned' WHERE id = ?", (entry_id,))
+            add(db, windows(Spender(endpoint, request, conversation, client), at), 0, -reserved)
+            returned += reserved
+    return returned

@@ -1,21 +1,38 @@
-"""The tables of a ledger file, and the constraints that hold whoever writes to it.
+"""The tables of a ledger file, the constraints that hold whoever writes to it, and its migration.
 
 Amounts are nano-dollars. ``entries`` holds every reservation: what was ``granted``, within the ``room`` that the
-tightest cap then had; what of it is still ``reserved``, and what was ``charged``. ``totals`` are their sums by window.
+tightest cap then had; what of it is still ``reserved``, and what was ``charged``. ``totals`` are their sums by window;
+``SUMS`` says which. States of an entry:
+
+    reserved    its request has not left; given back once its owner is dead
+    sent        it may have left: counts in full until it is settled or reconciled
+    settled     the charge is known
+    disputed    the charge is above what was granted; it counts in full, and its endpoint is closed
+    reconciled  a person said what was charged
+    returned    never left, its owner died
+
+The law of the migration (``tests/spend/test_migration.py``): it happens whole or not at all, and no cap, charge or
+reservation is lost.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import zlib
+
+from hybrid.spend.caps import MOST_NANOUSD
+
 # "HYBL": how a ledger knows its own.
 APPLICATION_ID = 0x4859424C
-VERSION = 1
+# 1: until 0.1.0; an entry was for several requests, and nobody knew who had made it.
+VERSION = 2
 
-TABLES = """
-CREATE TABLE caps (
+_CAPS = """CREATE TABLE caps (
     level TEXT PRIMARY KEY CHECK (level IN ('request', 'conversation', 'day', 'month', 'total')),
-    nanousd INTEGER NOT NULL CHECK (typeof(nanousd) = 'integer' AND nanousd >= 0)
-);
-CREATE TABLE entries (
+    nanousd INTEGER NOT NULL CHECK (typeof(nanousd) = 'integer' AND nanousd >= 0),
+    checksum INTEGER NOT NULL
+)"""
+_ENTRIES = """CREATE TABLE entries (
     id INTEGER PRIMARY KEY,
     at INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
     endpoint TEXT NOT NULL,
@@ -27,21 +44,81 @@ CREATE TABLE entries (
     granted INTEGER NOT NULL CHECK (typeof(granted) = 'integer' AND granted >= 0),
     reserved INTEGER NOT NULL CHECK (typeof(reserved) = 'integer' AND reserved >= 0),
     charged INTEGER NOT NULL DEFAULT 0 CHECK (typeof(charged) = 'integer' AND charged >= 0),
-    requests INTEGER NOT NULL DEFAULT 0 CHECK (requests >= 0),
-    state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'settled', 'reconciled')),
+    requests INTEGER NOT NULL DEFAULT 1 CHECK (requests >= 0),
+    owner TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'reserved'
+        CHECK (state IN ('reserved', 'sent', 'settled', 'disputed', 'reconciled', 'returned')),
     CHECK (room IS NULL OR granted <= room),
-    CHECK (state = 'open' OR reserved = 0)
-);
-CREATE TABLE totals (
+    CHECK (state IN ('reserved', 'sent') OR reserved = 0)
+)"""
+_UNSENT = "CREATE INDEX unsent ON entries (owner) WHERE state = 'reserved'"
+_TOTALS = """CREATE TABLE totals (
     level TEXT NOT NULL,
     window TEXT NOT NULL,
     spent INTEGER NOT NULL CHECK (typeof(spent) = 'integer' AND spent >= 0),
     reserved INTEGER NOT NULL CHECK (typeof(reserved) = 'integer' AND reserved >= 0),
     PRIMARY KEY (level, window)
-) WITHOUT ROWID;
-CREATE TABLE closed (
+) WITHOUT ROWID"""
+_CLOSED = """CREATE TABLE closed (
     endpoint TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
     why TEXT NOT NULL
-);
-"""
+)"""
+
+# What ``totals`` must hold: for each window (``caps.windows`` names them) the sums over its entries.
+SUMS = " UNION ALL ".join(
+    f"SELECT '{level}', {window}, sum(charged), sum(reserved) FROM entries GROUP BY {window}"  # noqa: S608
+    for level, window in {
+        "client": "client",
+        "request": "request",
+        "conversation": "conversation",
+        "day": "strftime('%Y-%m-%d', at, 'unixepoch')",
+        "month": "strftime('%Y-%m', at, 'unixepoch')",
+        "total": "''",
+    }.items()
+)
+
+
+def checksum(level: str, nanousd: int) -> int:
+    """Return what a cap's row must hold besides: a cap is in no sum that would betray a flipped bit."""
+    return zlib.crc32(f"{level} {nanousd}".encode())
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables of an empty file."""
+    for statement in (*_named(), _CAPS, _ENTRIES, _UNSENT, _TOTALS, _CLOSED):
+        db.execute(statement)
+
+
+def rebuild_totals(db: sqlite3.Connection) -> None:
+    """Sum the entries up anew."""
+    db.execute("DELETE FROM totals")
+    db.execute(f"INSERT INTO totals {SUMS}")
+
+
+def from_version_1(db: sqlite3.Connection) -> None:
+    """Take over a ledger of version 1. What is open may have left: nobody knows whose it was.
+
+    An absurd charge, which could not be added up with others, becomes the largest that can.
+    """
+    db.execute("ALTER TABLE caps RENAME TO old_caps")
+    db.execute("ALTER TABLE entries RENAME TO old_entries")
+    for statement in (_CAPS, _ENTRIES, _UNSENT):
+        db.execute(statement)
+    db.execute(
+        "INSERT INTO entries SELECT id, at, endpoint, request, conversation, client, price, room, granted, reserved, "
+        "min(charged, ?), requests, '', CASE WHEN state = 'open' THEN 'sent' "
+        "WHEN state = 'settled' AND charged > granted THEN 'disputed' ELSE state END FROM old_entries",
+        (MOST_NANOUSD,),
+    )
+    for level, nanousd in db.execute("SELECT level, min(nanousd, ?) FROM old_caps", (MOST_NANOUSD,)).fetchall():
+        db.execute("INSERT INTO caps VALUES (?, ?, ?)", (level, nanousd, checksum(level, nanousd)))
+    rebuild_totals(db)
+    db.execute("DROP TABLE old_caps")
+    db.execute("DROP TABLE old_entries")
+    for statement in _named():
+        db.execute(statement)
+
+
+def _named() -> tuple[str, str]:
+    return f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}"

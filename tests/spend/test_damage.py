@@ -1,0 +1,109 @@
+"""A ledger that was damaged grants nothing above its caps and forgets nothing: at worst a sentence refuses it."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+
+import pytest
+from money import claim_of, settled
+
+from hybrid.errors import LedgerError
+from hybrid.spend import Denial, Spender
+from hybrid.spend.durable import Books, FileLedger
+
+SPENDER = Spender("http://gpu", "question", "talk", "client")
+CAP, SPENT, RESERVED = 100_000, 31_000, 17_000
+LEFT = CAP - SPENT - RESERVED
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A ledger with two caps, something spent and something that may have left."""
+    ledger = FileLedger(tmp_path / "ledger.sqlite")
+    Books(ledger).set_cap("total", CAP)
+    Books(ledger).set_cap("conversation", 2 * CAP)
+    for i in range(40):
+        ledger.settle(settled(ledger.reserve(claim_of(1_000), SPENDER), SPENT // 40 + (i == 0) * (SPENT % 40)))
+    ledger.mark_sent(ledger.reserve(claim_of(RESERVED), SPENDER).id)
+    ledger.close()
+    return tmp_path / "ledger.sqlite"
+
+
+def granted_by(path):
+    """What the file still grants, dollar by dollar; None where it is refused."""
+    ledger, granted = FileLedger(path), 0
+    try:
+        for amount in (2**45, 2**30, 50_000, 20_000, 1_000, 200, 50, 10, 1):
+            while not isinstance(ledger.reserve(claim_of(amount), SPENDER), Denial):
+                granted += amount
+                if granted > 2**50:
+                    return granted
+    except LedgerError as error:
+        return None if "HYBRID_LEDGER" in str(error) and "\n" not in str(error) else str(error)
+    finally:
+        ledger.close()
+    return granted
+
+
+def test_undamaged_it_grants_what_is_left(path):
+    assert granted_by(path) == LEFT
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "where"),
+    [
+        ("entries", "charged", "id = 1"),
+        ("entries", "reserved", "id = 41"),
+        ("totals", "spent", "level = 'total'"),
+        ("totals", "reserved", "level = 'total'"),
+        ("totals", "spent", "level = 'conversation'"),
+        ("caps", "nanousd", "level = 'total'"),
+    ],
+)
+def test_no_flipped_bit_of_an_amount_grants_more_than_the_cap(path, table, column, where):
+    """Three hundred and eighty-four of them, each alone."""
+    content = path.read_bytes()
+    for bit in range(64):
+        path.write_bytes(content)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("PRAGMA ignore_check_constraints = ON")
+            (before,) = db.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
+            after = before ^ (1 << bit)
+            after -= (after >> 63) << 64  # as two's complement has it
+            db.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (after,))
+        assert granted_by(path) is None, f"bit {bit} of {table}.{column}"
+
+
+@pytest.mark.parametrize("where", ["level = 'total'", "level = 'day'", "true"])
+def test_totals_that_are_gone_are_not_nothing_spent(path, where):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"DELETE FROM totals WHERE {where}")
+    assert granted_by(path) is None
+
+
+def test_random_corruption_is_a_sentence_or_does_no_harm(path):
+    """Three hundred files: single bits, bytes, runs, zeroed sectors, and files that were cut off."""
+    content, rng, refused = path.read_bytes(), random.Random(7), 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        at = rng.randrange(len(damaged))
+        match rng.randrange(5):
+            case 0:
+                damaged[at] ^= 1 << rng.randrange(8)
+            case 1:
+                damaged[at] = rng.randrange(256)
+            case 2:
+                damaged[at : at + 32] = rng.randbytes(len(damaged[at : at + 32]))
+            case 3:
+                damaged[at - at % 512 : at - at % 512 + 512] = bytes(512)
+            case 4:
+                del damaged[max(at, 1) :]
+        path.write_bytes(damaged)
+        for left in path.parent.glob("ledger.sqlite-*"):
+            left.unlink()
+        granted = granted_by(path)
+        refused += granted is None
+        assert granted in {None, LEFT}, "it grants more than is left, or less"
+    assert refused > 50

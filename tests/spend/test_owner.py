@@ -1,0 +1,134 @@
+"""Only a process that is known to be dead is dead: what cannot be told is alive, and keeps its money."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from money import claim_of, settled
+
+from hybrid.errors import LedgerError
+from hybrid.spend import Denial
+from hybrid.spend.durable import Books
+from hybrid.spend.durable import ledger as durable_ledger
+from hybrid.spend.durable import owner as owners
+
+CHILD = "from hybrid.spend.durable.owner import owner; print(owner(), flush=True); input()"
+
+
+@pytest.fixture
+def child():
+    """Start another process; return its name and how to end it."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield process.stdout.readline().strip(), lambda: (process.kill(), process.wait())
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_is_alive_until_it_has_ended(child):
+    name, end = child
+    assert name != owners.owner()
+    assert not owners.is_dead(name)
+    assert not owners.is_dead(owners.owner())
+    end()
+    assert owners.is_dead(name)
+
+
+def test_another_process_that_got_the_pid_is_another(child):
+    """Pids are used again: the one that reserved is dead although its pid is not."""
+    name, _ = child
+    *place, pid, started = name.split(" ")
+    assert owners.is_dead(" ".join([*place, pid, str(int(started) - 1)]))
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["host", "boot", "pid namespace"])
+def test_a_process_of_another_machine_boot_or_container_is_alive(child, part):
+    """There is no telling from here; a pid that is free here may be at work there."""
+    name, end = child
+    end()
+    parts = name.split(" ")
+    parts[part] += "x"
+    assert not owners.is_dead(" ".join(parts))
+
+
+@pytest.mark.parametrize("name", ["", "nonsense", "a b c d e", "host boot ns 12"])
+def test_a_name_that_says_nothing_is_alive(name):
+    """An entry of version 1 has no owner at all."""
+    assert not owners.is_dead(name)
+
+
+def test_a_process_whose_start_is_not_told_is_alive(child, monkeypatch):
+    """Some systems hide the processes of others."""
+    monkeypatch.setattr(owners, "_started", lambda _: None)
+    assert not owners.is_dead(child[0])
+
+
+def test_a_fork_has_a_name_of_its_own():
+    mine, (there, here) = owners.owner(), os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(here, owners.owner().encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(there, 1000).decode() != mine
+
+
+def test_without_proc_psutil_tells(monkeypatch, child):
+    """macOS and Windows."""
+    name, end = child
+    monkeypatch.setattr(owners, "Path", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    pid = int(name.split(" ")[-2])
+    monkeypatch.setattr(owners, "Path", type("NoProc", (), {"__init__": lambda *_: None, "exists": lambda _: False}))
+    assert owners._started(pid) == repr(psutil.Process(pid).create_time())
+    end()
+    assert owners._started(pid) is None
+
+
+# ---- what becomes of the money -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """Act under a name; some of them have died."""
+    acting, dead = ["me"], set()
+    monkeypatch.setattr(durable_ledger, "owner", lambda: acting[0])
+    monkeypatch.setattr(durable_ledger, "is_dead", dead.__contains__)
+    return acting, dead
+
+
+def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_is_dead(file_ledger, spender, named):
+    """Sent, or settled, or of a process that lives, it stays."""
+    acting, dead = named
+    ledger = file_ledger()
+    Books(ledger).set_cap("total", 100)
+    acting[0] = "gone"
+    unsent, sent, over = [ledger.reserve(claim_of(amount), spender) for amount in (40, 25, 10)]
+    ledger.mark_sent(sent.id)
+    ledger.settle(settled(over, 7))
+    acting[0] = "alive"
+    ledger.reserve(claim_of(5), spender)
+    acting[0] = "me"
+    assert ledger.reserve(claim_of(24), spender).left_nanousd == 100 - 40 - 25 - 7 - 5
+    dead.add("gone")
+    reserved = ledger.reserve(claim_of(63), spender)
+    assert (reserved.nanousd, reserved.returned_nanousd) == (63, 40)
+    states = {entry.id: entry.state for entry in Books(ledger).log(9)}
+    assert (states[unsent.id], states[sent.id], states[over.id]) == ("returned", "sent", "settled")
+    assert isinstance(ledger.reserve(claim_of(1), spender), Denial)
+
+
+def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
+    """Whoever was taken for dead must not spend what others have reserved meanwhile; a charge of it is recorded."""
+    acting, dead = named
+    ledger = file_ledger()
+    acting[0] = "undead"
+    reservation = ledger.reserve(claim_of(40), spender)
+    dead.add("undead")
+    acting[0] = "me"
+    ledger.reserve(claim_of(1), spender)
+    with pytest.raises(LedgerError, match="ask again"):
+        ledger.mark_sent(reservation.id)
+    ledger.settle(settled(reservation, 40))
+    assert Books(ledger).rows()[-1].spent_nanousd == 40
