@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
+
+# A service that is stopped, a window that is closed: as Ctrl-C, so that requests are settled and models put away.
+ENDINGS = ("SIGTERM", "SIGHUP")
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still loading is no traceback either."""
+    """Run the command line; an interruption while it is still loading is no traceback either."""
+    for name in ENDINGS:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it, and so do we then
+            signal.signal(number, _interrupt)
     try:
         from hybrid.cli import app  # noqa: PLC0415  (see above)
 
         app()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        sys.exit(128 + (error.args[0] if error.args else signal.SIGINT))
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ Examples:
   head -n 5 questions.jsonl | hybrid batch - answers.jsonl --offline
 
 Exit codes: 0 every line answered, 1 output lost, 2 usage, 3 local model unusable, 4 endpoint unusable, 5 finished, but
-some lines hold an error, 130 interrupted.
+some lines hold an error, 130 interrupted (143 terminated).
 """
 
 # Choices by which a line can need something that the endpoint lacks and other lines do not need.

@@ -45,7 +45,7 @@ Examples:
   hybrid bench overlap --dir /tmp/models --repetitions 60
 
 Needs the packages of the extra bench: pip install '.[bench]'. Exit codes: 0 done, 1 output lost, 2 usage, 3 model
-unusable, 4 server unusable, 130 interrupted.
+unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
 
 

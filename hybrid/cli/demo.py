@@ -36,7 +36,7 @@ Examples:
 
   hybrid demo --calibrate
 
-Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted.
+Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
 
 

@@ -36,8 +36,8 @@ def exit_codes() -> Iterator[None]:
         _fail(EXIT_ENGINE, error)
     except CloudError as error:  # a refusal; or a failure where no local answer can stand in
         _fail(EXIT_CLOUD, error)
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except KeyboardInterrupt as error:  # with the signal's number, if it was another one than Ctrl-C's
+        raise typer.Exit(128 + error.args[0] if error.args else EXIT_INTERRUPTED) from None
     except OSError as error:
         # Whoever read us has left, or the disk is full. What Python still holds for standard output goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,7 +37,7 @@ Examples:
 
   hybrid models eval my/model.gguf --n 20
 
-Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
+Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
 CARD_EPILOG = """
 Every model of the folder answers the same problems of the test split; the smaller ones are compared with the large one
@@ -52,7 +52,7 @@ Examples:
 
   hybrid models card --json > card.json
 
-Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
+Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
 VERIFY_EPILOG = """
 Examples:

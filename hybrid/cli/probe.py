@@ -30,7 +30,7 @@ Examples:
 
   hybrid probe http://localhost:11434 --dialect ollama
 
-Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 130 interrupted.
+Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 130 interrupted (143 terminated).
 """
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hybrid.spend.durable import Books, FileLedger
+
 QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
 
@@ -228,13 +230,17 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundle
     assert ask(QUESTION, cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
-def test_ctrl_c_in_the_middle_of_an_answer_exits_130_without_a_traceback(own_stub, cleanup, tmp_path, flags):
-    """A request of 500 ms for every token: there is a middle to interrupt, and the trace tells when it is reached."""
+@pytest.mark.parametrize(("how", "flags"), [("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", [])])
+def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own_stub, cleanup, tmp_path, how, flags):
+    """A request of 500 ms for every token: there is a middle to interrupt, and the trace tells when it is reached.
+
+    Ctrl-C, a service that is stopped and a window that is closed alike: exit code 128 + signal, and no open entry.
+    """
     far = own_stub("--latency-ms", "500")
-    trace = tmp_path / "trace"
+    trace, ledger = tmp_path / "trace", FileLedger(tmp_path / "ledger.sqlite")
+    paid = ["--cloud", far.url, "--price", "1/0.1/4", "--ledger", ledger.file.path]
     process = subprocess.Popen(
-        [*COMMAND, QUESTION, "--cloud", far.url, "--policy", "greedy-exact", "--span", "1", "--trace", trace, *flags],
+        [*COMMAND, QUESTION, *paid, "--policy", "greedy-exact", "--span", "1", "--trace", trace, *flags],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     cleanup(process)
@@ -242,9 +248,13 @@ def test_ctrl_c_in_the_middle_of_an_answer_exits_130_without_a_traceback(own_stu
     while not (trace.exists() and '"event": "shown"' in trace.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    number = getattr(signal, how)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (130, "")
+    assert (process.returncode, errors) == (128 + number, "")
+    assert Books(ledger).open_entries() == []
+    assert Books(ledger).rows()[-1].spent_nanousd > 0
+    ledger.close()
     assert bool(output.strip()) == (not flags), "text that was shown stays; half an object is none"
     assert '"event": "finished"' not in trace.read_text()
 
