@@ -13,7 +13,8 @@
             ├── Unreachable   no (whole) reply came
             └── BadReply      a reply came that cannot be believed
 
-Every message is one sentence for the person who can act on it, and none holds a key.
+Every message is one sentence for the person who can act on it, and none holds a key. Whatever it quotes, it holds
+nothing that a terminal would obey (``tests/test_errors.py``).
 """
 
 from __future__ import annotations
@@ -25,13 +26,36 @@ Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed"]
 has failed (408, 409, 425, 429, 5xx), and bytes that are no JSON."""
 
 
+# What moves a cursor or turns the order of letters round: control characters, the two separators that Unicode has for
+# lines, and the twelve characters of its property Bidi_Control (UAX #9). With these, text reads as what it is not
+# (Boucher and Anderson 2021, "Trojan Source", arXiv:2111.00169). Joiners stay: scripts and emoji are made with them.
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_BIDI = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {
+    code: f"\\u{code:04x}" for code in {0x2028, 0x2029, *_BIDI}
+}
+
+
+def visible(text: str) -> str:
+    """Return text for a terminal or a page: what it would obey is written out, as Python writes it in its literals.
+
+    Line breaks and tabs stay.
+    """
+    return text.translate(_ESCAPES)
+
+
 def one_line(text: object) -> str:
     """Return somebody else's words as one short line that a terminal and a JSON file can take."""
-    return "".join(char if char.isprintable() else " " for char in str(text)[:300]).strip()
+    words = visible(" ".join(str(text)[:300].split()))
+    return "".join(char if char.isprintable() else " " for char in words).strip()
 
 
 class HybridError(Exception):
     """Anything this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message as a terminal may show it."""
+        return visible(super().__str__())
 
 
 class UsageError(HybridError):

@@ -23,7 +23,7 @@ from hybrid.cli.journal import Journal
 from hybrid.cli.progress import progress
 from hybrid.cli.questions import Line, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
-from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError
+from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, visible
 from hybrid.run.answer import Answer
 
 EPILOG = """
@@ -71,7 +71,7 @@ def batch(
             typer.echo(json.dumps(tally.to_json(), ensure_ascii=False))
         else:
             for said in tally.summary():
-                typer.echo(f"hybrid: {said}", err=True)
+                typer.echo(f"hybrid: {visible(said)}", err=True)
         if tally.failed:
             raise typer.Exit(EXIT_PARTLY)
 

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.whole_file import check_writable, write_whole
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, visible
 
 if TYPE_CHECKING:
     from hybrid.bench.arms import Arm, Tell
@@ -142,4 +142,4 @@ def _print_json(comparison: Comparison, value: object) -> None:
 
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
     if said := warning(comparison):
-        typer.echo(f"hybrid: {said}", err=True)
+        typer.echo(f"hybrid: {visible(said)}", err=True)

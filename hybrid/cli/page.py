@@ -14,7 +14,8 @@ from hybrid.bench.arms import SMALL
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
 from hybrid.cli import report
-from hybrid.cli.show import VISIBLE, provenance
+from hybrid.cli.show import provenance
+from hybrid.errors import visible
 from hybrid.run.answer import Answer
 
 # Teal and reddish purple stay apart in every common kind of colour blindness (Okabe and Ito 2008); here darkened for
@@ -96,8 +97,8 @@ def page(comparison: Comparison) -> str:
 
 
 def _text(said: str) -> str:
-    """Return text as text: markup escaped, control characters visible."""
-    return escape(said.translate(VISIBLE))
+    """Return text as text: markup escaped, what would be obeyed visible."""
+    return escape(visible(said))
 
 
 def _warning(comparison: Comparison) -> str:

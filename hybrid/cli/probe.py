@@ -12,6 +12,7 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
+from hybrid.errors import visible
 
 if TYPE_CHECKING:
     from hybrid.cloud import Capabilities
@@ -52,7 +53,7 @@ def probe(
         if as_json:
             typer.echo(json.dumps({**findings.to_json(), "policies": works}, indent=1))
         else:
-            typer.echo("\n".join(told(findings, works)))
+            typer.echo("\n".join(map(visible, told(findings, works))))
 
 
 probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"

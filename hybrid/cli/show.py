@@ -7,20 +7,16 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from hybrid.errors import visible
 from hybrid.run.answer import Answer, Token
 from hybrid.run.events import Degraded, Event, Finished, Flushed, Resumed, Shown
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
 
-# A model's text may hold control sequences; on a terminal they are shown, not obeyed.
-VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | dict.fromkeys(
-    range(127, 160), "�"
-)
-
 
 class Screen:
-    """Shows tokens as they come. Where nobody looks, standard output gets the text and nothing else."""
+    """Shows tokens as they come. Where nobody looks, standard output gets the text and nothing else, as it is."""
 
     def __init__(self) -> None:
         """Colours only on a terminal."""
@@ -49,7 +45,7 @@ class Screen:
     def _note(self, text: str) -> None:
         if self._shown and self._out.is_terminal:
             self._err.print()  # not in the middle of the answer's line
-        self._err.print(Text(f"hybrid: {text}", "yellow"))
+        self._err.print(Text(f"hybrid: {visible(text)}", "yellow"))
 
     def _token(self, token: Token) -> None:
         self._shown = True
@@ -60,13 +56,13 @@ class Screen:
 
     def _text(self, text: str) -> None:
         # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
-        sys.stdout.write(text.translate(VISIBLE) if self._out.is_terminal else text)
+        sys.stdout.write(visible(text) if self._out.is_terminal else text)
         sys.stdout.flush()
 
 
 def styled(token: Token) -> Text:
     """Return a token as it looks on a terminal."""
-    return Text(token.text.translate(VISIBLE), STYLES[provenance(token)])
+    return Text(visible(token.text), STYLES[provenance(token)])
 
 
 def provenance(token: Token) -> str:

@@ -19,6 +19,7 @@ from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
 from hybrid.cli import report
 from hybrid.cli.show import STYLES, styled
+from hybrid.errors import visible
 from hybrid.run.answer import Answer
 
 # Wide enough for the table, narrow enough for a README.
@@ -99,11 +100,11 @@ def _table(columns: tuple[str, ...]) -> Table:
 
 def _warning(comparison: Comparison) -> list[RenderableType]:
     said = report.warning(comparison)
-    return [Padding(Text(said, "bold red"), (0, 0, 1, 0), expand=False)] if said else []
+    return [Padding(Text(visible(said), "bold red"), (0, 0, 1, 0), expand=False)] if said else []
 
 
 def _paragraph(said: str) -> Text:
-    return Text(said, "dim")
+    return Text(visible(said), "dim")
 
 
 def _legend(*, colours: bool) -> Text:
@@ -123,7 +124,7 @@ def _example(comparison: Comparison, number: int, *, colours: bool) -> Padding:
             Text(name, "bold"), "right" if trial.correct[number] else "wrong", _tokens(answer, colours=colours)
         )
         for said in report.handoffs(answer):
-            grid.add_row("", "", Text(said, "dim"))
+            grid.add_row("", "", _paragraph(said))
     return Padding(
         Group(Text(f"{problem.family}: {problem.question}", "bold"), Padding(grid, (0, 0, 0, 2), expand=False)),
         (0, 0, 1, 0),

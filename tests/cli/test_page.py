@@ -13,7 +13,7 @@ from hybrid.cli.page import STYLE, page
 from hybrid.run.answer import Token
 from hybrid.types import Divergence
 
-NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00 é 中 \N{FULL BLOCK}'
+NASTY = '<script>alert("1")</script>&amp; \x1b[2J\x00\u202e é 中 \N{FULL BLOCK}'
 RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
 VOID = {"meta", "br"}
 
@@ -59,7 +59,7 @@ def shown(compared, answer):
 
 
 def test_every_token_of_every_hybrid_answer_is_there_in_order(shown):
-    visible = NASTY.replace("\x1b", "␛").replace("\x00", "␀")
+    visible = NASTY.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u202e", "\\u202e")
     once = [
         ["checked", "local, accepted; KL(cloud || local) about 0.2 nats, between 0.1 and infinity", visible],
         ["local", "local, unchecked", "two\nlines"],

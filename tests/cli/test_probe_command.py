@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def cache(tmp_path, monkeypatch):
 
 def probe(*args):
     return CliRunner().invoke(app, ["probe", *map(str, args)], env={"COLUMNS": "200"})
+
+
+def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
+    """Its name is the endpoint's own words."""
+
+    async def found(tell, **flags):
+        return replace(FOUND, model="m\u202egpj.\x1b[2J"), None
+
+    monkeypatch.setattr("hybrid.assemble.probe", found)
+    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
+    assert "serves m\\u202egpj.\\x1b[2J in" in probe("http://there").stdout
+    assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
 def said(found):

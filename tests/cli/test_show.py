@@ -1,0 +1,40 @@
+"""An answer as it comes: on a terminal what would be obeyed is shown; where nobody looks the text is exact."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from rich.console import Console
+
+from hybrid.cli import show
+from hybrid.run.answer import Token
+from hybrid.run.events import Degraded, Flushed, Shown
+
+NASTY = "a\u202eb\x1b[2J\x9b1mc\r\n\td\u2066"
+VISIBLE = "a\\u202eb\\x1b[2J\\x9b1mc\\x0d\n\td\\u2066"
+
+
+def happen(screen):
+    screen.show(Shown(0, Token(1, NASTY, "local", "accepted")))
+    screen.show(Flushed(NASTY))
+    screen.show(Degraded(f"it said {NASTY}"))
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(show, "Console", partial(Console, force_terminal=True, color_system=None))
+
+
+def test_a_terminal_is_shown_what_it_would_obey(terminal, capsys):
+    """A model, or whoever it repeats, could hide a command in a harmless line."""
+    happen(show.Screen())
+    out, err = capsys.readouterr()
+    assert out.replace("        ", "\t") == VISIBLE * 2
+    assert VISIBLE.partition("\n")[0] in err
+    assert not set("\u202e\x1b\x9b\u2066\r") & set(out + err)
+
+
+def test_a_pipe_gets_the_text_as_it_is(capsys):
+    happen(show.Screen())
+    assert capsys.readouterr().out == NASTY * 2
