@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from hybrid.cli.questions import Line
+from hybrid.cli.whole_file import OWNERS
 from hybrid.errors import UsageError
 
 
@@ -150,7 +151,7 @@ def _opened(path: Path) -> int:
         if path.exists() and not path.is_file():
             msg = f"{path}: not a file"
             raise UsageError(msg)
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNERS)
     except OSError as error:
         msg = f"{path}: {error.strerror}"
         raise UsageError(msg) from None

@@ -8,6 +8,7 @@ from typing import TextIO
 
 import typer
 
+from hybrid.cli.whole_file import owners
 from hybrid.errors import UsageError
 from hybrid.run.events import TRACE_VERSION, Event, to_json
 
@@ -21,7 +22,7 @@ class Trace:
         if path is None:
             return
         try:
-            self._file = path.open("w", encoding="utf-8", buffering=1)
+            self._file = open(path, "w", encoding="utf-8", buffering=1, opener=owners)  # noqa: SIM115  (see close)
         except OSError as error:
             msg = f"--trace {path}: {error.strerror}"
             raise UsageError(msg) from None

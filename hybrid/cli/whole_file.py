@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all.
+"""Files that are there whole or not at all, and files of one's own.
 
 The law: whether a file can be written is told before the work whose result it shall hold, and a failure while it is
-written leaves what stood there before (``tests/cli/test_whole_file.py``).
+written leaves what stood there before. What hybrid makes holds prompts and answers, so that it is for its owner alone
+(mode 0600), whatever the umask; a file that is there keeps its mode (``tests/cli/test_whole_file.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import shutil
 from pathlib import Path
 
 from hybrid.errors import UsageError
+
+# The mode of a file that is made here.
+OWNERS = 0o600
 
 
 def check_writable(flag: str, path: Path) -> None:
@@ -25,7 +29,7 @@ def check_writable(flag: str, path: Path) -> None:
             msg = f"{flag} {path}: write-protected"
             raise UsageError(msg)
         beside = _beside(target)
-        beside.touch(exist_ok=False)
+        beside.touch(OWNERS, exist_ok=False)
         beside.unlink()
     except OSError as error:
         msg = f"{flag} {path}: {error.strerror}"
@@ -36,19 +40,25 @@ def check_writable(flag: str, path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write UTF-8 text beside ``path`` and put it in its place in one step; links are followed, permissions kept.
+    """Write UTF-8 text beside ``path`` and put it in its place in one step; links are followed, a file's mode is kept.
 
     Raises OSError, with nothing changed, where the text cannot be written.
     """
     target = path.resolve()
     beside = _beside(target)
     try:
+        beside.touch(OWNERS, exist_ok=False)
         beside.write_text(text, encoding="utf-8", errors="replace")
         if target.exists():
             shutil.copymode(target, beside)
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def owners(path: str, flags: int) -> int:
+    """Open as an ``opener`` of ``open`` does; what it makes is for its owner alone."""
+    return os.open(path, flags, OWNERS)
 
 
 def _beside(target: Path) -> Path:

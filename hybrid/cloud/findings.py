@@ -109,6 +109,7 @@ class Notebook:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._alone():
                 kept = {"version": VERSION, "endpoints": change(self._entries())}
+                beside.touch(0o600)
                 beside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
                 beside.replace(self._path)
         except OSError:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from hybrid.cli import whole_file
+from hybrid.cli.journal import Journal
+from hybrid.cli.trace import Trace
 from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.cloud.findings import Findings, Notebook
 from hybrid.errors import UsageError
 
 
@@ -72,10 +75,53 @@ def test_links_are_followed_and_permissions_kept(tmp_path):
     assert target.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+@pytest.fixture
+def no_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_a_new_file_is_for_its_owner_alone_from_its_first_byte_on(tmp_path, monkeypatch, no_umask):
+    """It holds what somebody asked."""
+    written, write = [], Path.write_text
+
+    def seen(path, *args, **kwargs):
+        written.append(path.stat().st_mode & 0o777)
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(whole_file.Path, "write_text", seen)
     write_whole(tmp_path / "page", "")
-    (tmp_path / "other").touch()
-    assert (tmp_path / "page").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert [*written, (tmp_path / "page").stat().st_mode & 0o777] == [0o600] * 2
+
+
+def _trace(path):
+    Trace(path).close()
+
+
+def _batch(path):
+    Journal(path).close()
+
+
+def _findings(path):
+    Notebook(path, "0123").write(Findings("http://there", "m", "vllm"))
+
+
+@pytest.mark.parametrize("make", [_trace, _batch, _findings])
+def test_traces_batches_and_findings_are_for_their_owner_alone(tmp_path, no_umask, make):
+    """They were 0644 and 0666 under the usual umasks: whoever shares the machine read every prompt."""
+    make(tmp_path / "file")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make", [_trace, _batch])
+@pytest.mark.parametrize("mode", [0o640, 0o644])
+def test_a_trace_or_batch_that_is_there_keeps_its_mode(tmp_path, make, mode):
+    """Its owner has chosen it."""
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(mode)
+    make(tmp_path / "file")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
 def test_text_that_utf_8_cannot_hold_is_written_with_replacements(tmp_path):
