@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -37,13 +38,14 @@ class Server(uvicorn.Server):
 def main() -> None:
     """Parse the command line, load the model and serve until told to stop."""
     args = parser().parse_args()
+    address = address_of(args.host, beyond_loopback=args.beyond_loopback)
     try:
         weights = Weights(args.model, gpu_layers=args.gpu_layers)
         engines = [weights.context(args.ctx, args.threads) for _ in range(args.parallel)]
     except HybridError as error:
         sys.exit(f"server_stub: {error}")
     try:
-        listener = listen(args.host, args.port)
+        listener = listen(address, args.port)
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
         sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {getattr(error, 'strerror', None) or error}")
     served = Served(
@@ -67,6 +69,20 @@ def main() -> None:
         threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def address_of(host: str, *, beyond_loopback: bool) -> str:
+    """Return the IPv4 address of a host. Exits with a sentence for one that lets other machines in without leave."""
+    try:
+        address = socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        sys.exit(f"server_stub: cannot listen on {host}: {getattr(error, 'strerror', None) or error}")
+    if not (ip_address(address).is_loopback or beyond_loopback):
+        sys.exit(
+            f"server_stub: {host or address} lets other machines in, and nothing limits what they may ask: "
+            "add --beyond-loopback if that is meant, and --api-key"
+        )
+    return address
 
 
 def listen(host: str, port: int) -> socket.socket:

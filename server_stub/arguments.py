@@ -31,7 +31,10 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--model", type=Path, required=True, metavar="GGUF")
     flags.add_argument("--port", type=int, required=True, help="0 picks a free one")
-    flags.add_argument("--host", default="127.0.0.1")
+    flags.add_argument("--host", default="127.0.0.1", help="address to listen on; others than loopback need the next")
+    flags.add_argument(
+        "--beyond-loopback", action="store_true", help="let other machines in: whoever reaches the port may use it"
+    )
     flags.add_argument("--dialect", choices=DIALECTS, default="vllm", help="the family whose routes are served")
     flags.add_argument("--max-logprobs", type=int, default=20, help="most log-probabilities a request may ask for")
     flags.add_argument(

@@ -5,18 +5,38 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from asking import cached, choice, cold, complete
 
+import hybrid
 from server_stub.__main__ import listen
 
+SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def first_line():
+    """Start a server with these flags; return the first line it prints."""
+
+    def start(*flags: str) -> str:
+        command = [sys.executable, "-m", "server_stub", "--model", str(SMALL), "--port", "0", "--threads", "1", *flags]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                return process.stdout.readline()
+            finally:
+                process.kill()
+
+    return start
 
 
 class TestCache:
@@ -201,6 +221,21 @@ class TestProcess:
             assert ended.stderr.startswith("server_stub: ")
             assert said in ended.stderr
             assert ended.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "", "0"])
+    def test_other_machines_are_let_in_by_a_flag_alone(self, refused_start, host):
+        """It computes for whoever comes, without a limit; an address that means all was enough to invite everybody."""
+        ended = refused_start("--host", host)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr.count("\n") == 1
+        assert "add --beyond-loopback if that is meant" in ended.stderr
+
+    def test_with_that_flag_it_listens_beyond(self, first_line):
+        assert first_line("--host", "0.0.0.0", "--beyond-loopback").startswith("listening on http://0.0.0.0:")
+
+    @pytest.mark.parametrize("host", ["localhost", "127.8.9.10"])
+    def test_every_name_of_this_machine_alone_needs_no_flag(self, first_line, host):
+        assert first_line("--host", host).startswith(f"listening on http://{host}:")
 
     @pytest.mark.parametrize("flag", [("--parallel", "0"), ("--parallel", "x"), ("--ctx", "many")])
     def test_a_bad_flag_is_explained(self, refused_start, flag):
