@@ -22,6 +22,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.metering import lost
 from hybrid.cloud.probe import Probe, Settle
 from hybrid.cloud.wire import Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, price_file
@@ -211,7 +212,7 @@ def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
 
 @asynccontextmanager
 async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
-    """Reserve the worst case of one question; what is never told stays reserved, but for what cannot have left."""
+    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
     grant = await purse.ask(worst.prompt_tokens, worst.completion_tokens, least=worst.completion_tokens)
     if isinstance(grant, Denial):
         raise UsageError(grant.why)
@@ -219,8 +220,7 @@ async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
     try:
         yield lambda usage: purse.settle(grant, usage)
     except CloudError as error:
-        if not error.sent:
-            purse.settle(grant, CloudUsage(0, 0))
+        purse.settle(grant, lost(error, worst))
         raise
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from hybrid.types import NO_USAGE, CloudUsage
+
 Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed"]
 """What may be over when one asks again: no connection, no first byte, a broken connection, a server that turns away or
 has failed (408, 409, 425, 429, 5xx), and bytes that are no JSON."""
@@ -77,17 +79,26 @@ class EngineError(HybridError):
 class CloudError(HybridError):
     """The remote side.
 
-    ``sent`` is False where the request cannot have left or was turned away unread, so that nothing was charged.
+    ``sent`` is False where the request cannot have left or was turned away unread, so that nothing was charged for it.
+    ``charged`` is what was charged for certain nevertheless: for requests of the same question that were answered
+    before this one, or for the part of an answer that came.
     ``trouble``: its kind, if it may pass (``run.retry`` decides). ``retry_after_s``: when the server wants to be asked
     again.
     """
 
     def __init__(
-        self, message: str, *, sent: bool = True, trouble: Trouble | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        sent: bool = True,
+        charged: CloudUsage | None = None,
+        trouble: Trouble | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         """Take the sentence, whether the request may have been charged, and what speaks for asking again."""
         super().__init__(message)
         self.sent = sent
+        self.charged = charged or NO_USAGE
         self.trouble = trouble
         self.retry_after_s = retry_after_s
 

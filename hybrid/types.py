@@ -69,6 +69,19 @@ class CloudUsage:
             self.cached_tokens + other.cached_tokens,
         )
 
+    def at_least(self, known: CloudUsage) -> CloudUsage:
+        """Raise it to what is known; what it says was cached stays, as far as there was a prompt.
+
+        >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3))
+        CloudUsage(prompt_tokens=5, completion_tokens=9, cached_tokens=1)
+        """
+        prompt = max(self.prompt_tokens, known.prompt_tokens)
+        completion = max(self.completion_tokens, known.completion_tokens)
+        return CloudUsage(prompt, completion, min(self.cached_tokens, prompt))
+
+
+NO_USAGE = CloudUsage(0, 0)
+
 
 class Words(Protocol):
     """A vocabulary: text to ids and back."""

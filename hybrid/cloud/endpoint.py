@@ -10,15 +10,17 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, get_args
 
-from hybrid.cloud.dialects.dialect import Altering, Dialect, Reading, Setup, tells_rows
+from hybrid.cloud.dialects.chat import Chat
+from hybrid.cloud.dialects.dialect import Altering, Asked, Dialect, Reading, Setup, tells_rows
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
 from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.metering import Meter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.wire import Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
-from hybrid.types import CloudUsage, Ids, Words
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
 
 
 class Endpoint:
@@ -98,42 +100,71 @@ class Endpoint:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        asking, waits, answered = self.dialect.score(question), self._wire.waits(), False
+        asking, waits = self.dialect.score(question), self._wire.waits()
+        asked: Asked | None = None
         try:
             with self._doubted():
                 asked = next(asking)
                 while True:
                     reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
-                    answered = True
                     asked = asking.send(reply)
         except StopIteration as done:
             scores: Scores = done.value
-            return scores
+            return scores if asked is None else self._metered(question, scores)
         except CloudError as error:
-            error.sent = error.sent or answered  # whatever became of this request, those before it were charged
+            error.sent = error.sent and asked is not None  # what is refused before it is asked costs nothing
+            error.charged = NO_USAGE if asked is None else asked.before
             raise
+
+    def _metered(self, question: ScoreQuestion, scores: Scores) -> Scores:
+        least, worst = self.dialect.least(question), self.dialect.worst(question)
+        return replace(scores, usage=settled(scores.usage, least, worst.prompt_tokens))
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.
 
         Rows that the sampling or a ban has altered are missing.
         """
-        written = self.dialect.write(question)  # what it refuses to ask contradicts nothing
+        try:
+            written = self.dialect.write(question)  # what it refuses to ask contradicts nothing, and costs nothing
+        except CloudError as error:
+            error.sent = False
+            raise
         if written is None:
-            yield Chunk(finish="length", usage=CloudUsage(0, 0))
+            yield Chunk(finish="length", usage=NO_USAGE)
             return
         asked, read = written[0], written[1] if tells_rows(self.dialect, question) else _rowless(written[1])
-        with self._doubted():
-            if asked.stream is None:
-                yield read(await self._wire.post(asked.path, asked.body, question.request_id, shape=asked.shape))
-                return
-            lines = asked.stream == "lines"
-            async with aclosing(self._wire.stream(asked.path, asked.body, question.request_id, lines=lines)) as replies:
-                async for reply in replies:
-                    chunk = read(reply)
-                    yield chunk
-                    if chunk.finish and asked.stream != "to done":
-                        return
+        meter = Meter(self.dialect.least(question), self.dialect.worst(question), self._end_ids)
+        with self._doubted(), meter.noting():
+            async with aclosing(self._replies(asked, read, question.request_id)) as chunks:
+                async for chunk in chunks:
+                    self._learn(question, chunk.usage)
+                    yield meter.read(chunk)
+            for chunk in meter.rest():
+                yield chunk
+
+    async def _replies(self, asked: Asked, read: Reading, request_id: str) -> AsyncGenerator[Chunk, None]:
+        """Ask, and read what comes until the end that the dialect knows."""
+        if asked.stream is None:
+            yield read(await self._wire.post(asked.path, asked.body, request_id, shape=asked.shape))
+            return
+        lines = asked.stream == "lines"
+        async with aclosing(self._wire.stream(asked.path, asked.body, request_id, lines=lines)) as replies:
+            async for reply in replies:
+                chunk = read(reply)
+                yield chunk
+                if chunk.finish and asked.stream != "to done":
+                    return
+
+    @property
+    def _end_ids(self) -> frozenset[int]:
+        spelling = self._setup.spelling
+        return frozenset() if spelling is None else spelling.end_ids
+
+    def _learn(self, question: WriteQuestion, told: CloudUsage | None) -> None:
+        """Remember how long a prompt becomes that the server renders itself: reserved from then on."""
+        if told is not None and isinstance(self.dialect, Chat):
+            self.dialect = self.dialect.learned(question, told)
 
     @contextmanager
     def _doubted(self) -> Iterator[None]:

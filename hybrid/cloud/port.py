@@ -87,11 +87,18 @@ def worst(question: Question) -> CloudUsage:
     return CloudUsage(len(question.prefix), question.limit)
 
 
+def least(question: Question) -> CloudUsage:
+    """Return the least that one request by ids is charged, once it is answered: the ids that were sent."""
+    if isinstance(question, ScoreQuestion):
+        return CloudUsage(len(question.prefix) + len(question.span), 1)
+    return CloudUsage(len(question.prefix), 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One row per scored token, then the row after; perhaps fewer than were asked, never later ones without earlier.
 
-    ``pieces`` are the endpoint's own texts of some ids.
+    ``usage`` is what was charged (``cloud.metering``). ``pieces`` are the endpoint's own texts of some ids.
     """
 
     rows: tuple[TopK, ...]
@@ -103,7 +110,8 @@ class Scores:
 class Chunk:
     """Some tokens as they were written, each with its row (None: not told).
 
-    ``finish`` and ``usage`` come once, towards the end.
+    ``finish`` comes once, towards the end. ``usage`` (``cloud.metering``) is what was charged so far. The last one
+    comes with ``finish`` or after it, or at the end of a stream without one, and is what was charged in all.
     """
 
     ids: Ids = ()
@@ -128,11 +136,14 @@ class Cloud(Protocol):
         ...
 
     async def score(self, question: ScoreQuestion) -> Scores:
-        """Score a draft in as few round trips as the endpoint allows."""
+        """Score a draft in as few round trips as the endpoint allows.
+
+        Raises CloudError, which says what was charged for certain all the same.
+        """
         ...
 
     def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
-        """Stream a continuation; closing the generator closes the request."""
+        """Stream a continuation; closing the generator closes the request. Raises as ``score`` does."""
         ...
 
     async def aclose(self) -> None:

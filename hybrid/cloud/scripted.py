@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud.metering import Meter, settled
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
 from hybrid.errors import CloudError
 from hybrid.prob import Dense, TopK
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 
 class ScriptedCloud:
@@ -23,16 +25,21 @@ class ScriptedCloud:
         fault: Callable[[int], CloudError | None] = lambda _: None,
         fault_after: int = 0,
         rows: bool = True,
+        tells: Callable[[CloudUsage], CloudUsage | None] = lambda charged: charged,
+        tells_always: bool = False,
     ) -> None:
         """Take a table, and which request (1, 2, ...) fails how; a write fails after ``fault_after`` tokens.
 
-        ``rows``: what is written comes with its rows.
+        ``rows``: what is written comes with its rows. ``tells`` is what is said of a charge: with the last chunk of a
+        write, or with every one.
         """
         self._rows = rows
         self._scores = scores
         self._end_ids = end_ids
         self._fault = fault
         self._fault_after = fault_after
+        self._tells = tells
+        self._tells_always = tells_always
         self.questions: list[ScoreQuestion | WriteQuestion] = []
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
@@ -55,30 +62,36 @@ class ScriptedCloud:
             for i in range(question.num_rows)
         ]
         usage = self.charged[question.request_id] = CloudUsage(len(text), 1)
-        return Scores(tuple(rows), usage)
+        return Scores(tuple(rows), settled(self._tells(usage) or NO_USAGE, least(question), len(text)))
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Write greedily until an end token or the limit, then tell the usage."""
         fault = self._next(question)
         self.num_open += 1
+        meter = Meter(least(question), worst(question), self._end_ids)
         try:
-            text, written = question.prefix, 0
-            while written < question.limit:
-                if fault and written == self._fault_after:
-                    raise fault
-                row, everything = self._row(text, question.top_k), self._row(text, len(question.ban) + 1)
-                token = next(i for i in everything.ids.tolist() if i not in question.ban)
-                text, written = (*text, token), written + 1
-                self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
-                ended = token in self._end_ids
-                full = written == question.limit
-                told = row if self._rows else None
-                yield Chunk((token,), (told,), finish="stop" if ended else "length" if full else None)
-                if ended:
-                    break
-            yield Chunk(usage=self.charged[question.request_id])
+            with meter.noting():
+                async for chunk in self._written(question, fault):
+                    yield meter.read(chunk)
+                for chunk in meter.rest():
+                    yield chunk
         finally:
             self.num_open -= 1
+
+    async def _written(self, question: WriteQuestion, fault: CloudError | None) -> AsyncGenerator[Chunk, None]:
+        text, written, ended = question.prefix, 0, False
+        while written < question.limit and not ended:
+            if fault and written == self._fault_after:
+                raise fault
+            row, everything = self._row(text, question.top_k), self._row(text, len(question.ban) + 1)
+            token = next(i for i in everything.ids.tolist() if i not in question.ban)
+            text, written = (*text, token), written + 1
+            charged = self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
+            ended, full = token in self._end_ids, written == question.limit
+            finish: Literal["stop", "length"] | None = "stop" if ended else "length" if full else None
+            told = self._tells(charged) if self._tells_always else None
+            yield Chunk((token,), (row if self._rows else None,), finish=finish, usage=told)
+        yield Chunk(usage=self._tells(self.charged[question.request_id]))
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
+from hybrid.cloud.metering import REFUSED
 from hybrid.cloud.sse import EventReader, LineReader
 from hybrid.errors import (
     AccessDenied,
@@ -195,9 +196,10 @@ class Wire:
             detail = detail.replace(self._key, "[the key]")
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
         if status in BUSY or status >= 500:
-            # 429 says that nothing was done; after the others, work may have been done and charged.
-            return Unreachable(said, sent=status != 429, **hints(response.headers))
-        return _named(status, said, detail)
+            return Unreachable(said, sent=status not in REFUSED, **hints(response.headers))
+        error = _named(status, said, detail)
+        error.sent = status not in REFUSED
+        return error
 
     async def aclose(self) -> None:
         """Close the pool."""

@@ -1,19 +1,21 @@
 """Reading what the cloud writes: one open stream, its position, and its settlement.
 
-The law: a stream is settled by the server's usage if it came; ended by itself without one, by our own count; closed by
-us, by every token of its limit (a server charges for what it ran ahead); broken, not at all
-(``tests/run/test_reader.py``). Tokens are handed on before the usage that follows them is waited for. A stream that
-ends without a token and without a reason is broken.
+The law: a stream that ended is settled by its last usage, which comes with its end or after it. One that we close
+before is settled by every token of its limit (a server charges for what it ran ahead), or by what was told until then
+if that is more. One that breaks is not settled, unless more than its limit came (``tests/run/test_reader.py``). Tokens
+are handed on before the usage that follows them is waited for. A stream that ends without a token and without a reason
+is broken.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, CloudError
 from hybrid.run.till import Leave
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 
 class Reader:
@@ -33,34 +35,52 @@ class Reader:
         self._leave = leave
         self._chunks = chunks
         self._usage: CloudUsage | None = None
+        self._ended = False
+        self._final = False
 
     async def read(self) -> Chunk:
         """Return the next chunk that holds tokens, or the last one, which has ``finish`` set."""
         try:
             async for chunk in self._chunks:
-                self._usage = chunk.usage or self._usage
+                self._hear(chunk)
                 if chunk.ids or chunk.finish:
                     self.at += chunk.ids
-                    self.written += chunk.ids
                     self.text += chunk.text
                     # Many servers say why they ended in an event of its own; what was asked for is there before it.
                     self.open = chunk.finish is None and len(self.written) < self._leave.grant.limit
-                    self._hold_to_limit()
+                    await self._hold_to_limit()
                     return chunk
             self._hold_to_something()
         except BaseException as error:
             self.open = False
-            self._leave.failed(error)
+            self._leave.failed(error, self._usage)
             await self._chunks.aclose()
             raise
-        self.open = False
+        self.open, self._final = False, True
         return Chunk(finish="length")
 
-    def _hold_to_limit(self) -> None:
+    def _hear(self, chunk: Chunk) -> None:
+        self.written += chunk.ids
+        self._ended = self._ended or chunk.finish is not None
+        if chunk.usage is not None:
+            self._usage, self._final = chunk.usage, self._ended
+        elif chunk.ids:
+            self._final = False
+
+    async def _drain(self) -> None:
+        """Read the rest for its usage: whatever came was charged."""
+        async for chunk in self._chunks:
+            self._hear(chunk)
+        self._final = True
+
+    async def _hold_to_limit(self) -> None:
         limit = self._leave.grant.limit
         if len(self.written) > limit:
             msg = f"the endpoint wrote {len(self.written)} tokens where {limit} were asked for"
-            raise BadReply(msg)
+            with suppress(CloudError):
+                await self._drain()
+            charged = (self._usage or NO_USAGE).at_least(CloudUsage(0, len(self.written)))
+            raise BadReply(msg, charged=charged)
 
     def _hold_to_something(self) -> None:
         if self.written:
@@ -74,13 +94,14 @@ class Reader:
         """Settle and close: early, or at the end, where the usage is read first."""
         try:
             if not self.open:
-                async for chunk in self._chunks:
-                    self._usage = chunk.usage or self._usage
+                await self._drain()
         except CloudError as error:
-            if self._usage is None:
+            if not self._final:
                 self._leave.failed(error)
         finally:
-            whole = CloudUsage(self._leave.grant.prompt_tokens, len(self.written))
-            self._leave.settle(self._usage or (self._leave.worst if self.open else whole))
+            if self._final:
+                self._leave.settle(self._usage)
+            else:
+                self._leave.left(self._usage)
             self.open = False
             await self._chunks.aclose()

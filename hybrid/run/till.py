@@ -2,7 +2,7 @@
 
 The law: every leave is settled at most once, and until then its worst case stays reserved. What is never settled
 (nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill. A charge above it is
-told in the answer, whatever else went wrong.
+recorded and told in the answer, whatever else went wrong. What a request cost, ``cloud.metering`` says.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from hybrid.cloud.metering import lost
 from hybrid.errors import CloudError
 from hybrid.run import events
 from hybrid.run.record import Record
@@ -92,9 +93,13 @@ class Leave:
             self._settled = True
             self._settle(self, usage)
 
-    def failed(self, error: BaseException) -> None:
-        """Record a request that broke: free if it cannot have left; its worst case if we left; else nobody knows."""
-        if not isinstance(error, CloudError):
-            self.settle(self.worst)
+    def left(self, so_far: CloudUsage | None = None) -> None:
+        """Record a request we left: every token of its limit, since a server charges for what it ran ahead."""
+        self.settle(self.worst if so_far is None else self.worst.at_least(so_far))
+
+    def failed(self, error: BaseException, so_far: CloudUsage | None = None) -> None:
+        """Record a request that broke: what is known of it, or that it was left."""
+        if isinstance(error, CloudError):
+            self.settle(lost(error, self.worst))
         else:
-            self.settle(None if error.sent else CloudUsage(0, 0))
+            self.left(so_far)

@@ -15,7 +15,7 @@ import pytest
 from vocabularies import WORDS, A, B, C, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.chat import Chat
+from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.find import FAMILIES
@@ -138,4 +138,34 @@ def test_an_event_that_cannot_be_believed_is_refused(told, error):
 
 
 def test_the_worst_case_is_a_token_per_byte_and_some_for_every_turn():
-    assert Chat(SETUP).worst(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)
+    assert Chat(SETUP, preamble=0).worst(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)
+
+
+def test_what_a_server_puts_before_a_conversation_is_allowed_for_until_it_is_seen():
+    """A system message of its own costs more than a short question."""
+    chat = Chat(SETUP)
+    assert chat.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE
+    known = chat.least(WRITE).prompt_tokens
+    seen = chat.learned(WRITE, CloudUsage(known + 75, 2))
+    assert seen.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + 75
+    assert seen.learned(WRITE, CloudUsage(known + 30, 2)).preamble == 75, "the longest that was seen"
+    assert chat.learned(WRITE, CloudUsage(known, 2)).preamble == 0
+
+
+def test_what_was_learned_holds_for_any_conversation():
+    """Another question of as many turns: what is added to it is what was added to the first one."""
+    seen = Chat(SETUP).learned(WRITE, CloudUsage(Chat(SETUP).least(WRITE).prompt_tokens + 75 + 12, 2))
+    other = replace(WRITE, turns=(Message("system", "a"), Message("user", "abcab" * 9)))
+    for spelled_as in (Chat(SETUP).least(other).prompt_tokens, 1 + 45):
+        assert spelled_as + 75 + 12 <= seen.worst(other).prompt_tokens
+
+
+def test_the_least_is_the_tokens_of_the_texts():
+    """The template is the server's."""
+    plain = replace(WRITE, turns=(Message("user", "cab"),))
+    assert Chat(SETUP).least(plain) == CloudUsage(2, 0)
+
+
+def test_a_server_that_tells_fewer_tokens_than_were_sent_has_told_nothing_of_what_it_adds():
+    plain = replace(WRITE, turns=(Message("user", "cab"),))
+    assert Chat(SETUP).learned(plain, CloudUsage(1, 1)).preamble is None

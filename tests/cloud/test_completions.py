@@ -223,7 +223,6 @@ def test_collapsed_texts_become_the_cap():
         (echo(rows=[*ROWS[:3], None, AFTER]), BadReply),
         (echo(rows=[*ROWS[:3], {}, AFTER]), BadReply),
         (echo(offsets=[0, 1, 2]), MissingCapability),
-        (echo(usage=None), BadReply),
         (echo(choices=[]), BadReply),
         (echo(choices=[{"text": "abcda", "logprobs": None}]), MissingCapability),
         (echo(choices=[{"text": "abcda", "logprobs": {"tokens": ["a"]}}]), BadReply),
@@ -253,7 +252,6 @@ def together(change):
         (lambda _reply, _told, choice: choice.update(logprobs=None), MissingCapability),
         (lambda _reply, told, _choice: told["top_logprobs"].__setitem__(-1, None), BadReply),
         (lambda _reply, told, _choice: told.update(token_ids=None), BadReply),
-        (lambda reply, _told, _choice: reply.pop("usage"), BadReply),
         (lambda reply, _told, _choice: reply.update(choices=[]), BadReply),
     ],
 )

@@ -100,7 +100,6 @@ def test_scores_are_the_echo_counted_from_its_end():
         (lambda told, _: told[0].update(top_logprobs=[]), BadReply),
         (lambda told, _: told[0].update(logprob=None), BadReply),
         (lambda told, _: told[0]["top_logprobs"][0].update(logprob=0.5), BadReply),
-        (lambda _, reply: reply.update(usage=None), BadReply),
         (lambda _, reply: reply["choices"][0].update(logprobs=None), MissingCapability),
         (lambda _, reply: reply["choices"][0].update(logprobs={"tokens": ["c "]}), MissingCapability),  # legacy arrays
     ],

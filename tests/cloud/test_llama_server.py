@@ -225,8 +225,6 @@ def set_entry(**values):
         set_entry(top_logprobs=None),
         lambda reply: reply["completion_probabilities"].pop(),
         lambda reply: reply.update(tokens=["27", "28", "0"]),
-        lambda reply: reply.update(tokens_evaluated=-1),
-        lambda reply: reply.pop("tokens_predicted"),
         lambda reply: reply.pop("stop"),
         lambda reply: reply.update(stop_type="none"),
         lambda reply: reply.update(error={"code": 500, "message": "slot died", "type": "server_error"}),

@@ -160,7 +160,6 @@ def test_scores_that_were_dropped_in_silence_are_missed():
         ({"prompt_token_id_logprobs": packed([[-1.5, 0.5], [-0.3, -1.0]])}, BadReply),
         ({"prompt_token_id_logprobs": "no base64"}, BadReply),
         ({"prompt_token_id_logprobs": base64.b64encode(b"no array").decode()}, BadReply),
-        ({"usage": None}, BadReply),
         ({"choices": []}, BadReply),
         ({"choices": [GOLDEN["answer"]["choices"][0] | {"token_ids": [3, 3]}]}, BadReply),
         ({"choices": [GOLDEN["answer"]["choices"][0] | {"logprobs": None}]}, MissingCapability),

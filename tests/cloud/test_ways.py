@@ -33,10 +33,14 @@ def table(seed, prefix):
 
 
 class Server:
-    """``/completion`` over a table. ``leaves_out``: positions at which it tells of a token without its row."""
+    """``/completion`` over a table. ``leaves_out``: positions at which it tells of a token without its row.
 
-    def __init__(self, seed, leaves_out=()):
+    ``tells``: how many tokens it says that it wrote, whatever it did.
+    """
+
+    def __init__(self, seed, leaves_out=(), tells=None):
         self.seed = seed
+        self.tells = tells
         self.leaves_out = frozenset(leaves_out)
 
     def __call__(self, body):
@@ -64,7 +68,7 @@ class Server:
             "stop": True,
             "stop_type": "eos" if ended else "limit",
             "tokens_evaluated": len(prompt),
-            "tokens_predicted": len(ids),
+            "tokens_predicted": len(ids) if self.tells is None else self.tells,
             "completion_probabilities": rows,
         }
 
@@ -159,6 +163,7 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
 
     class Silent:
         tokens: tuple[int, ...] = (0,)
+        setup = Setup(spelling=Spelling(WORDS))
 
         def whole(self, asked):
             return tuple(asked)
@@ -177,8 +182,19 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
     assert scores.rows == ()
 
 
-def test_what_was_charged_must_be_said():
-    from hybrid.cloud import Chunk
+@pytest.mark.parametrize("way", WAYS)
+@given(question=questions, seed=seeds, told=st.integers(0, 1))
+def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, question, seed, told):
+    """A token it wrote was computed; the one that ended it too, where a text does not show it."""
+    honest, _ = scored(way, question, Server(seed))
+    scores, worst = scored(way, question, Server(seed, tells=told))
+    assert honest.usage.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens
 
-    with pytest.raises(BadReply, match="usage"):
-        ways.added([Chunk((1,))])
+
+@pytest.mark.parametrize("way", WAYS)
+@given(question=questions, seed=seeds)
+def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
+    scores, worst = scored(way, question, Server(seed))
+    least = LlamaServer(Setup("m", Spelling(WORDS)), way).least(question)
+    assert least.prompt_tokens <= scores.usage.prompt_tokens <= worst.prompt_tokens
+    assert least.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens

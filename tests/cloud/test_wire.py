@@ -11,12 +11,9 @@ from contextlib import ExitStack, aclosing
 
 import pytest
 
-from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.deadlines import Deadlines
-from hybrid.cloud.dialects.dialect import Asked
-from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.errors import AccessDenied, BadReply, CloudFailure, NotAnApi, Unreachable
+from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
@@ -162,7 +159,8 @@ def status(code, *headers):
         (WHOLE + b"{", "cut", True, None),
         (WHOLE + b"{]", "malformed", True, None),
         (WHOLE + b"11", None, True, None),
-        (status(413), None, True, None),
+        *[(status(code), None, False, None) for code in (400, 402, 413, 415, 422)],
+        *[(status(code), None, True, None) for code in (406, 418, 499)],
     ],
     ids=str,
 )
@@ -172,6 +170,13 @@ def test_a_fault_says_whether_it_may_pass_and_whether_it_may_have_been_charged(
     with pytest.raises(CloudFailure) as fault:
         post(raw_server(head), Deadlines())
     assert (fault.value.trouble, fault.value.sent, fault.value.retry_after_s) == (trouble, sent, retry_after_s)
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 405])
+def test_a_refusal_was_not_computed(raw_server, code):
+    with pytest.raises(CloudRefusal) as fault:
+        post(raw_server(status(code)), Deadlines())
+    assert not fault.value.sent
 
 
 def test_a_refused_connection_may_pass_and_cost_nothing():
@@ -192,37 +197,6 @@ def test_a_stream_that_is_cut_says_so(raw_server):
     with pytest.raises(Unreachable) as fault:
         read_stream(raw_server(STREAM + EVENT), Deadlines())
     assert fault.value.trouble == "cut"
-
-
-def test_a_question_whose_second_request_cannot_leave_was_charged_for_its_first(raw_server):
-    """A dialect that asks for one row at a time: a 429 in the middle is not the whole bill."""
-
-    class Dialect:
-        def score(self, question):
-            yield Asked("/", {})
-            yield Asked("/", {})
-
-    async def score():
-        wire = Wire(raw_server(WHOLE + b"{}"), None, Deadlines())
-        endpoint = Endpoint(wire)
-        endpoint.dialect = Dialect()
-        post, posted = wire.post, []
-
-        async def refuse_the_second(*values):
-            posted.append(values)
-            if len(posted) == 2:
-                raise Unreachable("429", sent=False)
-            return await post(*values)
-
-        wire.post = refuse_the_second
-        try:
-            await endpoint.score(ScoreQuestion((1,), (2, 3), False, 2, "r"))
-        finally:
-            await endpoint.aclose()
-
-    with pytest.raises(Unreachable) as fault:
-        asyncio.run(score())
-    assert fault.value.sent
 
 
 # 64 MiB of spaces and a JSON object, packed twice: less than 300 bytes.

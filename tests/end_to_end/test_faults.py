@@ -101,7 +101,7 @@ def stalled(reply):
     reply.delay_s = 2 * READ_TIMEOUT_S
 
 
-SCORING = [null_row, nan, too_few_rows, above_one, no_top_list, no_usage]
+SCORING = [null_row, nan, too_few_rows, above_one, no_top_list]
 ANY = [status_500, status_429, cut_in_the_middle, garbage, empty, a_list, stalled]
 WORDS = {
     null_row: "null",
@@ -109,7 +109,6 @@ WORDS = {
     too_few_rows: "rows for a prompt of",
     above_one: "above one",
     no_top_list: "without a top-k list",
-    no_usage: "usage",
     status_500: "500: out of memory",
     status_429: "429: slow down",
     cut_in_the_middle: "broke off",
@@ -149,6 +148,15 @@ def test_a_check_that_cannot_be_believed_leaves_the_local_text_and_the_reason(pr
     assert WORDS[fault] in answer.degraded
     assert seconds < READ_TIMEOUT_S + 3
     assert between.completions == 1
+
+
+def test_checks_that_tell_no_usage_are_charged_for_what_is_known(proxy, stub):
+    """Their rows can be believed; what was sent and written is known without being told."""
+    between = proxy(lambda reply, _, n: no_usage(reply) if n >= 1 else None)
+    told, _ = ask(stub.url, policy="greedy-exact", price="1/1/4")
+    answer, _ = ask(between.url, policy="greedy-exact", price="1/1/4")
+    assert (answer.text, answer.degraded) == (told.text, None)
+    assert answer.bill.nanousd == told.bill.nanousd > 0
 
 
 @pytest.mark.parametrize("policy", ["greedy-exact", "kl", "paper"])

@@ -128,6 +128,55 @@ def test_an_excess_at_the_very_end_is_told_too(house, run):
     assert "is closed (it charged" in answer.degraded
 
 
+# ---- a server that tells less than it charges ----------------------------------------------------------------------
+
+LIES = {
+    "nothing": lambda _: None,
+    "zero": lambda _: CloudUsage(0, 0),
+    "a tenth": lambda true: CloudUsage(true.prompt_tokens // 10, true.completion_tokens // 10),
+    "no completion": lambda true: replace(true, completion_tokens=0),
+    "no prompt": lambda true: replace(true, prompt_tokens=0),
+    "one too few": lambda true: CloudUsage(true.prompt_tokens - 1, true.completion_tokens - 1),
+}
+
+
+def charged(h):
+    return sum(h.price.cost(usage) for usage in h.cloud.charged.values())
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("policy", ASKING)
+def test_a_server_that_tells_too_little_is_recorded_for_what_it_did(house, run, policy, lie):
+    """What was sent and what came is known to whoever sent it and read it."""
+    choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}
+    honest, h = house(), house(tells=LIES[lie])
+    expected, answer = (run(each.client.generate(PROMPT, **choices)) for each in (honest, h))
+    assert (answer.tokens, answer.degraded) == (expected.tokens, expected.degraded)
+    assert answer.bill.nanousd == expected.bill.nanousd == charged(h)
+    assert h.ledger.settled_nanousd == charged(h)
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("policy", ["greedy-exact", "kl", "cloud", "doubt"])
+def test_no_lie_passes_a_cap(house, run, policy, lie):
+    cap = 40_000
+    h = house(tells=LIES[lie], tells_always=True, cap=cap)
+    for _ in range(5):
+        run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.1))
+    assert charged(h) <= h.ledger.settled_nanousd + h.ledger.reserved_nanousd <= cap
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_stream_that_a_stop_string_ends_is_charged_for_all_it_may_have_run_ahead(house, run, always):
+    """The letters are the tokens; what is told with the last one that was read is less than what is charged."""
+    whole = run(house().client.generate(PROMPT, policy="cloud", max_tokens=40))
+    h = house(tells_always=always)
+    answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=40, stop=(whole.text[3:5],)))
+    assert answer.text == whole.text[: whole.text.index(whole.text[3:5])]
+    [question] = h.cloud.questions
+    assert h.ledger.settled_nanousd == h.price.cost(CloudUsage(len(h.prompt), question.limit))
+
+
 # ---- a ledger that cannot be used ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hybrid.cloud import Chunk
@@ -63,9 +65,22 @@ def test_a_stream_closed_early_is_settled_by_every_token_of_its_limit(reading):
     assert settled == [WORST]
 
 
-def test_usage_that_came_before_closing_early_counts(reading):
+def test_a_usage_that_came_before_closing_early_is_a_lower_bound(reading):
+    """A server that tells a usage with every token tells of one where it charges for those it ran ahead, too."""
     _, _, settled = reading([Chunk((1,), usage=CHARGED), *TOKENS], 1)
+    assert settled == [WORST]
+    _, _, settled = reading([Chunk((1,), usage=CloudUsage(30, 3, 9)), *TOKENS], 1)
+    assert settled == [CloudUsage(30, 8)], "whatever was cached: what comes after it nobody told"
+
+
+def test_a_usage_that_was_told_with_the_end_is_the_last_word_even_if_the_stream_breaks_after_it(reading):
+    _, _, settled = reading([*TOKENS[:2], Chunk((3,), finish="length", usage=CHARGED), Unreachable("cut")], 3)
     assert settled == [CHARGED]
+
+
+def test_a_usage_that_was_told_before_the_last_token_is_not(reading):
+    _, _, settled = reading([Chunk((1,), usage=CloudUsage(10, 1)), *TOKENS[1:], Unreachable("cut")], 3)
+    assert settled == [None]
 
 
 def test_a_stream_that_breaks_is_not_settled_so_that_its_reservation_stands(reading):
@@ -102,14 +117,47 @@ def test_a_model_that_has_nothing_to_say_is_believed(reading):
         assert ([chunk.ids for chunk in chunks], settled) == ([()], [CHARGED])
 
 
-def test_a_stream_that_ended_by_itself_and_told_no_usage_is_settled_by_our_own_count(reading):
-    _, _, settled = reading(TOKENS, 3)
-    assert settled == [CloudUsage(10, 3)]
+def test_a_stream_that_is_cancelled_while_its_usage_is_waited_for_is_settled_at_its_worst(reading):
+    settled = []
+
+    async def never():
+        yield Chunk((1,), finish="stop", usage=None)
+        await asyncio.Event().wait()
+
+    async def go():
+        reader = Reader((5,), Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage)), never())
+        await reader.read()
+        closing = asyncio.create_task(reader.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(go())
+    assert settled == [WORST]
 
 
-def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed(reading):
-    with pytest.raises(BadReply, match="20 tokens where 8"):
-        reading([Chunk((1,) * 20)], 1)
+def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed_and_charged_for_all_it_wrote(reading):
+    settled = []
+
+    async def stream():
+        for chunk in [Chunk((1,) * 20), Chunk((2,) * 5), Chunk(usage=CloudUsage(10, 30, 6))]:
+            yield chunk
+
+    async def go():
+        reader = Reader((5,), Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage)), stream())
+        with pytest.raises(BadReply, match="20 tokens where 8"):
+            await reader.read()
+
+    asyncio.run(go())
+    assert settled == [CloudUsage(10, 30)]
+
+
+def test_tokens_that_come_after_the_last_that_was_asked_for_are_charged(reading):
+    """One by one they are never looked at; the usage that follows them says all of them."""
+    more = [Chunk((1,))] * 11
+    _, chunks, settled = reading([*more, Chunk(usage=CloudUsage(10, 11))], 8)
+    assert (len(chunks), settled) == (8, [CloudUsage(10, 11)])
 
 
 def test_a_request_that_never_left_is_settled_for_nothing(run):

@@ -7,7 +7,7 @@ in the list", the reason of the end comes in an event of its own, and reasoning 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,15 @@ CHAT = "/v1/chat/completions"
 MOST_K = 20
 # A turn is more than its text: names of roles and marks around them, in any template a few tokens.
 TURN = 16
+# What a server may put before a conversation, whose length nothing tells beforehand. The longest default system message
+# of a published template that was looked at (Ministral 3) has 2,400 characters, gpt-oss's 220. At three characters a
+# token, which is few for English, that is 800; rounded up.
+PREAMBLE = 1024
 
 
 @dataclass(frozen=True)
 class Chat:
-    """The dialect of the chat route."""
+    """The dialect of the chat route. ``preamble``: tokens that the server adds to a conversation; None: not seen."""
 
     setup: Setup
     way: Way | None = None
@@ -40,6 +44,7 @@ class Chat:
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = None
+    preamble: int | None = None
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Refuse: no draft can be put to it."""
@@ -48,10 +53,24 @@ class Chat:
         raise MissingCapability(msg)
 
     def worst(self, question: Question) -> CloudUsage:
-        """One token per byte of the conversation, and a few for each turn."""
+        """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN
+        prompt += PREAMBLE if self.preamble is None else self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
+
+    def least(self, question: Question) -> CloudUsage:
+        """Return the tokens of the turns' texts: how they are marked, the server's template says."""
+        turns = question.turns if isinstance(question, WriteQuestion) else ()
+        return CloudUsage(sum(len(self.setup.words.split(turn.content) or ()) for turn in turns), 0)
+
+    def learned(self, question: Question, usage: CloudUsage) -> Chat:
+        """Return the dialect that reserves for what the server says that it adds to a conversation.
+
+        One that tells fewer tokens than were sent has told nothing.
+        """
+        more = usage.prompt_tokens - self.least(question).prompt_tokens
+        return self if more < 0 else replace(self, preamble=max(self.preamble or 0, more))
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for the whole answer; None once it has begun."""

@@ -71,6 +71,10 @@ class Completions:
             return ways.worst_of(self.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
         return bytes_worst(self.setup.words, question, requests=1)
 
+    def least(self, question: Question) -> CloudUsage:
+        """Return the tokens that are sent, spelled."""
+        return ways.least_of(self.way, question)
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for a streamed continuation."""
         text = self.setup.words.text_of(question.prefix)
@@ -90,7 +94,7 @@ class Completions:
         words, usage = self.setup.words, read_usage(reply)
         chunks = []
         for i, question in enumerate(questions):
-            alone = {"choices": [choice_of(reply, i)], "usage": reply["usage"]}
+            alone = {"choices": [choice_of(reply, i)], "usage": reply.get("usage")}
             chunk = read_written(words, alone, top_k=self._k(question.top_k))
             charged = usage if i == 0 else CloudUsage(0, 0)
             chunks.append(Chunk(chunk.ids, chunk.rows, chunk.text, chunk.finish, charged))

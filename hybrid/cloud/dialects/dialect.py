@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
-from hybrid.types import CloudUsage
+from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
+from hybrid.types import NO_USAGE, CloudUsage
 
 T = TypeVar("T")
 Json: TypeAlias = Mapping[str, Any]
@@ -26,6 +26,8 @@ Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
 class Asked:
     """One POST. ``shape`` names the fields that are wanted and what to leave unread.
 
+    ``before``: what was charged for the requests that were answered before it.
+
     ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
     lines of JSON; None: the reply is one event.
     """
@@ -34,6 +36,7 @@ class Asked:
     body: Json
     shape: type | None = None
     stream: Literal["to done", "to finish", "lines"] | None = None
+    before: CloudUsage = NO_USAGE
 
 
 Altering: TypeAlias = Literal["temperature", "cut", "ban"]
@@ -131,6 +134,10 @@ class Dialect(Protocol):
         """Return the most that answering may be charged."""
         ...
 
+    def least(self, question: Question) -> CloudUsage:
+        """Return the least that answering is charged: the tokens that are sent, and those that a check has written."""
+        ...
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Return the request that continues a text and what reads each event of it; None: nothing can be asked here."""
         ...
@@ -154,3 +161,7 @@ class ByIds:
     def worst(self, question: Question) -> CloudUsage:
         """Nothing cached; what is written runs to its limit."""
         return worst(question)
+
+    def least(self, question: Question) -> CloudUsage:
+        """Return the ids that are sent."""
+        return least(question)

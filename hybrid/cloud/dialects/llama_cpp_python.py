@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import bytes_worst, read_written, row_by_text
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import BAN
+from hybrid.cloud.metering import settled
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -61,7 +62,7 @@ class LlamaCppPython:
             return Scores((), CloudUsage(0, 0))  # the prefix ends inside a character: nothing can be asked about it
         never = {str(token): BAN for token in sorted(words.end_ids)}
         reply = yield self._ask(text, question.top_k, echo=True, logit_bias=never)
-        usage = read_usage(reply)
+        usage = self._charged(reply, question.prefix + span)
         rows: list[TopK] = []
         asked = 0
         for i, (row, hidden) in enumerate(_echoed(words, question, span, reply)):
@@ -72,8 +73,8 @@ class LlamaCppPython:
             if asked == AGAIN or text is None:
                 break
             asked += 1
-            reply = yield self._ask(text, question.top_k)
-            usage += read_usage(reply)
+            reply = yield replace(self._ask(text, question.top_k), before=usage)
+            usage += self._charged(reply, question.prefix + span[:i])
             if choice_of(reply).get("finish_reason") != "stop":
                 break  # something else than the end, that has no text of its own
             rows.append(_ending(row, _end(words, question.prefix + span[: i + 1]), hidden))
@@ -83,6 +84,15 @@ class LlamaCppPython:
         """One token per byte; a check may ask again."""
         again = AGAIN if isinstance(question, ScoreQuestion) else 0
         return bytes_worst(self.setup.words, question, requests=1 + again)
+
+    def least(self, question: Question) -> CloudUsage:
+        """Return the tokens that are sent, spelled; a span may end inside a character, which is not."""
+        return CloudUsage(len(question.prefix), 1 if isinstance(question, ScoreQuestion) else 0)
+
+    def _charged(self, reply: Any, sent: Ids) -> CloudUsage:
+        """Return what one request of a check was charged: one token is always written."""
+        most = len(self.setup.words.bytes_of(sent)) + 1
+        return settled(read_usage(reply), CloudUsage(len(sent), 1), most)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for a continuation in one piece."""

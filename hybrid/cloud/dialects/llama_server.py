@@ -22,7 +22,18 @@ from typing import Any
 
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, guarded, id_list, number, row_of, same_count
+from hybrid.cloud.dialects.reading import (
+    NO_ROWS,
+    broke_off,
+    count,
+    fields_of,
+    guarded,
+    id_list,
+    number,
+    row_of,
+    same_count,
+    usage_of,
+)
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
@@ -60,6 +71,10 @@ class LlamaServer:
             return ways.worst_of(self.way, question)
         return CloudUsage(len(question.prefix), question.limit)
 
+    def least(self, question: Question) -> CloudUsage:
+        """Return the ids that are sent."""
+        return ways.least_of(self.way, question)
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
         body = self._body(list(question.prefix), question) | {"stream": True}
@@ -90,7 +105,7 @@ class LlamaServer:
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
-        return Scores(tuple(_known(chunk.rows[:num_rows])), ways.added([chunk]))
+        return Scores(tuple(_known(chunk.rows[:num_rows])), ways.added(self, [write], [chunk]))
 
     def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling
@@ -182,6 +197,5 @@ def _row(token: int, entry: Json, top_k: int) -> TopK:
 
 
 def _usage(reply: Json) -> CloudUsage:
-    prompt = count(reply["tokens_evaluated"])
-    cached = (reply.get("timings") or {}).get("cache_n", 0)
-    return CloudUsage(prompt, count(reply["tokens_predicted"]), min(prompt, count(cached)))
+    cached = fields_of(reply, "timings").get("cache_n")
+    return usage_of(reply.get("tokens_evaluated"), reply.get("tokens_predicted"), cached)

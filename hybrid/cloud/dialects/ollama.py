@@ -7,7 +7,7 @@ sampling defaults come from the Modelfile, so every one is sent; a prompt that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded
+from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, finish_of, guarded, usage_of
 from hybrid.cloud.dialects.spelled import bytes_worst, only_documented, spelled
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -58,6 +58,10 @@ class Ollama:
             return ways.worst_of(self.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
         return bytes_worst(self.setup.words, question, requests=1)
 
+    def least(self, question: Question) -> CloudUsage:
+        """Return the tokens that are sent, spelled."""
+        return ways.least_of(self.way, question)
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for a streamed continuation."""
         if self.setup.words.text_of(question.prefix) is None:
@@ -74,9 +78,7 @@ class Ollama:
         return [self._reading(question)(reply) for question in questions]
 
     def _reading(self, question: WriteQuestion) -> Reading:
-        worst = len(self.setup.words.bytes_of(question.prefix)) + 1
-        top_k = min(question.top_k, MOST_K) if self.rows else 0
-        return partial(read_line, self.setup.words, top_k=top_k, prompt_tokens=worst)
+        return partial(read_line, self.setup.words, top_k=min(question.top_k, MOST_K) if self.rows else 0)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         only_documented(question)
@@ -101,8 +103,8 @@ def _nothing() -> Asking[Scores]:
 
 
 @guarded
-def read_line(words: Spelling, reply: Json, top_k: int, prompt_tokens: int) -> Chunk:
-    """Read one line; ``prompt_tokens`` is what counts where it does not say how long the prompt was."""
+def read_line(words: Spelling, reply: Json, top_k: int) -> Chunk:
+    """Read one line; the last one tells the usage."""
     broke_off(reply)
     text, told = str(reply.get("response") or ""), reply.get("logprobs")
     if text and top_k and told is None:
@@ -113,9 +115,5 @@ def read_line(words: Spelling, reply: Json, top_k: int, prompt_tokens: int) -> C
     if not reply["done"]:
         return Chunk(ids + rest, every, text)
     finish = finish_of(reply.get("done_reason")) or "stop"
-    return Chunk(ids + rest, every, text, finish, _usage(reply, prompt_tokens))
-
-
-def _usage(reply: Mapping[str, Any], prompt_tokens: int) -> CloudUsage:
-    told = reply.get("prompt_eval_count")
-    return CloudUsage(prompt_tokens if not told else count(told), count(reply.get("eval_count") or 0))
+    usage = usage_of(reply.get("prompt_eval_count"), reply.get("eval_count"))
+    return Chunk(ids + rest, every, text, finish, usage)

@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from hybrid.cloud.metering import REFUSED
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import NotADistribution, TopK
 from hybrid.types import CloudUsage, Ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# More tokens than any request holds. What costs more than its reservation is disputed, whatever it costs, and prices
+# of up to a dollar a token times this are amounts that 64 bits hold.
+MOST_TOKENS = 2**32
 NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
 
 
@@ -80,11 +84,23 @@ def finish_of(reason: object) -> Literal["stop", "length"] | None:
 
 
 def broke_off(reply: Any) -> None:
-    """Raise BadReply for an error that came inside a stream."""
+    """Raise BadReply for an error that came in the place of an answer, or inside one.
+
+    One that says that it is a refusal was not sent, in the words of ``CloudError``, unless something came before it.
+    """
     error = reply.get("error") if isinstance(reply, Mapping) else None
     if error:
-        msg = f"the endpoint broke off: {one_line(error.get('message', error) if isinstance(error, dict) else error)}"
-        raise BadReply(msg)
+        said = error if isinstance(error, Mapping) else {"message": error}
+        msg = f"the endpoint broke off: {one_line(said.get('message', error))}"
+        raise BadReply(msg, sent=not _refuses(said))
+
+
+def _refuses(error: Mapping[str, Any]) -> bool:
+    """Whether an error object stands for a status of ``REFUSED``; one that says nothing may have been computed."""
+    code = error.get("code")
+    if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
+        return int(code) in REFUSED
+    return error.get("type") == "invalid_request_error"  # OpenAI's codes are words
 
 
 def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
@@ -114,21 +130,29 @@ def same_count(rows: object, ids: Ids) -> list[Any]:
     return rows
 
 
-@guarded
+def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsage:
+    """Take what a server says it charged. What cannot be a count was not told, and is 0 (``cloud.metering``).
+
+    Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one.
+    """
+    whole, kept = _told(prompt), _told(cached)
+    kept = kept if kept <= whole else 0
+    fresh, kept, written = (min(part, MOST_TOKENS) for part in (whole - kept, kept, _told(completion)))
+    return CloudUsage(fresh + kept, written, kept)
+
+
+def _told(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
 def read_usage(reply: Any) -> CloudUsage:
-    """Read what was charged, as OpenAI says it. Raises BadReply where the reply does not say."""
-    usage = reply.get("usage")
-    try:
-        details = usage.get("prompt_tokens_details") or {}
-        read = CloudUsage(
-            count(usage["prompt_tokens"]),
-            count(usage.get("completion_tokens") or 0),
-            count(details.get("cached_tokens") or 0),
-        )
-    except (AttributeError, KeyError, TypeError) as error:
-        msg = "the endpoint's reply does not say what it charged (usage)"
-        raise BadReply(msg) from error
-    if read.cached_tokens > read.prompt_tokens:
-        msg = "the endpoint says that more prompt tokens were cached than there were"
-        raise BadReply(msg)
-    return read
+    """Read what was charged, as OpenAI says it: whatever stands there, and if nothing does."""
+    usage = fields_of(reply, "usage")
+    details = fields_of(usage, "prompt_tokens_details")
+    return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
+
+
+def fields_of(reply: Any, name: str) -> Mapping[str, Any]:
+    """Return an object inside a reply; one without fields where there is none."""
+    found = reply.get(name) if isinstance(reply, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, ByIds, Json, Reading, rowless
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, count, finish_of, guarded, id_list, number, same_count
+from hybrid.cloud.dialects.reading import (
+    NO_ROWS,
+    broke_off,
+    count,
+    finish_of,
+    guarded,
+    id_list,
+    number,
+    same_count,
+    usage_of,
+)
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
@@ -175,8 +185,4 @@ def _written_rows(ids: Ids, told: Json) -> list[TopK]:
 
 
 def _usage(told: Json) -> CloudUsage:
-    prompt, cached = count(told["prompt_tokens"]), count(told.get("cached_tokens") or 0)
-    if cached > prompt:
-        msg = "the endpoint says that more prompt tokens were cached than there were"
-        raise BadReply(msg)
-    return CloudUsage(prompt, count(told["completion_tokens"]), cached)
+    return usage_of(told.get("prompt_tokens"), told.get("completion_tokens"), told.get("cached_tokens"))

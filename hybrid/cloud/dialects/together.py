@@ -54,6 +54,10 @@ class Together:
         """One token per byte."""
         return self._legacy.worst(question)
 
+    def least(self, question: Question) -> CloudUsage:
+        """Return the tokens that are sent, spelled."""
+        return self._legacy.least(question)
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
         if self.setup.words.text_of(question.prefix) is None:

@@ -14,18 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from hybrid.cloud.dialects.dialect import Asked, Asking
+from hybrid.cloud.dialects.dialect import Asked, Asking, Setup
 from hybrid.cloud.dialects.reading import NO_ROWS
-from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import BadReply, MissingCapability
+from hybrid.cloud.metering import num_written
+from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
+from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
 GREEDY = Sampling()
 
 
 class Writer(Protocol):
     """A dialect that can be asked for continuations in one piece, several prompts at once if it takes that."""
+
+    @property
+    def setup(self) -> Setup:
+        """What it knows."""
+        ...
 
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Return the request for the continuations of some prompts, all under the limit of the first."""
@@ -49,7 +55,7 @@ def prefixes(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
         if not (chunk.rows and chunk.rows[0]):
             break  # it ended without saying by which token
         rows.append(chunk.rows[0])
-    return _scores(rows, chunks)
+    return _scores(writer, rows, asked, chunks)
 
 
 def compare(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
@@ -61,24 +67,30 @@ def compare(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
         if row is None or written.ids[:i] != question.span[:i]:
             break
         rows.append(row)
-    return _scores(rows, chunks)
+    return _scores(writer, rows, asked, chunks)
 
 
-def _scores(rows: list[TopK], chunks: Sequence[Chunk]) -> Scores:
+def _scores(writer: Writer, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> Scores:
     if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
         raise MissingCapability(NO_ROWS)
-    return Scores(tuple(rows), added(chunks))
+    return Scores(tuple(rows), added(writer, asked, chunks))
 
 
-def added(chunks: Sequence[Chunk]) -> CloudUsage:
-    """Add up what some continuations were charged. Raises BadReply where one does not say."""
-    total = CloudUsage(0, 0)
-    for chunk in chunks:
-        if chunk.usage is None:
-            msg = "the endpoint's reply does not say what it charged (usage)"
-            raise BadReply(msg)
-        total += chunk.usage
-    return total
+def added(writer: Writer, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
+    """Add up what is told of some continuations: no fewer tokens than were written, of which some may tell for all."""
+    told, written, ends = NO_USAGE, 0, writer.setup.words.end_ids
+    for question, chunk in zip(asked, chunks, strict=True):
+        told += chunk.usage or NO_USAGE
+        written += num_written(chunk.ids, chunk.finish, ends, question.limit)
+    return told.at_least(CloudUsage(0, written))
+
+
+def least_of(way: str | None, question: Question) -> CloudUsage:
+    """Return the least that answering is charged: every token that is sent, and one written after each prompt."""
+    if not isinstance(question, ScoreQuestion) or way in {None, "one request"}:
+        return least(question)
+    most = worst_of(way, question)
+    return CloudUsage(most.prompt_tokens, most.completion_tokens if way == "prefixes" else 1)
 
 
 def worst_of(way: str | None, question: ScoreQuestion, tokens: Callable[[Ids], int] = len) -> CloudUsage:

@@ -1,0 +1,268 @@
+"""What an endpoint says that an answer was charged: with every dialect's shape behind it, and whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+
+import pytest
+from vocabularies import END, WORDS
+
+from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.dialects.chat import PREAMBLE, Chat
+from hybrid.cloud.dialects.completions import Completions
+from hybrid.cloud.dialects.dialect import Asked, Setup
+from hybrid.cloud.dialects.llama_server import LlamaServer
+from hybrid.cloud.dialects.ollama import Ollama
+from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.port import Scores
+from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
+from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
+
+SETUP = Setup("m", Spelling(WORDS))
+SCORE = ScoreQuestion((0, 1), (2,), False, 3, "r")
+TURNS = (Message("user", "cab"),)
+WRITE = WriteQuestion((0, 1), 4, 1, Sampling(), "r", turns=TURNS)
+
+
+class Replies:
+    """A wire that answers from a list; an exception in it is raised."""
+
+    url = "http://scripted"
+
+    def __init__(self, *replies):
+        self.left = list(replies)
+
+    @contextmanager
+    def discreet(self):
+        yield
+
+    def waits(self):
+        return None
+
+    async def post(self, *_, **__):
+        return self._next()
+
+    async def stream(self, *_, **__):
+        while self.left:
+            yield self._next()
+
+    def _next(self):
+        reply = self.left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def endpoint(dialect, *replies):
+    found = Endpoint(Replies(*replies), words=WORDS)
+    found.dialect = dialect
+    return found
+
+
+def score(dialect, *replies, question=SCORE):
+    return asyncio.run(endpoint(dialect, *replies).score(question))
+
+
+def write(dialect, *replies, question=WRITE):
+    async def read():
+        chunks = []
+        try:
+            async for chunk in endpoint(dialect, *replies).write(question):
+                chunks.append(chunk)  # noqa: PERF401  (what came before an error counts)
+        except CloudError as error:
+            return chunks, error
+        return chunks, None
+
+    return asyncio.run(read())
+
+
+def last_usage(chunks):
+    return [chunk.usage for chunk in chunks if chunk.usage][-1]
+
+
+# ---- every family's words for a usage ------------------------------------------------------------------------------
+
+
+def openai(ids, usage, finish="length", **choice):
+    told = {"choices": [{"token_ids": ids, "text": "", "finish_reason": finish} | choice]}
+    return told | ({} if usage is None else {"usage": usage})
+
+
+def vllm(prompt, completion):
+    return Vllm(SETUP, rows=False), [openai([2, 3], {"prompt_tokens": prompt, "completion_tokens": completion})]
+
+
+def llama_server(prompt, completion):
+    told = {"tokens": [2, 3], "content": "cd", "stop": True, "stop_type": "limit"}
+    row = [{"id": i, "logprob": -0.1, "top_logprobs": [{"id": i, "logprob": -0.1}]} for i in (2, 3)]
+    counts = {"tokens_evaluated": prompt, "tokens_predicted": completion}
+    return LlamaServer(SETUP), [told | counts | {"completion_probabilities": row}]
+
+
+def ollama(prompt, completion):
+    told = {"response": "cd", "done": True, "done_reason": "length"}
+    return Ollama(SETUP, rows=False), [told | {"prompt_eval_count": prompt, "eval_count": completion}]
+
+
+def text(prompt, completion):
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return Completions(SETUP, rows=False), [{"choices": [{"text": "cd", "finish_reason": "length"}], "usage": usage}]
+
+
+def chat(prompt, completion):
+    told = {"choices": [{"delta": {"content": "cd"}, "finish_reason": "length"}]}
+    usage = {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}
+    return Chat(SETUP, rows=False), [told, {"choices": []} | usage]
+
+
+FAMILIES = [vllm, llama_server, ollama, text, chat]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("told", [None, 0, -2, 1.5, "2", True], ids=repr)
+def test_a_usage_that_says_nothing_is_what_is_known(family, told):
+    """The prompt by its bytes where only a text was sent: nobody told how it was split."""
+    dialect, replies = family(told, told)
+    chunks, error = write(dialect, *replies)
+    assert error is None
+    assert last_usage(chunks) == CloudUsage(dialect.worst(WRITE).prompt_tokens, 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_a_usage_that_says_too_little_is_raised_to_what_is_known(family):
+    dialect, replies = family(1, 1)
+    assert last_usage(write(dialect, *replies)[0]) == CloudUsage(2, 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_a_usage_that_says_more_than_can_be_is_told_as_it_is(family):
+    dialect, replies = family(50, 10**30)
+    usage = last_usage(write(dialect, *replies)[0])
+    assert usage.prompt_tokens == 50
+    assert 10**9 < usage.completion_tokens < 2**40
+
+
+def test_the_end_that_is_not_shown_was_written():
+    hidden = write(Vllm(SETUP, rows=False), openai([2, 3], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
+    shown = write(Vllm(SETUP, rows=False), openai([2, END], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
+    assert (last_usage(hidden), last_usage(shown)) == (CloudUsage(2, 3), CloudUsage(2, 2))
+
+
+def test_tokens_beyond_the_limit_were_written():
+    chunks, _ = write(Vllm(SETUP, rows=False), openai([2], None, None), openai([2] * 7, None, None), openai([], None))
+    assert last_usage(chunks) == CloudUsage(2, 8)
+
+
+def row(token):
+    return {str(token): {"rank": 1, "logprob": -0.1, "decoded_token": "c"}}
+
+
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 0}, {"prompt_tokens": 1, "completion_tokens": None}])
+def test_a_check_that_tells_nothing_costs_the_ids_and_the_token_it_wrote(usage):
+    """It was a reply that cannot be believed; its rows can."""
+    reply = {"choices": [{"prompt_logprobs": [None, row(1), row(2)]}], "usage": usage}
+    scores = score(Vllm(SETUP), reply)
+    assert (len(scores.rows), scores.usage) == (1, CloudUsage(3, 1))
+
+
+# ---- what is free --------------------------------------------------------------------------------------------------
+
+NO = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
+
+
+@pytest.mark.parametrize(
+    ("said", "free"),
+    [
+        (NO, True),
+        ({"error": {"message": "no", "code": "422"}}, True),
+        ({"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}}, True),
+        ({"error": {"message": "no", "code": 500, "type": "invalid_request_error"}}, False),
+        ({"error": {"message": "no", "code": 408}}, False),
+        ({"error": {"message": "no", "code": None, "type": "server_error"}}, False),
+        ({"error": "no"}, False),
+    ],
+    ids=str,
+)
+def test_a_refusal_as_the_first_event_of_a_stream_is_free(said, free):
+    chunks, error = write(Vllm(SETUP, rows=False), said)
+    assert (chunks, error.sent) == ([], not free)
+
+
+def test_a_refusal_after_an_event_is_none():
+    """Even one without a token: the prompt had been read by then."""
+    _, error = write(Vllm(SETUP, rows=False), openai([], None, None), NO)
+    assert (error.sent, error.charged) == (True, CloudUsage(2, 0))
+
+
+def test_what_was_told_before_a_stream_broke_is_known():
+    usage = {"prompt_tokens": 90, "completion_tokens": 1}
+    _, error = write(Vllm(SETUP, rows=False), openai([2], usage, None), Unreachable("cut"))
+    assert error.charged == CloudUsage(90, 1)
+
+
+def test_what_is_refused_before_it_is_asked_is_free():
+    with pytest.raises(MissingCapability) as refused:
+        score(Chat(SETUP))
+    assert not refused.value.sent
+    _, error = write(Completions(SETUP), question=WriteQuestion((0, 1), 4, 3, Sampling(top_k=5), "r"))
+    assert not error.sent
+
+
+class AsksTwice:
+    """A dialect that asks again what the first reply hides."""
+
+    def least(self, _):
+        return CloudUsage(1, 1)
+
+    def worst(self, _):
+        return CloudUsage(20, 2)
+
+    def score(self, _):
+        usage = yield Asked("/", {})
+        usage += yield Asked("/", {}, before=usage)
+        return Scores((), usage)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_refusal_of_a_later_request_leaves_those_before_it_charged(sent):
+    """The first was answered; of the second nothing is owed where it was turned away."""
+    with pytest.raises(Unreachable) as refused:
+        score(AsksTwice(), CloudUsage(9, 1), Unreachable("no", sent=sent))
+    assert (refused.value.sent, refused.value.charged) == (sent, CloudUsage(9, 1))
+    with pytest.raises(Unreachable) as first:
+        score(AsksTwice(), Unreachable("no", sent=sent))
+    assert (first.value.sent, first.value.charged) == (sent, NO_USAGE)
+
+
+def test_a_question_that_needs_no_request_costs_nothing():
+    """A text that ends inside a character cannot be asked about; no floor makes that cost something."""
+    inside = ScoreQuestion((0, 8), (2,), False, 3, "r")
+    assert score(Completions(SETUP), question=inside).usage == NO_USAGE
+    chunks, _ = write(Completions(SETUP), question=WriteQuestion((0, 8), 4, 3, Sampling(), "r"))
+    assert [chunk.usage for chunk in chunks] == [NO_USAGE]
+
+
+# ---- what a server puts before a conversation ----------------------------------------------------------------------
+
+
+def test_the_first_usage_of_a_chat_service_teaches_what_it_adds():
+    said = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 2 + 75, "completion_tokens": 1}}
+    found = endpoint(Chat(SETUP, rows=False), said, usage, said, usage)
+    before = found.worst(WRITE).prompt_tokens
+
+    async def ask():
+        return [chunk async for chunk in found.write(WRITE)]
+
+    chunks = asyncio.run(ask())
+    assert last_usage(chunks).prompt_tokens == 77 <= before
+    assert found.worst(WRITE).prompt_tokens == before - PREAMBLE + 75
+
+
+def test_a_reply_that_cannot_be_believed_keeps_its_reservation():
+    with pytest.raises(BadReply) as error:
+        score(Vllm(SETUP), {"choices": [{"prompt_logprobs": [None, row(1)]}]})
+    assert error.value.sent

@@ -1,0 +1,167 @@
+"""The law of what a request was charged: what is told, and never less than what the client knows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.cloud import Chunk
+from hybrid.cloud.dialects.reading import MOST_TOKENS, read_usage, usage_of
+from hybrid.cloud.metering import Meter, lost, num_written, settled
+from hybrid.errors import BadReply, Unreachable
+from hybrid.spend import Price
+from hybrid.types import NO_USAGE, CloudUsage
+
+END = 9
+ENDS = frozenset({END})
+COUNTS = st.integers(0, 50)
+USAGES = st.builds(lambda prompt, written, kept: CloudUsage(prompt, written, min(prompt, kept)), COUNTS, COUNTS, COUNTS)
+KNOWN = st.builds(CloudUsage, st.integers(1, 50), COUNTS)
+
+
+@given(told=USAGES, known=KNOWN, more=COUNTS)
+def test_what_is_settled_is_the_greater_of_told_and_known_field_by_field(told, known, more):
+    charged = settled(told, known, known.prompt_tokens + more)
+    assert charged.completion_tokens == max(told.completion_tokens, known.completion_tokens)
+    assert charged.cached_tokens == told.cached_tokens <= charged.prompt_tokens
+    if told.prompt_tokens:
+        assert charged.prompt_tokens == max(told.prompt_tokens, known.prompt_tokens)
+    else:
+        assert charged.prompt_tokens == known.prompt_tokens + more, "not told: the most that it can be"
+
+
+@given(honest=USAGES, known=KNOWN, parts=st.integers(1, 20), more=COUNTS)
+def test_no_server_is_charged_less_for_telling_less(honest, known, parts, more):
+    """Whatever share of the truth it tells, but for what it says was cached, the charge covers what is known."""
+    less = CloudUsage(honest.prompt_tokens // parts, honest.completion_tokens // parts)
+    charged = settled(less, known, known.prompt_tokens + more)
+    assert charged.at_least(known) == charged
+    assert charged.at_least(less) == charged
+
+
+@given(honest=USAGES, known=KNOWN)
+def test_an_honest_server_is_believed_to_the_token(honest, known):
+    honest = honest.at_least(known)
+    assert settled(honest, known, 99) == honest
+
+
+@given(sizes=st.lists(st.integers(1, 4), max_size=6), limit=st.integers(1, 20), ended=st.booleans(), told=st.booleans())
+def test_the_token_that_ends_a_text_counts_where_it_is_not_shown(sizes, limit, ended, told):
+    ids = (1,) * sum(sizes)
+    shown = ids + (END,) * (ended and told)
+    counted = num_written(shown, "stop" if ended else "length", ENDS, limit)
+    if ended and not told:
+        assert counted == max(len(ids), min(len(ids) + 1, limit))
+    else:
+        assert counted == len(shown)
+
+
+def test_without_a_vocabulary_nobody_can_say_whether_an_end_was_shown():
+    assert num_written((1, 2), "stop", frozenset(), 8) == 2
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    told=st.lists(st.none() | USAGES, min_size=6, max_size=6),
+    prompt=st.integers(1, 30),
+)
+def test_a_stream_is_charged_for_all_that_came_whenever_a_usage_is_told(sizes, told, prompt):
+    """A usage that is told early is a lower bound; a later one that is less takes nothing back."""
+    meter = Meter(CloudUsage(prompt, 0), CloudUsage(prompt, 100), ENDS)
+    seen, heard, latest = 0, NO_USAGE, None
+    for size, usage in zip(sizes, told, strict=False):
+        chunk = meter.read(Chunk((1,) * size, usage=usage))
+        seen += size
+        heard = heard if usage is None else usage.at_least(heard)
+        latest = chunk.usage or latest
+        assert (chunk.usage is None) == (usage is None)
+        if chunk.usage:
+            assert chunk.usage == settled(heard, CloudUsage(prompt, seen), prompt)
+    rest = list(meter.rest())
+    assert len(rest) <= 1
+    if seen or latest:
+        assert (rest[0].usage if rest else latest) == settled(heard, CloudUsage(prompt, seen), prompt)
+    else:
+        assert not rest, "nothing came, and nothing was told: nobody knows"
+
+
+def test_a_stream_that_ends_without_a_usage_is_charged_for_what_came():
+    meter = Meter(CloudUsage(4, 0), CloudUsage(7, 8), ENDS)
+    meter.read(Chunk((1, 2)))
+    meter.read(Chunk(finish="stop"))
+    assert [chunk.usage for chunk in meter.rest()] == [CloudUsage(7, 3)], "two tokens and the end"
+
+
+def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
+    meter = Meter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
+    meter.read(Chunk((1, END), finish="stop"))
+    assert meter.read(Chunk(usage=CloudUsage(4, 2, 3))).usage == CloudUsage(4, 2, 3)
+    assert not list(meter.rest())
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------
+
+WORST = CloudUsage(10, 8)
+
+
+def noted(meter, error):
+    with pytest.raises(type(error)), meter.noting():
+        raise error
+    return error
+
+
+def test_what_was_turned_away_is_free_and_of_what_broke_nobody_knows():
+    assert lost(BadReply("400", sent=False), WORST) == NO_USAGE
+    assert lost(Unreachable("500"), WORST) is None
+    assert lost(Unreachable("500", charged=CloudUsage(10, 3)), WORST) is None, "within what is reserved"
+
+
+def test_what_was_answered_before_a_refusal_is_charged():
+    assert lost(BadReply("400", sent=False, charged=CloudUsage(5, 1)), WORST) == CloudUsage(5, 1)
+
+
+def test_what_is_known_beyond_the_reservation_is_not_lost_with_the_answer():
+    assert lost(BadReply("too long", charged=CloudUsage(3, 20)), WORST) == CloudUsage(10, 20)
+
+
+def test_an_error_says_what_came_before_it():
+    meter = Meter(CloudUsage(10, 0), WORST, ENDS)
+    refusal = noted(meter, BadReply("no", sent=False))
+    assert (refusal.sent, refusal.charged) == (False, NO_USAGE)
+    meter.read(Chunk((1, 2), usage=CloudUsage(30, 1)))
+    error = noted(meter, BadReply("no", sent=False))
+    assert error.sent, "something came: no refusal any more"
+    assert error.charged == CloudUsage(30, 2)
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+NONSENSE = [None, 0, -1, -(10**30), 1.5, 7.0, float("nan"), float("inf"), "7", True, [], {}]
+
+
+@pytest.mark.parametrize("told", NONSENSE, ids=repr)
+def test_what_cannot_be_a_count_was_not_told(told):
+    assert usage_of(told, told, told) == NO_USAGE
+    assert usage_of(5, told, told) == CloudUsage(5, 0)
+
+
+@pytest.mark.parametrize("usage", [None, 7, "much", [], {}, {"prompt_tokens": None}, {"prompt_tokens_details": 3}])
+def test_a_usage_of_any_shape_is_read(usage):
+    assert read_usage({"usage": usage}) == read_usage({}) == read_usage([]) == NO_USAGE
+
+
+def test_more_cached_tokens_than_there_were_are_none():
+    assert usage_of(5, 1, 5) == CloudUsage(5, 1, 5)
+    assert usage_of(5, 1, 6) == CloudUsage(5, 1, 0)
+
+
+@given(st.integers(0, 10**40), st.integers(0, 10**40), st.integers(0, 10**40))
+def test_an_absurd_count_stays_an_amount_that_64_bits_hold_and_no_cheaper_one(prompt, written, kept):
+    """Cached tokens may cost nothing: those of a prompt that is cut down must not become all of it."""
+    read = usage_of(prompt, written, kept)
+    assert Price.parse("600/300/1200").cost(read) < 2**63
+    assert read.cached_tokens <= read.prompt_tokens
+    fresh = prompt - (kept if kept <= prompt else 0)
+    assert read.prompt_tokens - read.cached_tokens == min(fresh, MOST_TOKENS)
+    assert read.completion_tokens == min(written, MOST_TOKENS)
