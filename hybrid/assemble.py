@@ -216,7 +216,8 @@ async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
     grant = await purse.ask(worst.prompt_tokens, worst.completion_tokens, least=worst.completion_tokens)
     if isinstance(grant, Denial):
         raise UsageError(grant.why)
-
+    if denial := await purse.mark_sent(grant):
+        raise UsageError(denial.why)
     try:
         yield lambda usage: purse.settle(grant, usage)
     except CloudError as error:

@@ -16,7 +16,7 @@ from hybrid.errors import CloudError
 from hybrid.run import events
 from hybrid.run.record import Record
 from hybrid.spend import Denial, Grant, Purse
-from hybrid.types import CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage
 
 Tell = Callable[[events.Event], None]
 
@@ -47,11 +47,25 @@ class Till:
         grant = await self._purse.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
         if isinstance(grant, Denial):
             return grant
+        if denial := await self._not_marked(grant):
+            return denial
         self._record.requests += 1
         leave = Leave(uuid.uuid4().hex, kind, grant, self._settle)
         num_tokens = grant.limit if num_tokens is None else num_tokens
         self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.nanousd))
         return leave
+
+    async def _not_marked(self, grant: Grant) -> Denial | None:
+        """Mark a request as sent: from now on it counts whatever becomes of us. One that is not sent costs nothing."""
+        denial: Denial | None = None
+        marked = False
+        try:
+            denial = await self._purse.mark_sent(grant)
+            marked = denial is None
+        finally:
+            if not marked:
+                self._purse.settle(grant, NO_USAGE)
+        return denial
 
     def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
         excess = self._purse.settle(leave.grant, usage)

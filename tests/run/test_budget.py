@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hybrid.errors import LedgerError
 from hybrid.policy import PRESETS
 from hybrid.run import Asked, Degraded, Settled
 from hybrid.spend import MemoryLedger
@@ -84,6 +85,38 @@ def test_a_conversation_has_a_cap_of_its_own_whoever_goes_on_with_it(house, run)
         answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=10, conversation=conversation))
         assert (answer.tokens[0].source == "cloud") == pays
         assert pays or "the conversation's cap" in answer.degraded
+
+
+@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
+def test_a_request_that_is_on_its_way_is_marked_as_sent(house, run, file_ledger, policy):
+    """What a dead process never sent is given back; what it sent counts until somebody says what it cost."""
+    ledger = file_ledger(total=10**9)
+    h = house(ledger=ledger)
+    states, ask = [], h.cloud._next
+
+    def look(question):
+        states.append([entry.state for entry in Books(ledger).log(1)])
+        return ask(question)
+
+    h.cloud._next = look
+    run(h.client.generate(PROMPT, policy=policy, max_tokens=10, span=3))
+    assert states == [["sent"]] * len(h.cloud.questions) != []
+
+
+@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
+def test_a_request_that_cannot_be_marked_as_sent_does_not_leave(house, run, file_ledger, monkeypatch, policy):
+    ledger = file_ledger(total=10**9)
+    h = house(ledger=ledger)
+
+    def full(_):
+        msg = "the disk is full"
+        raise LedgerError(msg)
+
+    monkeypatch.setattr(ledger, "mark_sent", full)
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=10))
+    assert (ids(answer), answer.degraded) == (h.small(10), "the disk is full")
+    assert h.cloud.questions == []
+    assert total(ledger) == (0, 0), "it never left: nothing is kept for it"
 
 
 # ---- a server that charges more than it may -----------------------------------------------------------------------
