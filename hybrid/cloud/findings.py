@@ -2,29 +2,21 @@
 
 One file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local vocabulary: what holds
 for one of these may be wrong for another. What is kept is believed until an answer contradicts it; then it is
-forgotten. A file that cannot be read or written is no findings, never a failure.
-
-The law: whoever writes or forgets an entry leaves all others as they are, however many processes do so at once
-(``tests/cloud/test_findings.py``).
+forgotten. A file that cannot be read or written is no findings, never a failure (``kept.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from filelock import FileLock
+
+from hybrid.kept import Kept
 
 VERSION = 1
-# A change takes milliseconds; whoever holds the file longer than this is stuck.
-PATIENCE_S = 5.0
-POLL_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -69,62 +61,31 @@ class Notebook:
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         """Take the file, which need not exist, and what names the local vocabulary."""
-        self._path = path
+        self._kept = Kept(path, "endpoints", VERSION)
         self._vocabulary = vocabulary
 
     def read(self, url: str, model: str, dialect: str) -> Findings | None:
         """Return what is known of an endpoint's model in a dialect."""
-        entries = self._entries()
+        entries = self._kept.entries()
         found = _findings(entries.get(self._key(url, model, dialect)))
         return found or _unnamed(entries, url, model, dialect)
 
     def write(self, findings: Findings) -> bool:
         """Keep what was found; tell whether that worked."""
         key = self._key(findings.url, findings.model, findings.dialect)
-        return self._change(lambda entries: {**entries, key: findings.to_json()})
+        return self._kept.change(lambda entries: {**entries, key: findings.to_json()})
 
     def forget(self, url: str, model: str, dialect: str) -> None:
         """Drop what an answer contradicted."""
-        entries = self._entries()
+        entries = self._kept.entries()
         dropped = {self._key(url, model, dialect)} & entries.keys()
         if _unnamed(entries, url, model, dialect):
             dropped.add(_unnamed_key(url, model))
         if dropped:
-            self._change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
+            self._kept.change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
 
     def _key(self, url: str, model: str, dialect: str) -> str:
         return f"{url} {model} {dialect} {self._vocabulary}"
-
-    def _entries(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            kept = json.loads(self._path.read_text(encoding="utf-8"))
-            if isinstance(kept, dict) and kept.get("version") == VERSION and isinstance(kept.get("endpoints"), dict):
-                return dict(kept["endpoints"])
-        return {}
-
-    def _change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
-        """Write the whole file beside itself and move it into place: a reader sees the old one or the new one."""
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._alone():
-                kept = {"version": VERSION, "endpoints": change(self._entries())}
-                beside.touch(0o600)
-                beside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-                beside.replace(self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            return False
-        return True
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other processes from changing the file. Raises OSError where one does not let go of it."""
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
-                held.enter_context(FileLock(f"{self._path}.lock").acquire(PATIENCE_S, POLL_S))
-            yield
 
 
 def _findings(entry: object) -> Findings | None:

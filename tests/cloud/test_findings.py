@@ -73,7 +73,7 @@ def test_processes_that_write_at_once_lose_nothing(path):
 
 
 def test_a_file_that_somebody_does_not_let_go_of_is_left_alone(path, monkeypatch):
-    monkeypatch.setattr("hybrid.cloud.findings.PATIENCE_S", 0.02)
+    monkeypatch.setattr("hybrid.kept.PATIENCE_S", 0.02)
     Notebook(path, HERE).write(KNOWN)
     with FileLock(f"{path}.lock"):
         assert not Notebook(path, HERE).write(OTHER)
