@@ -25,10 +25,12 @@ from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.metering import lost
 from hybrid.cloud.probe import Probe, Settle
 from hybrid.cloud.wire import Wire
-from hybrid.config import Settings, findings_file, ledger_file, load, price_file
+from hybrid.config import Settings, findings_file, ledger_file, load, models_file, price_file
 from hybrid.engine import Engine, Vocabulary, Worker
 from hybrid.engine.llama import Weights
+from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
 from hybrid.errors import CloudError, Unreachable, UsageError
+from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, Local
 from hybrid.run.client import policy_of
 from hybrid.spend import Account, Denial, MemoryLedger, Price, PriceFile, Purse, endpoint_id, usd_to_nanousd
@@ -40,6 +42,9 @@ BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
 STUB_STARTS_WITHIN_S = 60.0
+# The noise of a model of so many parameters is measured whenever it is opened (16 ms for the bundled small one, 75 ms
+# for the large one); of others by ``hybrid probe``, for nobody should wait for it.
+MEASURED_AT_ONCE = 2_000_000
 # The bundled server is a process of ours on this machine: nobody sends a bill for it.
 OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
@@ -120,7 +125,8 @@ class Opening:
             self.learn(account, capabilities)
             return cloud, capabilities
 
-        self._client = AsyncClient(Local(engine, worker), connect, account, settings)
+        noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
+        self._client = AsyncClient(Local(engine, worker, noise), connect, account, settings)
         return self._client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
@@ -173,11 +179,26 @@ def _notebook(settings: Settings, words: Weights) -> Notebook | None:
     return Notebook(findings_file(), words.vocabulary_digest) if settings.cloud else None
 
 
-async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Capabilities]:
+def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
+    """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
+    with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
+        if (known := NoiseNotebook(models_file()).read(weights.path, gpu_layers)) is not None:
+            return known
+    return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else UNMEASURED
+
+
+def _measured(weights: Weights, threads: int | None) -> float:
+    """Measure the local model's noise in a context of its own."""
+    with contextlib.closing(weights.context(MEASURED, threads)) as engine:
+        return measure(engine, engine.tokenize(PROBE))
+
+
+async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Capabilities, float]:
     """Establish by asking what the endpoint can do, keep it for later runs, and return it.
 
-    ``flags`` are those of ``open``: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError
-    (no endpoint, or a cap that does not allow a question), EngineError, CloudError.
+    The last of what is returned is the local model's noise, in nats. ``flags`` are those of ``open``: ``cloud`` is
+    needed; every question is paid for from the ledger. Raises UsageError (no endpoint, or a cap that does not allow a
+    question), EngineError, CloudError.
     """
     settings = load(**flags)
     if settings.cloud is None:
@@ -185,13 +206,15 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Ca
         raise UsageError(msg)
     opening = Opening(settings)
     async with AsyncExitStack() as stack:
-        words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL)
+        words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL, gpu_layers=settings.gpu_layers)
         stack.callback(words.close)
         wire = _wire(settings, settings.cloud)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
         stack.push_async_callback(endpoint.aclose)
         tell("what kind of endpoint this is")
         said = await endpoint.look(PROBE, words.tokenize(PROBE))
+        tell("the local model's own noise")
+        noise = await asyncio.to_thread(_measured, words, settings.threads)
         account = opening.account(stack)
         opening.learn(account, said)
         purse = await stack.enter_async_context(account.purse(settings.conversation))
@@ -199,7 +222,8 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Ca
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
         Notebook(findings_file(), words.vocabulary_digest).write(findings)
-        return findings, endpoint.believe(findings, said)
+        NoiseNotebook(models_file()).write(words.path, settings.gpu_layers, noise)
+        return findings, endpoint.believe(findings, said), noise
 
 
 def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:

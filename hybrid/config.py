@@ -184,6 +184,11 @@ def findings_file() -> Path:
     return _home(user_cache_path) / "endpoints.json"
 
 
+def models_file() -> Path:
+    """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
+    return _home(user_cache_path) / "models.json"
+
+
 def _is_address(value: str) -> bool:
     try:
         parts = urlsplit(value)

@@ -46,11 +46,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Divergence:
-    """KL(cloud || local) at one position, in nats: the coarse estimate and the tight interval around the true value."""
+    """KL(cloud || local) at one position, in nats: the coarse estimate and the tight interval, of the rows as told.
+
+    ``noise``: the nats by which log-probabilities of the two rows may be off, added up. The models' own divergence may
+    lie outside the interval by what that allows (``prob.noise``).
+    """
 
     estimate: float
     lower: float
     upper: float
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)

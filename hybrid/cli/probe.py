@@ -48,12 +48,12 @@ def probe(
         from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
-            findings, can = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
+            findings, can, noise = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
         works = working(can)
         if as_json:
-            typer.echo(json.dumps({**findings.to_json(), "policies": works}, indent=1))
+            typer.echo(json.dumps({**findings.to_json(), "local_noise_nats": noise, "policies": works}, indent=1))
         else:
-            typer.echo("\n".join(map(visible, told(findings, works))))
+            typer.echo("\n".join(map(visible, told(findings, works, noise))))
 
 
 probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"
@@ -71,10 +71,10 @@ def working(can: Capabilities) -> dict[str, list[str]]:
     }
 
 
-def told(found: Findings, works: dict[str, list[str]]) -> Iterator[str]:
-    """Say what was found, a line each, and in words what follows from it."""
+def told(found: Findings, works: dict[str, list[str]], noise: float) -> Iterator[str]:
+    """Say what was found, a line each, and in words what follows from it; ``noise`` is the local model's, in nats."""
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
-    for name, value in _facts(found).items():
+    for name, value in {**_facts(found), "local model's noise": f"{noise:.2g} nats between two ways to read"}.items():
         yield f"  {name:<22} {value}"
     for way, verdict in found.ways.items():
         yield f"  {'scoring by ' + way:<22} {verdict}"

@@ -20,6 +20,7 @@ from hybrid.cloud.metering import Meter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.wire import Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
+from hybrid.prob import UNMEASURED
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
 
 
@@ -46,6 +47,7 @@ class Endpoint:
         self._notebook = notebook
         self.dialect: Dialect = Vllm(self._setup)
         self._model = model or ""
+        self._noise = UNMEASURED
 
     def __repr__(self) -> str:
         """Name endpoint, dialect and model."""
@@ -75,6 +77,8 @@ class Endpoint:
         self.dialect = replace(  # type: ignore[type-var]
             self.dialect, rows=known.rows, way=known.way, rows_altered_by=altered
         )
+        if known.noise_nats is not None and known.noise_nats >= 0.0:
+            self._noise = known.noise_nats
         abilities = set(self.dialect.abilities)
         if known.way is None:
             abilities.discard("score")
@@ -110,6 +114,7 @@ class Endpoint:
                     asked = asking.send(reply)
         except StopIteration as done:
             scores: Scores = done.value
+            scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
             return scores if asked is None else self._metered(question, scores)
         except CloudError as error:
             error.sent = error.sent and asked is not None  # what is refused before it is asked costs nothing
@@ -139,9 +144,9 @@ class Endpoint:
             async with aclosing(self._replies(asked, read, question.request_id)) as chunks:
                 async for chunk in chunks:
                     self._learn(question, chunk.usage)
-                    yield meter.read(chunk)
+                    yield self._with_noise(meter.read(chunk))
             for chunk in meter.rest():
-                yield chunk
+                yield self._with_noise(chunk)
 
     async def _replies(self, asked: Asked, read: Reading, request_id: str) -> AsyncGenerator[Chunk, None]:
         """Ask, and read what comes until the end that the dialect knows."""
@@ -165,6 +170,9 @@ class Endpoint:
         """Remember how long a prompt becomes that the server renders itself: reserved from then on."""
         if told is not None and isinstance(self.dialect, Chat):
             self.dialect = self.dialect.learned(question, told)
+
+    def _with_noise(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in chunk.rows))
 
     @contextmanager
     def _doubted(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable, one_line
-from hybrid.prob import TopK
+from hybrid.prob import TopK, apart
 from hybrid.types import CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
@@ -35,7 +35,6 @@ WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
 # Two ways to compute a likely token's log-probability agree within this: float16 sums differ by 0.044 at the most seen.
 NOISE_NATS = 0.1
-LIKELY = 1e-3
 # Decimals at which rounded log-probabilities would show; a float32 has no more to say.
 DECIMALS = range(1, 7)
 
@@ -235,10 +234,8 @@ def _by(dialect: Dialect, way: Way | None) -> Dialect:
 
 def _apart(row: TopK, known: TopK) -> float:
     """Return the most by which two rows differ on tokens that both show and one thinks likely; inf if none is shown."""
-    ours = dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True))
-    theirs = dict(zip(known.ids.tolist(), known.logprobs.tolist(), strict=True))
-    shared = [token for token in ours.keys() & theirs.keys() if max(ours[token], theirs[token]) >= np.log(LIKELY)]
-    return max((abs(ours[token] - theirs[token]) for token in shared), default=np.inf)
+    _, ours, theirs = np.intersect1d(row.ids, known.ids, assume_unique=True, return_indices=True)
+    return apart(row.logprobs[ours], known.logprobs[theirs])
 
 
 def _grid(rows: list[TopK]) -> float:

@@ -27,11 +27,12 @@ class ScriptedCloud:
         rows: bool = True,
         tells: Callable[[CloudUsage], CloudUsage | None] = lambda charged: charged,
         tells_always: bool = False,
+        noise: float = 0.0,
     ) -> None:
         """Take a table, and which request (1, 2, ...) fails how; a write fails after ``fault_after`` tokens.
 
         ``rows``: what is written comes with its rows. ``tells`` is what is said of a charge: with the last chunk of a
-        write, or with every one.
+        write, or with every one. ``noise``: the nats by which its log-probabilities may be off, as it says.
         """
         self._rows = rows
         self._scores = scores
@@ -40,6 +41,7 @@ class ScriptedCloud:
         self._fault_after = fault_after
         self._tells = tells
         self._tells_always = tells_always
+        self._noise = noise
         self.questions: list[ScoreQuestion | WriteQuestion] = []
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
@@ -101,5 +103,5 @@ class ScriptedCloud:
         return self._fault(len(self.questions))
 
     def _row(self, prefix: Ids, top_k: int, actual: Ids = ()) -> TopK:
-        dense = Dense.from_logits(np.array(self._scores(prefix), dtype=np.float64))
+        dense = Dense.from_logits(np.array(self._scores(prefix), dtype=np.float64), self._noise)
         return TopK.from_dense(dense, top_k, actual[0] if actual else None)

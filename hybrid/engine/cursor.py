@@ -30,9 +30,10 @@ def num_shared(first: Ids, second: Ids) -> int:
 class Cursor:
     """An engine, and the rows that are known of what it holds."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Take an engine in whatever state it is."""
+    def __init__(self, engine: Engine, noise: float = 0.0) -> None:
+        """Take an engine in whatever state it is, and what its log-probabilities may be off by, in nats."""
         self.engine = engine
+        self.noise = noise
         self._rows: dict[int, tuple[Ids, Dense]] = {}  # by the length of what they follow
 
     def row(self, at: Ids, cancelled: Cancelled = never) -> Dense:
@@ -50,7 +51,7 @@ class Cursor:
         start = min(num_shared(self.engine.ids, at), len(at) - num_rows)
         self.stand(start)
         logits = self.engine.extend(at[start:], num_rows, cancelled)
-        rows = [Dense.from_logits(scores) for scores in logits]
+        rows = [Dense.from_logits(scores, self.noise) for scores in logits]
         self._rows[len(at)] = (at, rows[-1])
         return rows
 

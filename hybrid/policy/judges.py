@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from hybrid.policy.requests import Held, Span
-from hybrid.prob import Dense, Floats, Greedy, TopK, certificate, kl_divergence
+from hybrid.prob import Dense, Floats, TopK, favourite_certificate, kl_divergence
 from hybrid.types import Divergence
 
 Draw: TypeAlias = Callable[[Floats, int, str], int]
@@ -84,7 +84,7 @@ Judge: TypeAlias = Callable[[Case], Verdict]
 def _accepted(held: Held, row: TopK, kl: Divergence | None) -> Held:
     if kl is None and held.local is not None:
         kl = kl_divergence(row, held.local)
-    return replace(held, how="accepted", cloud=row, kl=kl, certificate=certificate(row, Greedy()))
+    return replace(held, how="accepted", cloud=row, kl=kl, certificate=favourite_certificate(row))
 
 
 def best_of(

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from hybrid.prob.distribution import Dense, Floats
+from hybrid.prob.distribution import Dense, Floats, TopK
 from hybrid.prob.relaxed import Additive, Greedy, Multiplicative, Row, Rule, TopM, Typical, check_count, head
 
 Measure: TypeAlias = Literal["forward", "reverse", "tv"]
@@ -40,6 +40,16 @@ def certificate(row: Row, rule: Rule, measure: Measure = "forward") -> float:
         return np.inf
     ahead = np.sort(row.probs[row.probs > level])[::-1]
     return _LEAST[measure](np.concatenate(([level], ahead)))
+
+
+def favourite_certificate(row: TopK) -> float:
+    """Return the least KL(target || draft) at which a draft's most likely token can be another than the target's.
+
+    For every target within the row's noise: the certificate of ``Greedy`` rises with the best probability and falls
+    with the second, so it is least with the one as low and the other as high as may be; 0 where they may change places.
+    """
+    best, second = (head(row, 2) * np.exp([-row.noise, row.noise])).tolist()
+    return _forward(np.array([second, best])) if second < best else 0.0
 
 
 def tree_certificate(row: Row, m: int, measure: Measure = "forward") -> float:

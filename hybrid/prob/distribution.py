@@ -7,7 +7,7 @@ computing on. Natural logarithms throughout. V is the vocabulary, K the length o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,14 +39,16 @@ class Dense:
     """A distribution over the whole vocabulary: raw scores of shape (V,) and the logarithm of what they sum to.
 
     The scores stay as they came (float32 from an engine: 0.6 MB at a 152k vocabulary, and a span holds many rows);
-    everything computed from them is float64. Log-probabilities are scores with a ``log_total`` of 0.
+    everything computed from them is float64. Log-probabilities are scores with a ``log_total`` of 0. ``noise``: the
+    nats by which they may differ from the model's own.
     """
 
     logits: NDArray[np.floating]
     log_total: float = 0.0
+    noise: float = 0.0
 
     @classmethod
-    def from_logits(cls, logits: NDArray[np.floating]) -> Dense:
+    def from_logits(cls, logits: NDArray[np.floating], noise: float = 0.0) -> Dense:
         """Take raw scores of shape (V,) and find what they sum to, and the entropy on the way.
 
         Each ``exp`` is taken in the scores' own precision (float32: good to 1e-7, as they are) and summed in float64.
@@ -58,7 +60,7 @@ class Dense:
             weights = np.exp(shifted)
             total += float(weights.sum(dtype=np.float64))
             moment += float(weights @ shifted)
-        dense = cls(logits, float(top) + float(np.log(total)))
+        dense = cls(logits, float(top) + float(np.log(total)), noise)
         vars(dense)["_entropy"] = float(np.log(total)) - moment / total  # where cached_property would keep it
         return dense
 
@@ -140,13 +142,15 @@ class TopK:
     name: the actual token, the drafter's candidates. ``num_listed`` is the length of the list alone: whoever draws from
     a row must not let what is shown depend on what was drafted. ``cap``: no other token is more likely than that. It is
     the smallest probability *of the top-k list*; a token asked for by name tells its own probability and nothing about
-    the rest, so it does not lower the cap.
+    the rest, so it does not lower the cap. ``noise``: the nats by which log-probabilities, of unseen tokens too, may
+    differ from the model's own.
     """
 
     ids: Ints
     logprobs: Floats
     cap: float
     num_listed: int
+    noise: float = 0.0
 
     @classmethod
     def from_lists(
@@ -179,10 +183,11 @@ class TopK:
     @classmethod
     def from_dense(cls, dense: Dense, k: int, actual: int | None = None) -> TopK:
         """Show the top ``k`` of a full distribution, as an endpoint would."""
-        return cls.from_lists(
+        shown = cls.from_lists(
             {i: lp for i, lp in dense.top(k) if lp > CENSORED},
             None if actual is None else (actual, float(dense.logprobs_of(np.array([actual]))[0])),
         )
+        return replace(shown, noise=dense.noise)
 
     @cached_property
     def probs(self) -> Floats:
@@ -205,7 +210,7 @@ class TopK:
     @property
     def listed(self) -> TopK:
         """The top-k list alone, without what was asked for by name."""
-        return TopK(self.ids[: self.num_listed], self.logprobs[: self.num_listed], self.cap, self.num_listed)
+        return replace(self, ids=self.ids[: self.num_listed], logprobs=self.logprobs[: self.num_listed])
 
 
 def _check(ids: list[int], logprobs: list[float]) -> None:

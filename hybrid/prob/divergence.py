@@ -42,10 +42,11 @@ Term: TypeAlias = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class Interval:
-    """A value known only to lie between two bounds."""
+    """A value known only to lie between two bounds, of two rows that may be off by ``noise`` nats, added up."""
 
     lower: float
     upper: float
+    noise: float = 0.0
 
 
 def forward(log_target: Floats, log_draft: Floats) -> Floats:
@@ -81,6 +82,11 @@ class _Split:
     num_tail: int
     tail: float
     cap: float
+
+    @property
+    def noise(self) -> float:
+        """What the log-probabilities of both may be off by."""
+        return self.target.noise + self.draft.noise
 
     @cached_property
     def tail_mass(self) -> float:
@@ -193,10 +199,10 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     known = split.known(forward)
     estimate = known + together(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
-        return Divergence(estimate, estimate, estimate)
+        return Divergence(estimate, estimate, estimate, split.noise)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
     lower = max(known + split.nearest(forward), estimate)
-    return Divergence(estimate, lower, max(known + split.farthest(forward), lower))
+    return Divergence(estimate, lower, max(known + split.farthest(forward), lower), split.noise)
 
 
 def kl_reverse(target: TopK, draft: Dense) -> Interval:
@@ -209,8 +215,8 @@ def kl_reverse(target: TopK, draft: Dense) -> Interval:
     known = split.known(_reverse)
     lower = max(0.0, known + split.nearest(_reverse))
     if target.tail <= ROUNDING and split.tail_mass > 0.0:
-        return Interval(lower, np.inf)
-    return Interval(lower, max(lower, known + split.farthest(_reverse)))
+        return Interval(lower, np.inf, split.noise)
+    return Interval(lower, max(lower, known + split.farthest(_reverse)), split.noise)
 
 
 def jensen_shannon(target: TopK, draft: Dense) -> Interval:
@@ -218,7 +224,7 @@ def jensen_shannon(target: TopK, draft: Dense) -> Interval:
     split = _split(target, draft)
     known = split.known(_jensen_shannon)
     lower = min(LN2, max(0.0, known + split.nearest(_jensen_shannon)))
-    return Interval(lower, min(LN2, max(lower, known + split.farthest(_jensen_shannon))))
+    return Interval(lower, min(LN2, max(lower, known + split.farthest(_jensen_shannon))), split.noise)
 
 
 def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
@@ -250,13 +256,13 @@ def acceptance(target: TopK, draft: Dense) -> Interval:
     known = split.known(_overlap)
     lower = known + split.farthest(_overlap)
     # A sum of probabilities may round to just above one.
-    return Interval(min(1.0, lower), min(1.0, max(lower, known + split.nearest(_overlap))))
+    return Interval(min(1.0, lower), min(1.0, max(lower, known + split.nearest(_overlap))), split.noise)
 
 
 def total_variation(target: TopK, draft: Dense) -> Interval:
     """Bound the total variation distance, half the sum of |p - q|, tightly."""
     kept = acceptance(target, draft)
-    return Interval(max(0.0, 1.0 - kept.upper), max(0.0, 1.0 - kept.lower))
+    return Interval(max(0.0, 1.0 - kept.upper), max(0.0, 1.0 - kept.lower), kept.noise)
 
 
 def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:

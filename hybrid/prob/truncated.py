@@ -48,10 +48,10 @@ def kl_both_truncated(target: TopK, draft: TopK, num_tokens: int) -> Divergence:
     # The draft stands below the fraction line: that it hides nothing is not to be believed of rounded numbers.
     right = _half(draft, theirs, ours.size + num_rest, ROUNDING)
     apart = left.mass + float(np.exp(ours).sum()), right.mass + float(np.exp(theirs).sum())
-    estimate = known + together(forward, *apart)
+    estimate, noise = known + together(forward, *apart), target.noise + draft.noise
     if common.size == num_tokens:
-        return Divergence(estimate, estimate, estimate)
-    return Divergence(estimate, max(estimate, known + _least(left, right, num_rest)), np.inf)
+        return Divergence(estimate, estimate, estimate, noise)
+    return Divergence(estimate, max(estimate, known + _least(left, right, num_rest)), np.inf, noise)
 
 
 def _half(row: TopK, shown: Floats, num_hidden: int, least: float) -> _Half:

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hybrid.prob import kl_with_noise
 from hybrid.spend import Bill
 from hybrid.types import Divergence, FinishReason, How, Source
 
@@ -14,7 +15,8 @@ from hybrid.types import Divergence, FinishReason, How, Source
 class Token:
     """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part.
 
-    ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's.
+    ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's,
+    whatever the noise in the cloud's row.
     """
 
     id: int
@@ -27,8 +29,10 @@ class Token:
 
     @property
     def certified(self) -> bool:
-        """Whether the two models' favourites are one, by divergence alone."""
-        return self.kl is not None and self.certificate is not None and self.kl.upper < self.certificate
+        """Whether the two models' favourites are one, by the most that their divergence can be, noise included."""
+        if self.kl is None or self.certificate is None:
+            return False
+        return kl_with_noise(self.kl.upper, self.kl.noise) < self.certificate
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Handoff:
 class Usage:
     """Tokens and requests of one answer. End-of-text tokens are in no token count but the cloud's own.
 
-    ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows allow is below the
-    least at which the two models' most likely tokens can differ.
+    ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows and their noise allow
+    is below the least at which the two models' most likely tokens can differ.
     """
 
     local_tokens: int

@@ -54,10 +54,11 @@ COMPOSITION = ("gate", "judge", "scope", "bonus", "threshold", "entropy", "stric
 
 @dataclass(frozen=True)
 class Local:
-    """The local model and the one thread that may touch it."""
+    """The local model and the one thread that may touch it; what its log-probabilities may be off by, in nats."""
 
     engine: Engine
     worker: Worker
+    noise: float = 0.0
 
 
 class AsyncClient:
@@ -68,7 +69,7 @@ class AsyncClient:
         patience = Patience(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._line = Line(patience, Trip(cool_down_s=settings.cool_down_s))
         self._local = local
-        self._cursor = Cursor(local.engine)
+        self._cursor = Cursor(local.engine, local.noise)
         self._connect = connect
         self._connected: tuple[Cloud, Capabilities] | None = None
         self._account = account

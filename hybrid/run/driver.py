@@ -125,7 +125,8 @@ class Driver:
             self._drafter.seen = []
             pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
             ends = tuple(sorted(self._engine.end_ids))
-            told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording
+            noise = self._drafter.cursor.noise
+            told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording, noise
             self._tell(events.Recording(pieces, ends, *told))
         loop, reply = decode(policy, self._drafter.coin), None
         over = Over("stop")

@@ -29,7 +29,8 @@ class Started:
 class Recording:
     """Rows will be told: how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
 
-    ``choices`` are the other settings that the text depends on, by name, written as a flag has them.
+    ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` is what
+    the local rows' log-probabilities may be off by, in nats.
     """
 
     pieces: tuple[bytes, ...]
@@ -37,6 +38,7 @@ class Recording:
     sampling: Sampling
     max_tokens: int
     choices: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,9 +188,7 @@ def _rows(event: Rows) -> dict[str, Any]:
         "position": len(event.at),
         "key": key_of(event.at),
         "local": None if event.local is None else packed(event.local),
-        "cloud": None
-        if row is None
-        else {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist(), "num_listed": row.num_listed, "cap": row.cap},
+        "cloud": None if row is None else asdict(row) | {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()},
         "written": event.written,
         "banned": list(event.banned),
     }
@@ -199,6 +199,6 @@ def packed(row: Dense) -> str:
     return base64.b64encode(row.logits.astype("<f4").tobytes()).decode()
 
 
-def unpacked(text: str) -> Dense:
+def unpacked(text: str, noise: float = 0.0) -> Dense:
     """Read what ``packed`` wrote. Raises ValueError."""
-    return Dense.from_logits(np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4"))
+    return Dense.from_logits(np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4"), noise)

@@ -46,6 +46,7 @@ class Tape:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 0
     choices: dict[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
@@ -85,10 +86,11 @@ class Tape:
                 self.end_ids = frozenset(line["end_ids"])
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
                 self.choices = dict(line["choices"])
+                self.noise = float(line.get("noise", 0.0))  # what was recorded before it was known had none
             case "rows":
                 key = line["key"]
                 if line["local"] is not None:
-                    self.local[key] = unpacked(line["local"])
+                    self.local[key] = unpacked(line["local"], self.noise)
                 if line["cloud"] is not None:
                     self.cloud[key] = _row(**line["cloud"])
                 if line["written"] is not None:
@@ -98,9 +100,9 @@ class Tape:
                         self.rowless.add(drawn)
 
 
-def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float) -> TopK:
+def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
     TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
-    return TopK(np.array(ids), np.array(logprobs), cap, num_listed)
+    return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
 
 
 class TapeCursor:

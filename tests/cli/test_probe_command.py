@@ -1,4 +1,4 @@
-"""``hybrid probe``: its flags, its words and its exit codes; and that it writes nothing but the file of findings."""
+"""``hybrid probe``: its flags, its words and its exit codes; and that it writes nothing but what it found."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hybrid.cli import app
 from hybrid.cli.probe import told
 from hybrid.cloud.findings import Findings
 from hybrid.engine.llama import Weights
+from hybrid.engine.noise import NoiseNotebook
 
 FOUND = Findings(
     "http://there",
@@ -57,7 +58,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     """Its name is the endpoint's own words."""
 
     async def found(tell, **flags):
-        return replace(FOUND, model="m\u202egpj.\x1b[2J"), None
+        return replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -66,7 +67,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
 
 
 def said(found):
-    return "\n".join(told(found, WORKS))
+    return "\n".join(told(found, WORKS, 0.025))
 
 
 def test_what_was_found_is_told_in_words():
@@ -76,6 +77,8 @@ def test_what_was_found_is_told_in_words():
     assert "scoring by one request agrees" in text
     assert "7 tokens after a text of 12; the prefix cache is read" in text
     assert "policies at temperature 0: kl, greedy-exact\nat other temperatures: all but greedy-exact" in text
+    assert "noise                  0.01 nats between two ways to ask" in text
+    assert "local model's noise    0.025 nats between two ways to read" in text
     assert text.endswith("the probe took 99 tokens")
 
 
@@ -151,7 +154,9 @@ def served(start_server):
 
 def kept(cache):
     file = cache / "hybrid-llm" / "endpoints.json"
-    assert {path for path in cache.parent.rglob("*") if path.is_file()} == {file, file.with_suffix(".json.lock")}
+    files = {name: file.with_name(name) for name in ("endpoints.json", "models.json")}
+    locks = {one.with_suffix(".json.lock") for one in files.values()}
+    assert {path for path in cache.parent.rglob("*") if path.is_file()} == {*files.values(), *locks}
     return json.loads(file.read_text())
 
 
@@ -163,7 +168,8 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     done = probe(served[name].url, "--json", *(["--dialect", dialect] if dialect == "vllm-tokens" else []))
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert list(found) == [*(part.name for part in fields(Findings)), "policies"]
+    assert list(found) == [*(part.name for part in fields(Findings)), "local_noise_nats", "policies"]
+    assert found["local_noise_nats"] == NoiseNotebook(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
     assert found["raw_rows"] is (dialect != "sglang")
@@ -174,7 +180,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert "greedy-exact" not in found["policies"]["sampled"]
     kept_now = kept(cache)["endpoints"]
     key = f"{served[name].url} {found['model']} {dialect} {Weights(BUNDLED_LOCAL).vocabulary_digest}"
-    assert kept_now == {key: {k: v for k, v in found.items() if k != "policies"}}
+    assert kept_now == {key: {k: v for k, v in found.items() if k not in {"local_noise_nats", "policies"}}}
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     assert list(answer["timing"]) == ["ttft_ms", "total_ms"]
     assert "".join(token["text"] for token in answer["tokens"]) == answer["text"]
     assert "<|im_end|>" not in answer["text"]
-    assert all(token["kl"] is None or list(token["kl"]) == ["estimate", "lower", "upper"] for token in answer["tokens"])
+    found = [token["kl"] for token in answer["tokens"] if token["kl"]]
+    assert all(list(kl) == ["estimate", "lower", "upper", "noise"] for kl in found)
     assert answer["degraded"] is None
 
 

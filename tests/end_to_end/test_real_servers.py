@@ -90,7 +90,7 @@ def test_a_local_model_of_another_vocabulary_is_refused(real):
 def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     """By asking alone, in 150 tokens at most; what it found is believed by the next client."""
     monkeypatch.setattr("hybrid.assemble.findings_file", lambda: tmp_path / "endpoints.json")
-    found, can = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
+    found, can, _ = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
     exact = real.family == "llama-server"
     assert (found.dialect, found.way) == (real.family, "replay" if exact else "one request")
     assert found.ways == {found.way: "agrees"}

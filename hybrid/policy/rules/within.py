@@ -16,7 +16,18 @@ from hybrid.policy.drawing import Drawing, check_drawable
 from hybrid.policy.gates import ALWAYS, Entropy
 from hybrid.policy.judges import Case, Verdict
 from hybrid.policy.loop import Policy
-from hybrid.prob import Dense, Interval, TopK, jensen_shannon, kl_divergence, kl_reverse, total_variation
+from hybrid.prob import (
+    Dense,
+    Interval,
+    TopK,
+    jensen_shannon,
+    jensen_shannon_with_noise,
+    kl_divergence,
+    kl_reverse,
+    kl_with_noise,
+    total_variation,
+    total_variation_with_noise,
+)
 from hybrid.types import Divergence
 
 Name: TypeAlias = Literal["KL", "reverse KL", "JS", "TV"]
@@ -25,6 +36,12 @@ MEASURES: dict[Name, Callable[[TopK, Dense], Divergence | Interval]] = {
     "reverse KL": kl_reverse,
     "JS": jensen_shannon,
     "TV": total_variation,
+}
+WITH_NOISE: dict[Name, Callable[[float, float], float]] = {
+    "KL": kl_with_noise,
+    "reverse KL": kl_with_noise,
+    "JS": jensen_shannon_with_noise,
+    "TV": total_variation_with_noise,
 }
 # Half a nat: on the prototype pair 8-token spans at this threshold recovered 0.97 of the gap between the models.
 THRESHOLD = 0.5
@@ -46,13 +63,15 @@ FUZZY = 0.1
 class Within:
     """Keep while a divergence between the rows is within a threshold: nats, or a probability for TV.
 
-    The ``lower`` end of the tight interval decides: what is rejected violates the threshold for certain. With
-    ``upper`` what is kept respects it for certain. The first offending position is where the span is cut; the cloud's
-    own token follows as ``drawing`` has it, else nothing, and the policy asks the cloud to write. The row after the
-    span judges the next local token for nothing: where the two models part there, the pen changes hands before a token
-    is wasted.
+    The ``lower`` end of the interval decides: what is rejected violates the threshold for certain. With ``upper`` what
+    is kept respects it for certain. Each end is taken as far out as the rows' noise allows, so that this is true of
+    the two models and not of the numbers alone. The first offending position is where the span is cut; the cloud's own
+    token follows as ``drawing`` has it, else nothing, and the policy asks the cloud to write. The row after the span
+    judges the next local token for nothing: where the two models part there, the pen changes hands before a token is
+    wasted.
 
-    Law: at threshold 0 the text has the cloud model's own law; at infinity the local model's.
+    Law: at threshold 0, where only the told numbers decide, the text has the cloud model's own law; at infinity the
+    local model's.
     """
 
     threshold: float
@@ -81,16 +100,21 @@ class Within:
 
     def exceeds(self, measured: Divergence | Interval) -> bool:
         """Whether the deciding end of the interval is above the threshold."""
-        return (measured.lower if self.number == "lower" else measured.upper) > self.threshold
+        return self._decisive(measured) > self.threshold
 
     def agrees(self, measured: Divergence) -> bool:
         """Whether the two models are close enough for the pen to go back."""
         return not self.exceeds(measured)
 
+    def _decisive(self, measured: Divergence | Interval) -> float:
+        """Return the deciding end, moved outwards by the noise."""
+        end, noise = (measured.lower, -measured.noise) if self.number == "lower" else (measured.upper, measured.noise)
+        return WITH_NOISE[self.measure](end, noise if self.threshold > 0.0 else 0.0)
+
     def _rejection(
         self, case: Case, offset: int, local: Dense, found: Divergence | Interval, measured: Mapping[int, Divergence]
     ) -> Verdict:
-        value = found.lower if self.number == "lower" else found.upper
+        value = self._decisive(found)
         unit = "" if self.measure == "TV" else " nats"
         why = f"{self.measure} {value:.3g}{unit}, above {self.threshold:g}"
         then = self.drawing.token(case, offset, local, "recovered", why) if self.drawing else None

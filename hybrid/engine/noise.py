@@ -1,0 +1,70 @@
+"""How far a local model is from itself: the same tokens decoded together and one by one, beside each other.
+
+Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. The difference
+is kept in a file by the model file's own bytes, and by where its layers are computed.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from hybrid.engine.port import Engine
+from hybrid.kept import Kept
+from hybrid.prob import UNMEASURED, Dense, apart
+from hybrid.types import Ids
+
+VERSION = 1
+# Tokens that are decoded both ways.
+MEASURED = 64
+# Of a file so much is looked at from each end: the header with its vocabulary, and the last tensors.
+END_BYTES = 1 << 20
+
+
+def measure(engine: Engine, text: Ids) -> float:
+    """Return the most nats by which a likely token's log-probability differs between two ways to decode ``text``.
+
+    Of the text 64 tokens are used, repeated if it is shorter, and fewer where the context holds no more; the engine is
+    left empty. Where no token is ever likely there is nothing to measure by, and what is assumed is returned.
+    """
+    ids = np.resize(np.array(text), min(MEASURED, engine.num_context)).tolist()
+    engine.rewind(0)
+    together = engine.extend(tuple(ids), len(ids))
+    engine.rewind(0)
+    singly = [engine.extend((token,))[0] for token in ids]
+    engine.rewind(0)
+    pairs = zip(together, singly, strict=True)
+    found = [apart(Dense.from_logits(one).logprobs, Dense.from_logits(other).logprobs) for one, other in pairs]
+    return max((nats for nats in found if nats < np.inf), default=UNMEASURED)
+
+
+class NoiseNotebook:
+    """What was measured of local models, on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the file, which need not exist."""
+        self._kept = Kept(path, "models", VERSION)
+
+    def read(self, model: Path, gpu_layers: int) -> float | None:
+        """Return the noise of a model file in nats, if it was measured."""
+        entry = self._kept.entries().get(_key(model, gpu_layers))
+        is_noise = isinstance(entry, float) and 0.0 <= entry < np.inf  # the file is the user's
+        return entry if is_noise else None
+
+    def write(self, model: Path, gpu_layers: int, noise: float) -> bool:
+        """Keep what was measured; tell whether that worked."""
+        key = _key(model, gpu_layers)
+        return self._kept.change(lambda entries: {**entries, key: noise})
+
+
+def _key(model: Path, gpu_layers: int) -> str:
+    """Name a model file by its length and both its ends, wherever it lies; and what runs on a GPU."""
+    size = model.stat().st_size
+    digest = blake2b(str(size).encode(), digest_size=16)
+    with model.open("rb") as file:
+        digest.update(file.read(END_BYTES))
+        file.seek(max(0, size - END_BYTES))
+        digest.update(file.read(END_BYTES))
+    return f"{digest.hexdigest()} {gpu_layers}"

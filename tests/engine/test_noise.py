@@ -1,0 +1,102 @@
+"""How far a local model is from itself is measured, and kept by what the file is and not by where it lies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from hybrid.engine import ScriptedEngine
+from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
+from hybrid.prob import UNMEASURED
+
+TEXT = tuple(range(5))
+
+
+class Noisy(ScriptedEngine):
+    """Computes otherwise where more than one token is decoded: a likely token by ``by`` nats, another by 3."""
+
+    def __init__(self, by, num_context=1000):
+        super().__init__("abcde", lambda _: [4.0, 3.0, 0.0, 0.0, -9.0], num_context=num_context)
+        self.by, self.longest = by, 0
+
+    def extend(self, ids, num_rows=1, cancelled=lambda: False):
+        rows = super().extend(ids, num_rows, cancelled)
+        self.longest = max(self.longest, len(self.ids))
+        return rows + (np.array([0, self.by, 0, 0, 3.0], dtype=np.float32) if len(ids) > 1 else 0)
+
+
+def test_the_noise_is_what_decoding_together_changes_at_a_likely_token():
+    engine = Noisy(-0.5)
+    alone, together = np.array([4.0, 3.0, 0.0, 0.0, -9.0]), np.array([4.0, 2.5, 0.0, 0.0, -6.0])
+    apart = np.abs((alone - np.log(np.exp(alone).sum())) - (together - np.log(np.exp(together).sum())))
+    assert measure(engine, TEXT) == pytest.approx(apart[:4].max(), abs=1e-6)
+    assert apart[4] > 2
+    assert engine.longest == MEASURED
+    assert engine.ids == ()
+
+
+def test_where_it_makes_no_difference_there_is_none():
+    assert measure(ScriptedEngine("ab", lambda _: [1.0, 0.0]), (0, 1)) == 0.0
+
+
+def test_a_context_that_holds_fewer_tokens_is_measured_over_those():
+    engine = Noisy(-0.5, num_context=7)
+    assert measure(engine, TEXT) > 0.3
+    assert engine.longest == 7
+
+
+def test_where_no_token_is_ever_likely_it_is_assumed():
+    assert measure(ScriptedEngine([str(i) for i in range(5000)], lambda _: [0.0] * 5000), (1,)) == UNMEASURED
+
+
+@pytest.mark.parametrize("kind", ["bundled", "attention", "sliding", "recurrent", "hybrid"])
+def test_a_real_engine_has_some_hundredths_of_a_nat_and_is_left_as_it_was(opened, kind):
+    with opened(kind) as engine:
+        found = measure(engine, engine.tokenize("What is 47 + 86? Sort 42 17 99."))
+        assert 0.0 <= found < 0.2
+        assert found > 1e-4 or kind != "bundled"
+        assert engine.ids == ()
+
+
+# ---- what is kept --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF" + b"\0" * (3 << 20) + b"end")
+    return file
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    return NoiseNotebook(tmp_path / "cache" / "models.json")
+
+
+def test_what_was_measured_of_a_file_is_read_again_wherever_it_lies(notebook, model, tmp_path):
+    assert notebook.read(model, 0) is None
+    assert notebook.write(model, 0, 0.25)
+    assert notebook.write(model, -1, 0.5)
+    moved = tmp_path / "other.gguf"
+    shutil.move(model, moved)
+    assert (notebook.read(moved, 0), notebook.read(moved, -1), notebook.read(moved, 3)) == (0.25, 0.5, None)
+
+
+@pytest.mark.parametrize("change", [lambda raw: raw + b"x", lambda raw: b"GGUG" + raw[4:], lambda raw: raw[:-1] + b"x"])
+def test_another_file_is_another_model(notebook, model, change):
+    notebook.write(model, 0, 0.25)
+    model.write_bytes(change(model.read_bytes()))
+    assert notebook.read(model, 0) is None
+
+
+@pytest.mark.parametrize("entry", ["0.1", None, -0.1, float("nan"), float("inf"), True, []])
+def test_an_entry_that_is_no_noise_is_none(notebook, model, tmp_path, entry):
+    notebook.write(model, 0, 0.25)
+    file = tmp_path / "cache" / "models.json"
+    kept = json.loads(file.read_text())
+    kept["models"] = dict.fromkeys(kept["models"], entry)
+    file.write_text(json.dumps(kept))
+    assert notebook.read(model, 0) is None
