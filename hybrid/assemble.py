@@ -120,8 +120,8 @@ class Opening:
         stack.callback(engine.close)
         account = self.account(stack)
 
-        async def connect() -> tuple[Cloud, Capabilities]:
-            cloud, capabilities = await _connect(settings, engine, stack, _notebook(settings, weights))
+        async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
+            cloud, capabilities = await _connect(settings, engine, stack, _notebook(settings, weights), asked_at)
             self.learn(account, capabilities)
             return cloud, capabilities
 
@@ -158,18 +158,22 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
 
 
 async def _connect(
-    settings: Settings, engine: Engine, stack: AsyncExitStack, notebook: Notebook | None = None
+    settings: Settings,
+    engine: Engine,
+    stack: AsyncExitStack,
+    notebook: Notebook | None = None,
+    asked_at: float | None = None,
 ) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
     async with AsyncExitStack() as opened:
         url = settings.cloud
         if url is None:
-            url = await opened.enter_async_context(bundled_server())
+            url, asked_at = await opened.enter_async_context(bundled_server()), None  # its start is no waiting for it
         wire = _wire(settings, url)
         dialect = settings.dialect if settings.cloud else "vllm"
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, notebook)
         opened.push_async_callback(endpoint.aclose)
-        capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE))
+        capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
 

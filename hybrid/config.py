@@ -110,10 +110,10 @@ class Settings(BaseModel):
     gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
     cache_salt: str | None = Field(None, min_length=1, description="parts this client's prefix cache from others'")
-    connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection")
+    connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection: the name, a proxy, TLS")
     first_byte_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte of an answer")
     read_timeout_s: float = Field(10.0, gt=0, description="deadline between two parts of an answer")
-    request_timeout_s: float = Field(120.0, gt=0, description="most waiting for one question, its first byte included")
+    request_timeout_s: float = Field(120.0, gt=0, description="most waiting for one question, its retries included")
     cool_down_s: float = Field(
         5.0, gt=0, description="how long an endpoint that failed is left alone; doubled while it fails"
     )

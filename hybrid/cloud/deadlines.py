@@ -1,24 +1,28 @@
-"""How long a request may be waited for: to connect, to the first byte, between chunks, in total.
+"""How long a question may be waited for: to connect, to the first byte, between chunks, in total.
 
-The law: only waiting counts. What whoever reads a stream does between two chunks takes nothing from its total, and a
-question that takes several requests has one total for all of them (``tests/cloud/test_wire.py``). Knows no HTTP.
+The laws (``tests/cloud/test_wire.py``). A question has one total, in one request or several, its retries included. Only
+waiting counts: what whoever reads a stream does between two chunks takes nothing from the total. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
-from hybrid.errors import Trouble, Unreachable
+from hybrid.errors import Unreachable
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds. ``first_byte`` counts from when a request leaves to its answer's body, ``read`` between its parts.
+    """Seconds.
 
-    A prompt is read before the first byte comes, tokens after it come one by one: the one may take longer.
+    ``connect``: until a request can leave, with the look-up of a name, proxies and TLS. ``first_byte``: from then to
+    its answer's body; a prompt is read before, so it may take longer than ``read``, between two parts. ``total``: all
+    of it, for all requests of a question.
     """
 
     connect: float = 5.0
@@ -30,44 +34,82 @@ class Deadlines:
 class Waits:
     """The waits of one question, in one request or several."""
 
-    def __init__(self, deadlines: Deadlines, url: str) -> None:
-        """Take the deadlines, and what messages call the endpoint."""
+    def __init__(self, deadlines: Deadlines, url: str, asked_at: float | None = None) -> None:
+        """Take the deadlines, what messages call the endpoint, and when the question was first asked (None: now).
+
+        ``asked_at`` is a time of ``time.monotonic``.
+        """
+        now = time.monotonic()
         self._deadlines = deadlines
         self._url = url
-        self._total = deadlines.total
-        self.leaves()
+        self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
+        self.begins()
 
-    def leaves(self) -> None:
-        """Begin to wait for another first byte: a request leaves."""
-        self._first = self._deadlines.first_byte
-        self._begun = False
+    def begins(self) -> None:
+        """Begin another request: a connection is needed."""
+        self._stage: Literal["connect", "first byte", "read"] = "connect"
+        self._until = _loop_time() + self._deadlines.connect
+        self._timeout: asyncio.Timeout | None = None
+
+    def left(self) -> None:
+        """Note that the request has left, while that is waited for: what is to come is the first byte."""
+        self._stage = "first byte"
+        self._until = _loop_time() + self._deadlines.first_byte
+        if self._timeout is not None:
+            self._timeout.reschedule(min(self._until, self._ends_at))
 
     def came(self) -> None:
         """Note that the first byte is there."""
-        self._begun = True
+        self._stage = "read"
 
     @asynccontextmanager
     async def wait(self) -> AsyncIterator[None]:
         """Bound what is awaited inside. Raises Unreachable at the deadline that comes first."""
-        now = asyncio.get_running_loop().time
-        began, step = now(), self._deadlines.read if self._begun else self._first
-        if self._total <= 0:  # an endpoint that always has more to give would never make us wait
+        now = _loop_time()
+        if self._stage == "read":
+            self._until = now + self._deadlines.read
+        if now >= self._ends_at:  # an endpoint that always has more to give would never make us wait
             raise self._late(in_all=True)
         try:
-            async with asyncio.timeout(min(step, self._total)):
+            async with asyncio.timeout_at(min(self._until, self._ends_at)) as self._timeout:
                 yield
         except TimeoutError:
-            raise self._late(in_all=self._total <= step) from None
+            raise self._late(in_all=self._ends_at <= self._until) from None
         finally:
-            self._first -= now() - began
-            self._total -= now() - began
+            self._timeout = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let what happens inside take nothing from the total."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._ends_at += time.monotonic() - began
+
+    @asynccontextmanager
+    async def whole(self) -> AsyncIterator[None]:
+        """Bound requests with waits of their own by the total of these. Raises Unreachable."""
+        try:
+            async with asyncio.timeout_at(self._ends_at):
+                yield
+        except TimeoutError:
+            raise self._late(in_all=True) from None
 
     def _late(self, *, in_all: bool) -> Unreachable:
         if in_all:
             what = f"it was not whole after {self._deadlines.total:g} s"
-        elif self._begun:
-            what = f"nothing more came for {self._deadlines.read:g} s"
-        else:
+        elif self._stage == "connect":
+            what = f"no connection within {self._deadlines.connect:g} s"
+        elif self._stage == "first byte":
             what = f"nothing came for {self._deadlines.first_byte:g} s"
-        trouble: Trouble | None = None if in_all or self._begun else "silent"
-        return Unreachable(f"no answer from {self._url} in time: {what}", trouble=trouble)
+        else:
+            what = f"nothing more came for {self._deadlines.read:g} s"
+        told = f"no answer from {self._url} in time: {what}"
+        if self._stage == "connect":
+            return Unreachable(told, sent=False, trouble=None if in_all else "connect")
+        return Unreachable(told, trouble="silent" if self._stage == "first byte" and not in_all else None)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

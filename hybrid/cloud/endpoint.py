@@ -10,6 +10,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, get_args
 
+from hybrid.cloud.deadlines import Waits
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.dialect import Altering, Asked, Dialect, Reading, Setup, tells_rows
 from hybrid.cloud.dialects.spelling import Spelling
@@ -53,9 +54,9 @@ class Endpoint:
         """Name endpoint, dialect and model."""
         return f"Endpoint({self._wire.url}, {self.dialect.name}, {self._model or None})"
 
-    async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:
+    async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out at no charge which model is served in which dialect, and whether it splits the probe alike."""
-        capabilities = await self.look(probe, probe_ids)
+        capabilities = await self.look(probe, probe_ids, asked_at)
         if capabilities.same_words is False:
             there = f"{capabilities.model} at {self._wire.url}"
             msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
@@ -63,10 +64,11 @@ class Endpoint:
         known = self._notebook.read(self._wire.url, self._model, self.dialect.name) if self._notebook else None
         return self.believe(known, capabilities) if known else capabilities
 
-    async def look(self, probe: str, probe_ids: Ids) -> Capabilities:
+    async def look(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out the same, and leave it to the caller what another vocabulary means."""
         with self._wire.discreet():
-            self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+            async with self._wire.waits(asked_at).whole():
+                self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
         self._model = capabilities.model
         return capabilities
 
@@ -104,7 +106,7 @@ class Endpoint:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        asking, waits = self.dialect.score(question), self._wire.waits()
+        asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at)
         asked: Asked | None = None
         try:
             with self._doubted():
@@ -141,20 +143,22 @@ class Endpoint:
         asked, read = written[0], written[1] if tells_rows(self.dialect, question) else _rowless(written[1])
         meter = Meter(self.dialect.least(question), self.dialect.worst(question), self._end_ids)
         with self._doubted(), meter.noting():
-            async with aclosing(self._replies(asked, read, question.request_id)) as chunks:
+            waits = self._wire.waits(question.asked_at)
+            async with aclosing(self._replies(asked, read, question.request_id, waits)) as chunks:
                 async for chunk in chunks:
                     self._learn(question, chunk.usage)
-                    yield self._with_noise(meter.read(chunk))
+                    with waits.paused():
+                        yield self._with_noise(meter.read(chunk))
             for chunk in meter.rest():
                 yield self._with_noise(chunk)
 
-    async def _replies(self, asked: Asked, read: Reading, request_id: str) -> AsyncGenerator[Chunk, None]:
+    async def _replies(self, asked: Asked, read: Reading, request_id: str, waits: Waits) -> AsyncGenerator[Chunk, None]:
         """Ask, and read what comes until the end that the dialect knows."""
+        put = asked.path, asked.body, request_id
         if asked.stream is None:
-            yield read(await self._wire.post(asked.path, asked.body, request_id, shape=asked.shape))
+            yield read(await self._wire.post(*put, asked.shape, waits))
             return
-        lines = asked.stream == "lines"
-        async with aclosing(self._wire.stream(asked.path, asked.body, request_id, lines=lines)) as replies:
+        async with aclosing(self._wire.stream(*put, waits, lines=asked.stream == "lines")) as replies:
             async for reply in replies:
                 chunk = read(reply)
                 yield chunk

@@ -43,7 +43,7 @@ class ScoreQuestion:
     """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix.
 
     ``candidates`` are tokens whose own log-probability is wanted in each row, where the endpoint can tell it without
-    losing the top-k list: one tuple per row, or none at all.
+    losing the top-k list: one tuple per row, or none at all. ``asked_at``: see ``WriteQuestion``.
     """
 
     prefix: Ids
@@ -52,6 +52,7 @@ class ScoreQuestion:
     top_k: int
     request_id: str
     candidates: tuple[Ids, ...] = ()
+    asked_at: float | None = None
 
     @property
     def num_rows(self) -> int:
@@ -64,7 +65,8 @@ class WriteQuestion:
     """Continue ``prefix`` by at most ``limit`` tokens, none of them in ``ban``.
 
     The last ``begun`` tokens of the prefix are the answer's; those before render ``turns``, the conversation as it was
-    put, for endpoints that take no prompt but messages.
+    put, for endpoints that take no prompt but messages. ``asked_at`` is the time (``time.monotonic``) from which the
+    question's total deadline counts: that of its first attempt; None: now.
     """
 
     prefix: Ids
@@ -75,6 +77,7 @@ class WriteQuestion:
     ban: frozenset[int] = frozenset()
     begun: int = 0
     turns: tuple[Message, ...] = ()
+    asked_at: float | None = None
 
 
 Question: TypeAlias = ScoreQuestion | WriteQuestion
@@ -124,8 +127,10 @@ class Chunk:
 class Cloud(Protocol):
     """One remote model."""
 
-    async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:
+    async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Ask, at no charge, what the endpoint is, and whether it splits ``probe`` into ``probe_ids``.
+
+        ``asked_at`` is as in ``WriteQuestion``.
 
         Raises CloudRefusal for settings that will never work, CloudFailure for a bad day.
         """

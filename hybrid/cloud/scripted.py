@@ -46,7 +46,12 @@ class ScriptedCloud:
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
 
-    async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
+    async def connect(  # the port's shape
+        self,
+        probe: str,  # noqa: ARG002
+        probe_ids: Ids,  # noqa: ARG002
+        asked_at: float | None = None,  # noqa: ARG002
+    ) -> Capabilities:
         """Say that it can do everything."""
         return Capabilities("scripted", frozenset(("score", "write", "open", "ids")))
 

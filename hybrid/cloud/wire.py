@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
+import httpcore
 import httpx
 import msgspec
 from pydantic import SecretStr
@@ -19,6 +21,7 @@ from pydantic import SecretStr
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
 from hybrid.cloud.metering import REFUSED
+from hybrid.cloud.names import addresses_of, first_of
 from hybrid.cloud.sse import EventReader, LineReader
 from hybrid.errors import (
     AccessDenied,
@@ -59,11 +62,14 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            # All but connecting is bounded by ``Waits``: httpx knows no first byte and no total.
-            timeout=httpx.Timeout(None, connect=deadlines.connect),
+            # ``Waits`` bounds everything: httpx knows no first byte and no total, and connecting only in parts.
+            timeout=None,  # noqa: S113
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
             transport=None if through_proxies else httpx.AsyncHTTPTransport(),
         )
+        for transport in (self._client._transport, *self._client._mounts.values()):
+            if isinstance(transport, httpx.AsyncHTTPTransport):
+                transport._pool._network_backend = _Network()
         # What messages call the endpoint: without the user name and password a URL may hold.
         self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))
 
@@ -75,9 +81,9 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path), most=MAX_FACT_BYTES)
 
-    def waits(self) -> Waits:
-        """Return the deadlines of a question, for all the requests it takes."""
-        return Waits(self._deadlines, self.url)
+    def waits(self, asked_at: float | None = None) -> Waits:
+        """Return the deadlines of a question, for all the requests it takes; it was first asked at (None: now)."""
+        return Waits(self._deadlines, self.url, asked_at)
 
     async def post(
         self,
@@ -109,9 +115,7 @@ class Wire:
 
     async def _send(self, request: httpx.Request, waits: Waits) -> httpx.Response:
         """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
-        waits.leaves()
-        async with waits.wait():
-            response = await self._client.send(request, stream=True)
+        response = await self._exchange(request, waits)
         try:
             await self._accept(response, waits)
         except BaseException:
@@ -119,8 +123,31 @@ class Wire:
             raise
         return response
 
+    async def _exchange(self, request: httpx.Request, waits: Waits) -> httpx.Response:
+        """Connect, where that is needed, and return what comes back, its body unread."""
+        connection: httpcore.AsyncNetworkStream | None = None
+
+        async def traced(event: str, info: Mapping[str, Any]) -> None:
+            nonlocal connection
+            if event.endswith(".connect_tcp.complete"):
+                connection = info["return_value"]
+            # A proxy is asked for a tunnel before the request itself leaves.
+            if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
+                connection = None
+                waits.left()
+
+        request.extensions["trace"] = traced
+        waits.begins()
+        try:
+            async with waits.wait():
+                return await self._client.send(request, stream=True)
+        except BaseException:
+            if connection is not None:  # httpcore closes none whose TLS was given up
+                await connection.aclose()
+            raise
+
     async def stream(
-        self, path: str, body: Mapping[str, Any], request_id: str, *, lines: bool = False
+        self, path: str, body: Mapping[str, Any], request_id: str, waits: Waits | None = None, *, lines: bool = False
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """POST and yield the JSON of every server-sent event, or of every line.
 
@@ -128,7 +155,7 @@ class Wire:
         says it is the last.
         """
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
-        waits = self.waits()
+        waits = waits or self.waits()
         with self._faults():
             response = await self._send(request, waits)
             try:
@@ -163,9 +190,6 @@ class Wire:
         """Give every transport fault one of our names."""
         try:
             yield
-        except httpx.TimeoutException as error:
-            msg = f"no answer from {self.url} in time: no connection within {self._deadlines.connect:g} s"
-            raise Unreachable(msg, sent=False, trouble="connect") from error
         except httpx.TransportError as error:
             root = _root(error)
             raise _of_transport(error, root, self.url) from error
@@ -206,6 +230,32 @@ class Wire:
         await self._client.aclose()
 
 
+class _Network(httpcore.AnyIOBackend):
+    """How connections are made: names are looked up by us, and of several addresses the first that answers is taken."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  (httpcore's port)
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to a host, or raise httpcore.ConnectError."""
+        connect = partial(
+            super().connect_tcp,
+            port=port,
+            timeout=timeout,
+            local_address=local_address,
+            socket_options=socket_options,
+        )
+        try:
+            addresses = await addresses_of(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        return await first_of(connect, addresses, httpcore.AsyncNetworkStream.aclose)
+
+
 def _headers(request_id: str | None) -> dict[str, str]:
     return {"x-request-id": request_id} if request_id else {}
 
@@ -230,7 +280,7 @@ def _of_transport(error: httpx.RequestError, root: BaseException, url: str) -> C
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
     if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:
         return TlsFailure(f"{url} does not speak TLS as we do ({root.reason.replace('_', ' ').lower()})")
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpx.ConnectError | httpx.ProxyError):
         return Unreachable(f"cannot reach {url}: {said}", sent=False, trouble="connect")
     if said == TOO_LONG:
         return BadReply(f"{url} answered with more than 100 KiB of headers")

@@ -35,7 +35,8 @@ from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
 Prompt: TypeAlias = str | Sequence[Message]
-Connect: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
+# Takes the time from which the total deadline counts.
+Connect: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]
 
 
 # What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
@@ -190,15 +191,16 @@ class AsyncClient:
         if self._connected is None and (why := call.shut()):
             return why, None, reach
         try:
-            cloud, can = await (call.ask(reach) if self._connected is None else reach())
+            asked = partial(reach, time.monotonic())
+            cloud, can = await (call.ask(asked) if self._connected is None else asked())
         except CloudFailure as error:
             return str(error), None, reach
         return cloud, can, None
 
-    async def _reach(self, policy: Policy, settings: Settings) -> tuple[Cloud, Capabilities]:
+    async def _reach(self, policy: Policy, settings: Settings, asked_at: float) -> tuple[Cloud, Capabilities]:
         """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
         if self._connected is None:
-            self._connected = await self._connect()
+            self._connected = await self._connect(asked_at)
         capabilities = self._connected[1]
         if missing := policy.needs - capabilities.abilities:
             sampling = sampling_of(settings)

@@ -58,7 +58,8 @@ _OUTGROWN = "the text has outgrown the cloud model's context"
 CANDIDATES = 4
 
 
-Reach: TypeAlias = Callable[[], Awaitable[tuple[Cloud, Capabilities]]]
+# Takes the time from which the total deadline counts.
+Reach: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class Driver:
             return self._no_answer(_OUTGROWN)
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
-        question = ScoreQuestion(prefix, span, after, self._top_k, "", candidates)
+        question = ScoreQuestion(prefix, span, after, self._top_k, "", candidates, time.monotonic())
         attempt = partial(self._score, cloud, question, len(request.at))
         try:
             with self._looking_ahead(request):
@@ -272,7 +273,7 @@ class Driver:
                     return cloud
                 if self._cloud_room(len(self._drafter.prompt) + len(request.at)) < 1:
                     return self._no_answer(_OUTGROWN)
-                opened = await self._asked(partial(self._open_reader, request, cloud))
+                opened = await self._asked(partial(self._open_reader, request, cloud, time.monotonic()))
                 reader, chunk = opened
                 self._reader = reader
             else:
@@ -296,7 +297,7 @@ class Driver:
             written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
         return Wrote(tuple(written), ended=not reader.open)
 
-    async def _open_reader(self, request: Write, cloud: Cloud) -> tuple[Reader, Chunk]:
+    async def _open_reader(self, request: Write, cloud: Cloud, asked_at: float) -> tuple[Reader, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
@@ -308,7 +309,7 @@ class Driver:
         sampling = self._drafter.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
         question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
-        question = replace(question, begun=len(request.at), turns=self._turns)
+        question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at)
         reader = Reader(request.at, leave, cloud.write(question))
         return reader, await reader.read()
 
@@ -349,7 +350,7 @@ class Driver:
             return self._lost(why)
         if self._reach is not None:
             try:
-                self._cloud, self._can = await self._call.ask(self._reach)
+                self._cloud, self._can = await self._call.ask(partial(self._reach, time.monotonic()))
                 self._reach = None
             except CloudError as error:
                 return self._fail(error)

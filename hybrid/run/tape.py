@@ -158,7 +158,12 @@ class TapeCloud:
         """Take the tape."""
         self._tape = tape
 
-    async def connect(self, probe: str, probe_ids: Ids) -> Capabilities:  # noqa: ARG002  (the port's shape)
+    async def connect(  # the port's shape
+        self,
+        probe: str,  # noqa: ARG002
+        probe_ids: Ids,  # noqa: ARG002
+        asked_at: float | None = None,  # noqa: ARG002
+    ) -> Capabilities:
         """Say that it can do everything: what it cannot is missing."""
         return Capabilities("tape", frozenset(("score", "write", "open", "ids")))
 

@@ -35,7 +35,7 @@ def client_over_tables(fault, engine, **flags):
     cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({END}))
     ledger = MemoryLedger(usd_to_nanousd(flags["cap"]) if flags.get("cap") else None)
 
-    async def reach():
+    async def reach(_):
         if fault:
             raise fault
         return cloud, await cloud.connect("", ())

@@ -9,6 +9,7 @@ import pytest
 from vocabularies import END, WORDS
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import Asked, Setup
@@ -39,8 +40,8 @@ class Replies:
     def discreet(self):
         yield
 
-    def waits(self):
-        return None
+    def waits(self, asked_at=None):
+        return Waits(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):
         return self._next()

@@ -13,6 +13,7 @@ import pytest
 from filelock import FileLock
 
 from hybrid.cloud import WriteQuestion
+from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import Setup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
@@ -212,6 +213,9 @@ class Line:
 
     def discreet(self):
         return nullcontext()
+
+    def waits(self, asked_at=None):
+        return Waits(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):
         yield self.answer

@@ -6,30 +6,47 @@ import asyncio
 import gzip
 import socket
 import threading
+import time
 import tracemalloc
 from contextlib import ExitStack, aclosing
 
 import pytest
 
+from hybrid.cloud import Chunk, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.dialects.dialect import Asked
+from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
+from hybrid.types import CloudUsage, Sampling
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 def read_stream(url, deadlines, pause=0.0):
-    """Read a stream through the wire alone, pausing after every event."""
+    """Read a stream through an endpoint, pausing after every chunk; return how many events there were."""
+
+    class Dialect:
+        rows, rows_altered_by = False, frozenset()
+
+        def worst(self, question):
+            return CloudUsage(1, 10**6)
+
+        least = worst
+
+        def write(self, question):
+            return Asked("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,))
 
     async def read():
-        wire, seen = Wire(url, None, deadlines), 0
+        endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
+        endpoint.dialect = Dialect()
         try:
-            async with aclosing(wire.stream("/v1/completions", {}, "r")) as events:
-                async for _ in events:
-                    seen += 1
+            async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling(), "r"))) as chunks:
+                async for chunk in chunks:
+                    seen += len(chunk.ids)
                     await asyncio.sleep(pause)
         finally:
-            await wire.aclose()
+            await endpoint.aclose()
         return seen
 
     return asyncio.run(read())
@@ -127,17 +144,120 @@ def test_a_question_of_several_requests_has_one_total(raw_server):
         post(url, Deadlines(first_byte=0.4, total=0.5), times=4)
 
 
-def test_a_connection_has_a_deadline_too():
-    """A backlog that is full lets nobody in: that is a timeout of connecting, and nothing was sent."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as held:
-        port = full.getsockname()[1]
+@pytest.fixture
+def full():
+    """The address of a server whose backlog is full: it lets nobody in."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as held:
+        port = listener.getsockname()[1]
         for _ in range(4):
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(("127.0.0.1", port))
-        with pytest.raises(Unreachable, match=r"no connection within 0\.2 s") as late:
-            post(f"http://127.0.0.1:{port}", Deadlines(connect=0.2))
-        assert not late.value.sent
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def resolver(monkeypatch):
+    """Make every name lead to some addresses, after so many seconds."""
+
+    def answer(seconds, *addresses):
+        def look_up(host, port, *_, **__):
+            time.sleep(seconds)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    return answer
+
+
+def refused_to_connect(url, deadlines, words):
+    with pytest.raises(Unreachable, match=words) as late:
+        post(url, deadlines)
+    assert not late.value.sent, "nothing has left, so nothing was charged"
+    return late.value.trouble
+
+
+def test_a_connection_has_a_deadline_too(full):
+    assert refused_to_connect(full, Deadlines(connect=0.2), r"no connection within 0\.2 s") == "connect"
+
+
+def test_what_had_no_connection_when_the_total_was_over_was_not_sent(full):
+    assert refused_to_connect(full, Deadlines(total=0.2), r"not whole after 0\.2 s") is None
+    assert refused_to_connect(full, Deadlines(connect=0.3, first_byte=0.2), r"no connection within 0\.3 s") == "connect"
+
+
+def test_a_resolver_that_hangs_is_no_longer_waited_for_than_a_connection(resolver):
+    resolver(5)
+    assert refused_to_connect("http://there", Deadlines(connect=0.2), r"no connection within 0\.2 s") == "connect"
+
+
+def test_a_name_with_a_silent_address_is_connected_to_by_another(raw_server, full, resolver):
+    """One address of this machine lets nobody in at the server's port; both are tried within one deadline."""
+    port = int(raw_server(WHOLE + b"{}").rpartition(":")[2])
+    with socket.create_server(("127.0.0.2", port), backlog=0), ExitStack() as held:
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.2", port))
+        resolver(0, "127.0.0.2", "127.0.0.1")
+        assert post(f"http://there:{port}", Deadlines(connect=5)) == [{}]
+        resolver(0, "127.0.0.2", "127.0.0.2", "127.0.0.2")
+        refused_to_connect(f"http://there:{port}", Deadlines(connect=0.6), r"no connection within 0\.6 s")
+
+
+def test_tls_and_the_look_up_before_it_have_one_deadline(raw_server, resolver):
+    """A server that takes the connection and says nothing: the handshake has what the look-up has left."""
+    port = raw_server(b"", then=((9.0, b""),)).rpartition(":")[2]
+    resolver(1.5, "127.0.0.1")
+    began = time.monotonic()
+    refused_to_connect(f"https://there:{port}", Deadlines(connect=2.5), r"no connection within 2\.5 s")
+    assert time.monotonic() - began < 3.7
+
+
+def test_a_proxy_that_says_nothing_is_no_connection(raw_server, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", raw_server(b"", then=((3.0, b""),)))
+    deadlines = Deadlines(connect=0.3, first_byte=1.0)
+    assert refused_to_connect("https://there", deadlines, r"no connection within 0\.3 s") == "connect"
+
+
+def test_a_proxy_that_refuses_is_no_connection(raw_server, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", raw_server(b"HTTP/1.1 502 x\r\ncontent-length: 0\r\n\r\n"))
+    assert refused_to_connect("https://there", Deadlines(), "cannot reach https://there: 502") == "connect"
+
+
+def test_the_first_byte_is_waited_for_from_when_the_request_has_left(raw_server, resolver):
+    port = raw_server(b"", then=((0.5, WHOLE + b"{}"),)).rpartition(":")[2]
+    resolver(0.7, "127.0.0.1")
+    assert post(f"http://there:{port}", Deadlines(first_byte=1.0)) == [{}]
+
+
+def test_what_was_waited_for_in_earlier_attempts_counts_in_the_total(raw_server):
+    async def posted():
+        wire = Wire(raw_server(b"", then=((5.0, b""),)), None, Deadlines(total=60.0))
+        try:
+            await wire.post("/", {}, waits=wire.waits(asked_at=time.monotonic() - 59.8))
+        finally:
+            await wire.aclose()
+
+    with pytest.raises(Unreachable, match="not whole after 60 s"):
+        asyncio.run(posted())
+
+
+def test_finding_out_what_an_endpoint_is_has_one_total(raw_server):
+    """Each of its questions would be in time."""
+
+    async def look(total):
+        url = raw_server(b"", then=((0.4, WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b"[]"),))
+        endpoint = Endpoint(Wire(url, None, Deadlines(total=total)), "m", dialect="vllm")
+        try:
+            await endpoint.look("a", (1,))
+        finally:
+            await endpoint.aclose()
+
+    with pytest.raises(BadReply):
+        asyncio.run(look(60))
+    with pytest.raises(Unreachable, match=r"not whole after 0\.5 s"):
+        asyncio.run(look(0.5))
 
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"

@@ -29,7 +29,7 @@ async def one(ledger: FileLedger) -> dict[str, object]:
     engine = ScriptedEngine(WORDS, lambda _: [9, *range(7)], end_ids=frozenset({7}), num_context=100)
     cloud, worker = ScriptedCloud(lambda _: [0, 9, 0, 0, 0, 0, 0, 0], end_ids=frozenset({7})), Worker("crowd")
 
-    async def connect():
+    async def connect(_):
         return cloud, await cloud.connect("", ())
 
     account = Account(PRICE, ledger, "http://crowd")

@@ -105,7 +105,7 @@ def house():
         known = Price.parse(price) if price else None
         account = Account(known, ledger, "http://scripted")
 
-        async def reach():
+        async def reach(_):
             if connect:
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context)

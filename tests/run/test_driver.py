@@ -341,8 +341,8 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
     h = house(rows=False)
     connect = h.client._connect
 
-    async def reach():
-        cloud, can = await connect()
+    async def reach(asked_at):
+        cloud, can = await connect(asked_at)
         return cloud, replace(can, abilities=can.abilities - {"score"})
 
     h.client._connect = reach

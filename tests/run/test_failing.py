@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -73,6 +74,30 @@ def test_a_stream_is_not_asked_for_again_once_a_token_came(house, run):
     assert answer.degraded == "503"
 
 
+@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
+def test_the_attempts_of_a_question_share_the_time_from_which_its_total_counts(house, run, policy):
+    """Otherwise each retry would have a whole ``request_timeout_s`` of its own."""
+    h = house(fault=failing(1, 2))
+    run(h.client.generate(PROMPT, policy=policy, max_tokens=30))
+    first, second, third, *later = [question.asked_at for question in h.cloud.questions]
+    assert first == second == third
+    assert None not in later
+    assert all(earlier < after for earlier, after in pairwise([third, *later]))
+
+
+def test_the_attempts_to_connect_share_it_too(house, run):
+    h, asked_at = house(), []
+
+    async def refuse(since):
+        asked_at.append(since)
+        raise Unreachable("refused", trouble="connect", sent=False)
+
+    h.client._connect = refuse
+    run(h.client.generate(PROMPT, max_tokens=5))
+    run(h.client.generate(PROMPT, max_tokens=5))
+    assert [asked_at.count(each) for each in sorted(set(asked_at))] == [3, 2], "and then the breaker is open"
+
+
 def test_retries_can_be_turned_off(house, run):
     h = house(fault=failing(1), retries=0)
     assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=10)).degraded == "503"
@@ -83,11 +108,11 @@ def test_connecting_is_tried_again_too(house, run):
     h = house()
     connect, tries = h.client._connect, []
 
-    async def flaky():
+    async def flaky(asked_at):
         tries.append(1)
         if len(tries) < 3:
             raise Unreachable("refused", trouble="connect", sent=False)
-        return await connect()
+        return await connect(asked_at)
 
     h.client._connect = flaky
     assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=10)).degraded is None
@@ -201,7 +226,7 @@ def test_while_the_breaker_is_open_nobody_connects_either(house, run):
     h = house()
     tries = []
 
-    async def refused():
+    async def refused(_):
         tries.append(1)
         raise Unreachable("refused", sent=False)
 
@@ -216,11 +241,11 @@ def reached_late(house, **can):
     h = outage(house, never)
     connect, tries = h.client._connect, []
 
-    async def late():
+    async def late(asked_at):
         tries.append(1)
         if len(tries) < 2:
             raise Unreachable("refused", sent=False)
-        cloud, capabilities = await connect()
+        cloud, capabilities = await connect(asked_at)
         return cloud, replace(capabilities, **can)
 
     h.client._connect = late
@@ -254,8 +279,8 @@ def test_a_law_that_cannot_be_kept_with_what_is_shown_is_refused_late_as_at_firs
     at_once = house()
     connect = at_once.client._connect
 
-    async def few():
-        cloud, capabilities = await connect()
+    async def few(asked_at):
+        cloud, capabilities = await connect(asked_at)
         return cloud, replace(capabilities, most_k=4)
 
     at_once.client._connect = few

@@ -1,0 +1,169 @@
+"""Names become addresses without keeping anybody waiting, and the first address that lets us in is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+
+from hybrid.cloud import names
+from hybrid.cloud.names import addresses_of, first_of
+
+FOUR, SIX = socket.AF_INET, socket.AF_INET6
+
+
+def look_up(host):
+    return asyncio.run(addresses_of(host, 80))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
+def test_an_address_is_its_own_and_nothing_is_looked_up(monkeypatch, host):
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    assert look_up(host) == [host]
+
+
+def test_the_families_take_turns_in_the_resolvers_order(monkeypatch):
+    """Where one of them leads nowhere, the other is tried a quarter of a second later, not after all of the first."""
+    found = [(SIX, "::2"), (SIX, "::1"), (SIX, "::3"), (FOUR, "127.0.0.9"), (FOUR, "127.0.0.8")]
+    answer = [(family, socket.SOCK_STREAM, 6, "", (address, 80)) for family, address in found]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    assert look_up("there") == ["::2", "127.0.0.9", "::1", "127.0.0.8", "::3"]
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
+def test_a_name_that_leads_nowhere_is_an_error_of_the_system(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(OSError, match=r"not known|no host name"):
+        look_up("there")
+
+
+HANGS = """
+import asyncio, socket, time
+from hybrid.cloud.names import addresses_of
+socket.getaddrinfo = lambda *_, **__: time.sleep(60)
+async def ask():
+    async with asyncio.timeout(0.1):
+        await addresses_of("there", 80)
+try:
+    asyncio.run(ask())
+except TimeoutError:
+    print("given up")
+"""
+
+
+def test_a_resolver_that_hangs_does_not_keep_the_process_alive():
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("given up\n", "")
+
+
+def test_an_answer_that_comes_when_nobody_waits_any_more_is_dropped(monkeypatch):
+    late, told = threading.Event(), []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: late.wait(10) and [])
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    async def give_up():
+        async with asyncio.timeout(0.01):
+            await addresses_of("there", 80)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(give_up())
+    late.set()
+    for thread in threading.enumerate():
+        if thread.name == "hybrid-resolver":
+            thread.join(10)
+    assert told == []
+
+
+# ---- several addresses ---------------------------------------------------------------------------------------------
+
+
+class Dialled:
+    """Addresses that behave as their names say; what was tried, opened, closed and given up."""
+
+    def __init__(self):
+        self.tried, self.closed, self.given_up = [], [], []
+
+    async def connect(self, address):
+        self.tried.append(address)
+        try:
+            await asyncio.sleep(60 if "silent" in address else 0.05 if "slow" in address else 0)
+        except asyncio.CancelledError:
+            self.given_up.append(address)
+            raise
+        if "refused" in address:
+            raise OSError(address)
+        return address
+
+    async def close(self, connection):
+        self.closed.append(connection)
+
+    def first_of(self, *addresses):
+        return asyncio.run(first_of(self.connect, addresses, self.close))
+
+
+def test_the_first_address_that_lets_us_in_is_taken_and_no_other_tried():
+    dialled = Dialled()
+    assert dialled.first_of("slow", "good") == "slow"
+    assert dialled.tried == ["slow"]
+
+
+def test_a_refusal_leads_to_the_next_address_at_once(monkeypatch):
+    monkeypatch.setattr(names, "HEAD_START_S", 60)
+    dialled = Dialled()
+    assert dialled.first_of("refused 1", "refused 2", "good", "never") == "good"
+    assert dialled.tried == ["refused 1", "refused 2", "good"]
+
+
+def test_a_silent_address_is_given_up_when_another_lets_us_in(monkeypatch):
+    monkeypatch.setattr(names, "HEAD_START_S", 0.01)
+    dialled = Dialled()
+    assert dialled.first_of("silent", "refused", "good") == "good"
+    assert (dialled.given_up, dialled.closed) == (["silent"], [])
+
+
+def test_where_nobody_lets_us_in_the_first_addresss_error_is_raised():
+    with pytest.raises(OSError, match="refused 1"):
+        Dialled().first_of("refused 1", "refused 2")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_no_connection_is_left_open_but_the_one_that_is_taken(monkeypatch, cancelled):
+    """A handshake that is nearly over cannot be stopped any more; nor is anything taken by who has given up."""
+    monkeypatch.setattr(names, "HEAD_START_S", 0.0)
+    dialled = Dialled()
+
+    async def stubborn(address):
+        with anyio.CancelScope(shield=True):
+            return await dialled.connect(address)
+
+    async def dial():
+        async with asyncio.timeout(0.01 if cancelled else None):
+            return await first_of(stubborn, ["slow 1", "slow 2"], dialled.close)
+
+    if cancelled:
+        with pytest.raises(TimeoutError):
+            asyncio.run(dial())
+        assert sorted(dialled.closed) == ["slow 1", "slow 2"]
+    else:
+        assert {asyncio.run(dial()), *dialled.closed} == {"slow 1", "slow 2"}
+
+
+def test_who_gives_up_gives_up_every_address(monkeypatch):
+    monkeypatch.setattr(names, "HEAD_START_S", 0.01)
+    dialled = Dialled()
+
+    async def give_up():
+        async with asyncio.timeout(0.1):
+            await first_of(dialled.connect, ["silent 1", "silent 2"], dialled.close)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(give_up())
+    assert sorted(dialled.given_up) == ["silent 1", "silent 2"]
