@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hybrid.errors import visible
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import Degraded, Event, Finished, Flushed, Resumed, Shown
+from hybrid.run.events import Degraded, Event, Finished, Flushed, Noted, Resumed, Shown
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -31,8 +31,10 @@ class Screen:
                 self._token(token)
             case Flushed(text):
                 self._text(text)
-            case Degraded(why, alone):
-                self._note(f"{'the local model goes on alone: ' * alone}{why}")
+            case Degraded(why):
+                self._note(f"the local model goes on alone: {why}")
+            case Noted(why):
+                self._note(why)
             case Resumed():
                 self._note("the cloud answers again")
             case Finished(answer):

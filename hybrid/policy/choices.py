@@ -12,6 +12,8 @@ from hybrid.policy.loop import Need, Policy
 from hybrid.types import Sampling
 
 SPAN = 8
+# The first block that the cloud writes where the pen is its own; doubled while it keeps it.
+HOLD = 4
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ cloud, whatever was drafted there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from hybrid.errors import UsageError
@@ -17,6 +18,8 @@ from hybrid.policy.requests import Held
 from hybrid.prob import Coarse, Dense, TopK, coarse, coarse_known, kl_divergence, shown_law
 from hybrid.prob.warp import only
 from hybrid.types import Sampling
+
+UNDETERMINED = "the shown tokens do not determine the cloud's law here"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class Drawing:
         law = shown_law(row, self.sampling, draft.num_tokens)
         return None if law is None else coarse_known(law, draft)
 
+    def left(self, law: Dense, why: str | None = None) -> Tail:
+        """Leave a token to the cloud because the row does not determine its law; ``law``: any over the vocabulary."""
+        known = partial(shown_law, sampling=self.sampling, num_tokens=law.num_tokens)
+        return Tail(why=why or UNDETERMINED, determined=lambda row: known(row) is not None)
+
     def token(
         self, case: Case, offset: int, local: Dense, how: Literal["recovered", "bonus"], why: str | None = None
     ) -> Held | Tail:
@@ -46,7 +54,7 @@ class Drawing:
             return best_of(row, known, how, why)
         sides = self.sides(row, local)
         if sides is None:
-            return Tail(why=why)
+            return self.left(local, why)
         return as_token(sides, case.draw(sides.target, offset, how), row, known, how, why)
 
 

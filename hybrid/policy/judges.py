@@ -8,7 +8,7 @@ the whole loop in ``tests/policy``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from hybrid.policy.requests import Held, Span
@@ -21,10 +21,14 @@ Draw: TypeAlias = Callable[[Floats, int, str], int]
 
 @dataclass(frozen=True)
 class Tail:
-    """One token that only the cloud can draw: from its own law, outside ``ban``."""
+    """One token that only the cloud can draw: from its own law, outside ``ban``.
+
+    ``determined`` says of another row whether it determines the cloud's law, where this one does not.
+    """
 
     ban: frozenset[int] = frozenset()
     why: str | None = None
+    determined: Callable[[TopK], bool] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

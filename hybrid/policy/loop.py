@@ -61,7 +61,8 @@ class Policy:
     ``bonus``: the row after a kept span may give one more token. ``hold``: tokens the cloud writes after a rejection
     before it is asked whether to hand back (0: only the recovered one); doubled while it keeps the pen if there is a
     ``back``, which says which divergences mean agreement, ``patience`` of them in a row. ``lead``: tokens the cloud
-    opens with. ``tails``: the judge may leave a token to the cloud.
+    opens with. ``tails``: the judge may leave a token to the cloud. ``writes_on``: where it does so because a row does
+    not determine the law, the cloud writes until one does, so many tokens at first (0: that token alone).
     """
 
     name: str
@@ -75,6 +76,7 @@ class Policy:
     patience: int = 1
     lead: int = 0
     tails: bool = False
+    writes_on: int = 0
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -87,15 +89,43 @@ class Policy:
         return frozenset(found)
 
 
+WRITES_ON = (
+    "the shown tokens do not determine the cloud's law under this sampling, so that drafts cannot stand and the cloud "
+    "writes: a lower --top-k or --top-p, or --temperature 1, lets them"
+)
+
+
+@dataclass(frozen=True)
+class _Handback:
+    """What ends a handoff: ``patience`` written tokens in a row that are ``due``, or one of which it is not known.
+
+    ``along``: both models' rows tell, and are to be had. ``note``: what is to be said of a block of more than ``quiet``
+    tokens.
+    """
+
+    due: Callable[[Held], bool | None]
+    patience: int = 1
+    along: bool = False
+    note: str | None = None
+    quiet: int = 0
+
+
+_AFTER_ITS_TOKENS = _Handback(lambda _: None, patience=0)
+
+
 @dataclass
 class _Progress:
-    """Where the answer stands. ``rejections`` keys the coins; ``ahead`` is what was measured at the next position."""
+    """Where the answer stands. ``rejections`` keys the coins; ``ahead`` is what was measured at the next position.
+
+    ``block``: how much the cloud writes at once where its row does not determine its law; 0: as much as at first.
+    """
 
     coin: Coin
     at: Ids = ()
     over: bool = False
     rejections: int = 0
     ahead: Divergence | None = None
+    block: int = 0
 
     def draw(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for a token that is drafted so many positions on."""
@@ -106,7 +136,7 @@ def decode(policy: Policy, coin: Coin) -> Asking[None]:
     """Write one answer under ``policy``, from its first token to Over. A policy that only compares tosses no coin."""
     here = _Progress(coin=coin)
     if policy.lead:
-        yield from _write(replace(policy, back=None), here, policy.lead, "the cloud opens the text")
+        yield from _write(_AFTER_ITS_TOKENS, here, policy.lead, "the cloud opens the text")
     mute = False
     while not here.over:
         before = len(here.at)
@@ -128,7 +158,7 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
     if drafted.call != "check" or policy.judge is None:
         yield from _emit(here, drafted.span)
         if drafted.call == "write" and not here.over:
-            yield from _write(policy, here, policy.hold, policy.gate.why(drafted.after))
+            yield from _write(_agreement(policy), here, policy.hold, policy.gate.why(drafted.after))
         return
     free = 0 if policy.scope is None else max(0, len(drafted.span) - policy.scope)
     yield from _emit(here, drafted.span[:free])
@@ -137,14 +167,31 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
     verdict = yield from _check(policy, policy.judge, here, replace(drafted, span=drafted.span[free:]))
     then = verdict.then
     yield from _emit(here, verdict.kept + ((then,) if isinstance(then, Held) else ()))
+    if verdict.kept or not isinstance(then, Tail):
+        here.block = 0
     if isinstance(then, Tail) and not here.over:
-        yield from _tail(here, then)
+        yield from _write_on(policy, here, then) if policy.writes_on and then.determined else _tail(here, then)
     here.ahead = None if then else verdict.ahead
     if verdict.rejected:
         here.rejections += 1
         if policy.hold and not here.over:
             # The reason stands where the pen changes hands: at the token already paid for, if there is one.
-            yield from _write(policy, here, policy.hold, None if verdict.then else verdict.why)
+            yield from _write(_agreement(policy), here, policy.hold, None if verdict.then else verdict.why)
+
+
+def _write_on(policy: Policy, here: _Progress, tail: Tail) -> Asking[None]:
+    """Let the cloud write until a token could be drawn here again: which row that is, its prefix alone decides.
+
+    So the law is the cloud's own, as it would be token by token. A row that is not told is left to the next check.
+    """
+    before, determined = len(here.at), tail.determined
+    until = _Handback(
+        lambda held: determined(held.cloud) if determined and held.cloud else None,
+        note=WRITES_ON,
+        quiet=policy.writes_on,
+    )
+    here.block = 2 * (yield from _write(until, here, here.block or policy.writes_on, tail.why))
+    here.rejections += len(here.at) == before
 
 
 def _tail(here: _Progress, tail: Tail) -> Asking[None]:
@@ -175,27 +222,37 @@ def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> A
             raise _out_of_turn(reply)
 
 
-def _write(policy: Policy, here: _Progress, limit: int, why: str | None) -> Asking[None]:
-    """Let the cloud write ``limit`` tokens, or in blocks that double until the two models agree again."""
-    calm, told = 0, False
+def _agreement(policy: Policy) -> _Handback:
+    """Return when the cloud hands back after a rejection or a doubt: when the two models agree, if that matters."""
+    back = policy.back
+    if back is None:
+        return _AFTER_ITS_TOKENS
+    return _Handback(lambda held: None if held.kl is None else back(held.kl), policy.patience, along=True)
+
+
+def _write(until: _Handback, here: _Progress, limit: int, why: str | None) -> Asking[int]:
+    """Let the cloud write in blocks that double until it is due to hand back; return the last one's limit."""
+    calm = 0
     while not here.over:
         start = len(here.at)
-        reached = yield from _write_block(policy, here, limit, None if told else why, calm)
-        if reached is None or len(here.at) == start or policy.back is None or reached >= policy.patience:
-            return
-        calm, told, limit = reached, True, 2 * limit
+        reached = yield from _write_block(until, here, limit, why, calm)
+        if reached is None or len(here.at) == start or reached >= until.patience:
+            break
+        calm, why, limit = reached, None, 2 * limit
+    return limit
 
 
-def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, calm: int) -> Asking[int | None]:
+def _write_block(until: _Handback, here: _Progress, limit: int, why: str | None, calm: int) -> Asking[int | None]:
     """One block, read to its end: its tokens are paid for, and only a request that ends by itself tells its cost.
 
     A request that ends short (its limit was lowered to fit a cap) is asked on, unless it gave nothing. Returns how
-    many tokens in a row the two models agreed on at the end; None if the cloud did not answer.
+    many tokens in a row speak for handing back at the end; None if the cloud did not answer.
     """
     start, opened = here.at, len(here.at)
     block: Span = ()
+    note = until.note if limit > until.quiet else None
     while limit > 0 and not here.over:
-        reply = yield Write(here.at, limit, along=policy.back is not None)
+        reply = yield Write(here.at, limit, along=until.along, note=note)
         match reply:
             case Wrote(span, ended):
                 span = tuple(_measured(held) for held in span)
@@ -211,10 +268,10 @@ def _write_block(policy: Policy, here: _Progress, limit: int, why: str | None, c
                 return None
             case _:
                 raise _out_of_turn(reply)
-    if policy.back is not None and block and not here.over and not any(held.cloud for held in block):
+    if until.along and block and not here.over and not any(held.cloud for held in block):
         scored = yield from _score(start, block)
-        return None if scored is None else _calm(policy, scored, calm)
-    return _calm(policy, block, calm)
+        return None if scored is None else _calm(until, scored, calm)
+    return _calm(until, block, calm)
 
 
 def _score(start: Ids, block: Span) -> Asking[Span | None]:
@@ -236,13 +293,11 @@ def _measured(held: Held) -> Held:
     return replace(held, kl=kl_divergence(held.cloud, held.local))
 
 
-def _calm(policy: Policy, span: Span, calm: int) -> int:
-    """How many written tokens in a row the two models agreed on. What came without its row keeps nobody the pen."""
+def _calm(until: _Handback, span: Span, calm: int) -> int:
+    """How many written tokens in a row speak for handing back. Of what is not known, one keeps nobody the pen."""
     for held in span:
-        if held.kl is None:
-            calm = max(calm, policy.patience)
-        else:
-            calm = calm + 1 if policy.back is not None and policy.back(held.kl) else 0
+        due = until.due(held)
+        calm = max(calm, until.patience) if due is None else calm + 1 if due else 0
     return calm
 
 

@@ -78,12 +78,14 @@ class Write:
 
     ``limit`` is a promise to the bill: it goes upstream and is what is reserved. Asking again at the position that was
     reached reads on. ``ban`` asks for a token outside these. ``along``: the local model's rows are wanted too.
+    ``note`` says what the user should know of it.
     """
 
     at: Ids
     limit: int
     ban: frozenset[int] = frozenset()
     along: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True)

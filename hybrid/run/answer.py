@@ -77,7 +77,8 @@ class Answer:
     """A finished answer.
 
     ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
-    always. ``seed``: what all draws of this answer came from; the same question with it is the same answer.
+    always. ``notes``: what else is not as the policy would have it. ``seed``: what all draws of this answer came from;
+    the same question with it is the same answer.
     """
 
     text: str
@@ -87,6 +88,7 @@ class Answer:
     bill: Bill
     handoffs: tuple[Handoff, ...]
     degraded: str | None
+    notes: tuple[str, ...]
     timing: Timing
     seed: int
 

@@ -54,6 +54,7 @@ from hybrid.types import Ids, Message
 
 T = TypeVar("T")
 _OUTGROWN = "the text has outgrown the cloud model's context"
+_UNWEIGHED = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
 # The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
 CANDIDATES = 4
 
@@ -117,7 +118,6 @@ class Driver:
         self._call = side.call or Call(Line(), tell)
         self._reach = side.reach
         self._away_since: float | None = None
-        self._unweighed_told = False
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, telling every event as it happens."""
@@ -225,7 +225,8 @@ class Driver:
         if isinstance(cloud, NoAnswer):
             return cloud
         if self._can is not None and "score" not in self._can.abilities:
-            return self._unweighed()
+            self._note(_UNWEIGHED)  # nothing else than what was written is checked where no draft can be
+            return Refused(_UNWEIGHED)
         prefix, span = self._drafter.prompt + request.at, ids(request.span)
         if self._cloud_room(len(prefix) + len(span)) < 1:
             return self._no_answer(_OUTGROWN)
@@ -283,6 +284,8 @@ class Driver:
             return self._refused(denied.denial)
         except CloudError as error:
             return self._fail(error)
+        if request.note:
+            self._note(request.note)
         rows = await self._read_along(request, chunk.ids)
         self._tell_local_rows()
         for i, row in enumerate(chunk.rows if self._limits.recording is not None else ()):
@@ -388,14 +391,10 @@ class Driver:
         self._degrade(denial.why)
         return Refused(denial.why)
 
-    def _unweighed(self) -> Refused:
-        """Say once that what the cloud writes cannot be weighed: nothing else is checked where drafts cannot be."""
-        why = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
-        if not self._unweighed_told:
-            self._degrade(why, again=True, alone=False)
-        self._unweighed_told = True
-        return Refused(why)
-
-    def _degrade(self, why: str, *, again: bool = False, alone: bool = True) -> None:
+    def _degrade(self, why: str, *, again: bool = False) -> None:
         if self._record.degrade(why) or again:
-            self._tell(events.Degraded(why, alone))
+            self._tell(events.Degraded(why))
+
+    def _note(self, why: str) -> None:
+        if self._record.note(why):
+            self._tell(events.Noted(why))

@@ -105,13 +105,16 @@ class Judged:
 
 @dataclass(frozen=True)
 class Degraded:
-    """The cloud was not asked, or did not answer; the local model goes on. Told once, and again after ``Resumed``.
-
-    Not ``alone``: it does answer, and cannot be weighed.
-    """
+    """The cloud was not asked, or did not answer; the local model goes on. Told once, and again after ``Resumed``."""
 
     why: str
-    alone: bool = True
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The cloud answers, and not all is as the policy would have it. Each such sentence is told once."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ Event: TypeAlias = (
     | Retried
     | Judged
     | Degraded
+    | Noted
     | Resumed
     | Shown
     | Flushed

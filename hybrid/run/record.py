@@ -32,6 +32,7 @@ class Record:
         self.requests = 0
         self.local_kept = 0
         self.degraded: str | None = None
+        self.notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Tokens shown."""
@@ -63,6 +64,12 @@ class Record:
         self.degraded = self.degraded or why
         return first
 
+    def note(self, why: str) -> bool:
+        """Note what the user should know though the cloud did help; tell whether that is new."""
+        new = why not in self.notes
+        self.notes += (why,) * new
+        return new
+
     def warn(self, why: str) -> None:
         """Note what the user must be told besides any such reason."""
         self.degraded = why if self.degraded is None else f"{self.degraded}; {why}"
@@ -92,6 +99,7 @@ class Record:
             bill=bill(price, self._charged, self._prompt_tokens, len(tokens)),
             handoffs=handoffs(tokens),
             degraded=self.degraded,
+            notes=self.notes,
             timing=Timing(None if self._first is None else self._ms(self._first), self._ms(time.monotonic())),
             seed=seed,
         )

@@ -24,6 +24,7 @@ def _answer(*tokens: Token, requests=0, nanousd=0, degraded=None) -> Answer:
         bill=Bill(nanousd, None),
         handoffs=handoffs(tokens),
         degraded=degraded,
+        notes=(),
         timing=Timing(1.0, 2.0),
         seed=0,
     )

@@ -18,7 +18,7 @@ from hybrid.policy import Choices, Place, preset
 from hybrid.policy.drawing import Drawing
 from hybrid.policy.gates import Fixed
 from hybrid.policy.judges import Case, Tail, Verdict
-from hybrid.policy.requests import Held, Write
+from hybrid.policy.requests import Check, Draft, Emit, Held, Write
 from hybrid.policy.rules.block import Block
 from hybrid.policy.rules.cascade import Cascade
 from hybrid.policy.rules.exact import UNDETERMINED, Exact
@@ -50,7 +50,10 @@ TRUNCATED = (
     Sampling(0.7, top_p=0.8),
     Sampling(1.3, min_p=0.4),
     Sampling(0.8, top_k=2, top_p=0.7, min_p=0.1),
+    Sampling(1.3, min_p=1e-12),
 )
+# By two shown tokens: determined nowhere, at some positions, and everywhere.
+TEMPERED = (Sampling(1.3, min_p=1e-12), Sampling(1.3, min_p=0.4), Sampling(0.7, top_p=0.8))
 PREFIXES = [prefix for length in range(LENGTH) for prefix in itertools.product(range(2), repeat=length)]
 
 
@@ -150,6 +153,70 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
     judge = rule(Drawing(Sampling(1.0, top_p=0.99)))
     verdict = judge(Case((held,), (cloud,), None, bonus=False, draw=None))
     assert verdict == Verdict((), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    ("i", "writes_on", "told", "sampling"),
+    grid((0, 1, 2), (True, False), TEMPERED, quick=lambda _, on, told, __: on == 1 or not told),
+)
+def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, i, writes_on, told, sampling):
+    """One token and no more, or blocks from one or two tokens up; with rows that tell when to hand back, or without."""
+    policy = replace(preset(name, Choices(span=2, sampling=sampling)), writes_on=writes_on)
+    assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12
+
+
+def written(log):
+    """The limits of what the cloud was let write, a list for each time that it took the pen."""
+    found, before = [], None
+    for request in log:
+        if isinstance(request, Write):
+            if not isinstance(before, Write):
+                found.append([])
+            found[-1].append(request.limit)
+        if not isinstance(request, Emit):
+            before = request
+    return found
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys, name):
+    """Each token used to be a check and a request of its own, and the prompt paid twice for it, without a word."""
+    small, large = toys.Toy("q", 5), toys.Toy("p", 5)
+    sampling = Sampling(1.3, min_p=1e-12)
+    policy = preset(name, Choices(span=2, sampling=sampling))
+    toss = np.random.default_rng(5)
+    coin = lambda probs: int(toss.choice(len(probs), p=probs))  # noqa: E731
+    shown, log = toys.play(policy, small, large, coin, 28, k=2, end=-1, law=sampling)
+    assert written(log) == [[4, 3, 2, 1, *range(8, 0, -1), *range(16, 0, -1)]]
+    assert [request.note is not None for request in log if isinstance(request, Write)] == [False] * 4 + [True] * 24
+    assert sum(isinstance(request, Check) for request in log) == 1
+    assert [held.why for held in shown] == [UNDETERMINED] + [None] * 27
+    _, log = toys.play(policy, small, large, coin, 28, k=2, end=-1, law=sampling, told=False)
+    assert written(log) == [[4, 3, 2, 1], [*range(8, 0, -1)], [*range(16, 0, -1)]], "what is not told, a check tells"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, name):
+    """The block in which it stands is read to its end; from a kept token on the blocks are small again."""
+    sampling = Sampling(0.7, top_p=0.8)
+    policy = replace(preset(name, Choices(span=2, sampling=sampling)), writes_on=1)
+    small = toys.Toy("q", 5)
+    large = toys.Mix(small, "p", 0.6)
+    goes_on, comes_back = 0, 0
+    for seed in range(20):
+        toss = np.random.default_rng(seed)
+        coin = lambda probs, toss=toss: int(toss.choice(len(probs), p=probs))  # noqa: E731
+        shown, log = toys.play(policy, small, large, coin, 20, k=3, end=-1, law=sampling)
+        texts = tuple(held.id for held in shown)
+        drawing = Drawing(sampling)
+        known = [drawing.sides(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)]
+        for before, request in itertools.pairwise([one for one in log if not isinstance(one, Emit)]):
+            if isinstance(before, Write) and before.limit == 1 and len(before.at) < 19:
+                goes_on += isinstance(request, Write)
+                comes_back += isinstance(request, Draft)
+                assert isinstance(request, Write) is not known[len(before.at)]
+    assert min(goes_on, comes_back) > 10
 
 
 @pytest.mark.parametrize("name", EXACT)

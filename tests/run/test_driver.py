@@ -9,7 +9,7 @@ import pytest
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import AccessDenied, BadReply, ContextOverflow, Unreachable, UsageError, VocabularyMismatch
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Degraded, Finished, Settled, Shown
+from hybrid.run import Asked, Degraded, Finished, Noted, Settled, Shown
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -347,12 +347,27 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
 
     h.client._connect = reach
     events = run(gather(h.client, **WEIGHED))
-    [told] = [event for event in events if isinstance(event, Degraded)]
+    [told] = [event for event in events if isinstance(event, Noted)]
     assert told.why.startswith("the endpoint gives no log-probabilities of its model")
-    assert not told.alone
-    assert events[-1].answer.degraded == told.why
+    assert (events[-1].answer.notes, events[-1].answer.degraded) == ((told.why,), None)
     assert not any(isinstance(question, ScoreQuestion) for question in h.cloud.questions)
     assert sum(isinstance(question, WriteQuestion) for question in h.cloud.questions) > 1
+
+
+@pytest.mark.parametrize("policy", ["exact", "block"])
+def test_where_the_list_does_not_determine_the_law_the_cloud_writes_on_and_that_is_said_once(house, run, policy):
+    """A check, then blocks of 4, 8, 16 and what is left; it used to be two requests for every token."""
+    h = house()
+    h.client._settings = h.client._settings.model_copy(update={"cloud_top_k": 3})
+    events = run(gather(h.client, policy=policy, temperature=1.3, min_p=1e-12, max_tokens=40))
+    answer = events[-1].answer
+    assert len(answer.tokens) > 12
+    assert answer.usage.cloud_requests <= 5
+    assert answer.usage.checks == 1
+    [told] = [event for event in events if isinstance(event, Noted)]
+    assert "the shown tokens do not determine the cloud's law" in told.why
+    assert (answer.notes, answer.degraded) == ((told.why,), None)
+    assert [handoff.reason for handoff in answer.handoffs] == ["the shown tokens do not determine the cloud's law here"]
 
 
 def test_the_events_tell_the_answer_token_by_token(house, run):

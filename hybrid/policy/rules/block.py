@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.policy.choices import SPAN, Choices, Preset
-from hybrid.policy.drawing import Drawing, as_token, check_drawable
+from hybrid.policy.choices import HOLD, SPAN, Choices, Preset
+from hybrid.policy.drawing import UNDETERMINED, Drawing, as_token, check_drawable
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.judges import Case, Tail, Verdict
 from hybrid.policy.loop import Policy
-from hybrid.policy.rules.exact import REPLACED, UNDETERMINED, law_of, with_bonus
+from hybrid.policy.rules.exact import REPLACED, law_of, with_bonus
 from hybrid.prob import Coarse, Floats
 
 
@@ -62,7 +62,8 @@ class Block:
             tail = Tail(frozenset(last.ids.tolist()), REPLACED)
             return Verdict(case.accepted(len(sides) - 1), tail, rejected=True, why=REPLACED)
         if len(sides) < len(case.judged):
-            return Verdict(case.accepted(len(sides)), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
+            left = self.drawing.left(law_of(case.span[len(sides)]))
+            return Verdict(case.accepted(len(sides)), left, rejected=True, why=UNDETERMINED)
         return with_bonus(case, self.drawing)
 
 
@@ -92,7 +93,8 @@ def _left_over(weight: float, sides: Coarse) -> Floats:
 def _build(choices: Choices) -> Policy:
     check_drawable("block", choices.sampling, choices.cloud_top_k)
     judge = Block(Drawing(choices.sampling))
-    return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=not choices.greedy)
+    tails = not choices.greedy
+    return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=tails, writes_on=HOLD)
 
 
 BLOCK = Preset(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hybrid.policy.choices import SPAN, Choices, Preset, number
-from hybrid.policy.drawing import Drawing, as_token, check_drawable
+from hybrid.policy.drawing import UNDETERMINED, Drawing, as_token, check_drawable
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.judges import Case, Tail, Verdict
 from hybrid.policy.loop import Policy
-from hybrid.policy.rules.exact import UNDETERMINED, law_of, thinned
+from hybrid.policy.rules.exact import law_of, thinned
 from hybrid.prob import Dense, TopK, total_variation
 
 Deferral: TypeAlias = Literal["chow", "diff", "opt"]

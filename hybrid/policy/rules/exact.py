@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.policy.choices import SPAN, Choices, Preset
-from hybrid.policy.drawing import Drawing, as_token, check_drawable
+from hybrid.policy.choices import HOLD, SPAN, Choices, Preset
+from hybrid.policy.drawing import UNDETERMINED, Drawing, as_token, check_drawable
 from hybrid.policy.gates import ALWAYS
-from hybrid.policy.judges import Case, Tail, Verdict
+from hybrid.policy.judges import Case, Verdict
 from hybrid.policy.loop import Policy
 from hybrid.policy.requests import Held
 from hybrid.prob import Coarse, Dense, accept_prob, residual
 
-UNDETERMINED = "the shown tokens do not determine the cloud's law here"
 REPLACED = "exact sampling drew another token"
 
 
@@ -37,9 +36,9 @@ class Exact:
     def __call__(self, case: Case) -> Verdict:
         """Judge token by token; the first that is replaced ends the span."""
         for i, (held, row) in enumerate(case.judged):
-            sides = self.drawing.sides(row, law_of(held))
+            sides = self.drawing.sides(row, law := law_of(held))
             if sides is None:
-                return Verdict(case.accepted(i), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
+                return Verdict(case.accepted(i), self.drawing.left(law), rejected=True, why=UNDETERMINED)
             if (replaced := thinned(case, i, sides, held)) is not None:
                 then = as_token(sides, replaced, row, held.local, "recovered", REPLACED)
                 return Verdict(case.accepted(i), then, rejected=True, why=REPLACED)
@@ -81,7 +80,8 @@ def law_of(held: Held) -> Dense:
 def _build(choices: Choices) -> Policy:
     check_drawable("exact", choices.sampling, choices.cloud_top_k)
     judge = Exact(Drawing(choices.sampling))
-    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=not choices.greedy)
+    tails = not choices.greedy
+    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=tails, writes_on=HOLD)
 
 
 EXACT = Preset(

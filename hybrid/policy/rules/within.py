@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from hybrid.policy.choices import SPAN, Choices, Preset, number
+from hybrid.policy.choices import HOLD, SPAN, Choices, Preset, number
 from hybrid.policy.drawing import Drawing, check_drawable
 from hybrid.policy.gates import ALWAYS, Entropy
 from hybrid.policy.judges import Case, Verdict
@@ -49,8 +49,6 @@ THRESHOLD = 0.5
 # costs 1.08 times the cloud alone at spans of 32, 0.92 at 64 and 0.86 at 128, all right (`hybrid demo --calibrate`).
 KL_SPAN = 32
 LEAD = 8
-# The first block the cloud writes after a rejection; doubled while it keeps the pen.
-HOLD = 4
 # On the first pair, unsure wherever it was wrong, that found nearly all; on this one 63 of 84, at 0.29 of the bill.
 ENTROPY, CALM = 0.5, 0.02
 # Tokens drafted before they are shown when nothing is asked.
