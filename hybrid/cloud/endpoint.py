@@ -108,24 +108,28 @@ class Endpoint:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
         asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at)
         asked: Asked | None = None
+        last = NO_USAGE
         try:
             with self._doubted():
                 asked = next(asking)
                 while True:
+                    last = NO_USAGE
                     reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
+                    last = self.dialect.charged(question, reply)
                     asked = asking.send(reply)
         except StopIteration as done:
             scores: Scores = done.value
             scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
-            return scores if asked is None else self._metered(question, scores)
+            return scores if asked is None else self._metered(question, scores, last)
         except CloudError as error:
             error.sent = error.sent and asked is not None  # what is refused before it is asked costs nothing
-            error.charged = NO_USAGE if asked is None else asked.before
+            error.charged = NO_USAGE if asked is None else asked.before + last
             raise
 
-    def _metered(self, question: ScoreQuestion, scores: Scores) -> Scores:
-        least, worst = self.dialect.least(question), self.dialect.worst(question)
-        return replace(scores, usage=settled(scores.usage, least, worst.prompt_tokens))
+    def _metered(self, question: ScoreQuestion, scores: Scores, last: CloudUsage) -> Scores:
+        """Return scores with what they were charged: what the last reply shows is part of it, whoever read its rows."""
+        known = self.dialect.least(question).at_least(last)
+        return replace(scores, usage=settled(scores.usage, known, self.dialect.worst(question).prompt_tokens))
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.

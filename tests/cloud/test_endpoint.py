@@ -13,11 +13,16 @@ from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import Asked, Setup
+from hybrid.cloud.dialects.fireworks import Fireworks
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
+from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.dialects.vllm_tokens import VllmTokens
 from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.find import FAMILIES as FAMILY_NAMES
+from hybrid.cloud.metering import lost
 from hybrid.cloud.port import Scores
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
@@ -169,6 +174,84 @@ def test_a_check_that_tells_nothing_costs_the_ids_and_the_token_it_wrote(usage):
     assert (len(scores.rows), scores.usage) == (1, CloudUsage(3, 1))
 
 
+@pytest.mark.parametrize(
+    ("choice", "usage"),
+    [
+        ({"token_ids": [3] * 7}, {"prompt_tokens": 3, "completion_tokens": 7}),
+        ({"token_ids": [3] * 7}, None),
+        ({"prompt_logprobs": "none"}, {"prompt_tokens": 3, "completion_tokens": 7}),
+    ],
+)
+def test_what_a_reply_shows_and_tells_is_charged_though_its_rows_cannot_be_believed(choice, usage):
+    """It wrote more than the one token it was asked for: beyond the reservation, which alone would hide that."""
+    asking = ScoreQuestion((0, 1), (2,), True, 3, "r")
+    reply = {"choices": [{"prompt_logprobs": [None, row(1), row(2)]} | choice], "usage": usage}
+    with pytest.raises(BadReply) as error:
+        score(Vllm(SETUP), reply, question=asking)
+    assert (error.value.sent, error.value.charged.completion_tokens) == (True, 7)
+    assert lost(error.value, CloudUsage(3, 1)) == CloudUsage(3, 7)
+
+
+def written(num):
+    return [[-0.1, 2, None]] * num
+
+
+OVERSHOT = {
+    "vllm": (Vllm(SETUP), {"choices": [{"prompt_logprobs": [None, row(1), row(2)], "token_ids": [2] * 6}]}),
+    "vllm-tokens": (
+        VllmTokens(SETUP),
+        {"choices": [{"token_ids": [2] * 6}], "prompt_logprobs": [None, row(1), row(2)]},
+    ),
+    "sglang": (
+        Sglang(SETUP),
+        {
+            "meta_info": {
+                "input_token_logprobs": written(1),
+                "input_top_logprobs": [written(1)],
+                "output_token_logprobs": written(6),
+            }
+        },
+    ),
+    "fireworks": (Fireworks(SETUP), {"choices": [{"logprobs": {"content": [{"token_id": 2}] * 7}}]}),
+    "openai-completions": (
+        Completions(SETUP),
+        {
+            "choices": [
+                {
+                    "text": "abc" + "d" * 6,
+                    "logprobs": {
+                        "tokens": [*"abcdddddd"],
+                        "top_logprobs": [None, *[{each: -0.1} for each in "bcdddddd"]],
+                        "text_offset": list(range(9)),
+                    },
+                }
+            ]
+        },
+    ),
+    "llama-server": (
+        LlamaServer(SETUP),
+        {"tokens": [2] * 6, "content": "", "stop": True, "stop_type": "limit", "completion_probabilities": []},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", OVERSHOT)
+def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_believed_or_not(family):
+    dialect, reply = OVERSHOT[family]
+    try:
+        charged = score(dialect, reply).usage
+    except CloudError as error:
+        charged = error.charged
+    assert charged.completion_tokens == 6
+
+
+@pytest.mark.parametrize("reply", [None, 7, "text", [], [7], {}, {"choices": 7}, {"choices": [7]}], ids=repr)
+def test_reading_what_a_reply_charged_trips_over_nothing(reply):
+    for name, family in FAMILY_NAMES.items():
+        dialect = family.build(SETUP)
+        assert dialect.charged(SCORE, reply) == NO_USAGE, name
+
+
 # ---- what is free --------------------------------------------------------------------------------------------------
 
 NO = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
@@ -220,6 +303,9 @@ class AsksTwice:
 
     def worst(self, _):
         return CloudUsage(20, 2)
+
+    def charged(self, _, reply):
+        return reply
 
     def score(self, _):
         usage = yield Asked("/", {})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, OpenAiUsage, Reading, Setup, Way
 from hybrid.cloud.dialects.listed import read_content
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.spelled import only_documented, spelled
@@ -31,7 +31,7 @@ PREAMBLE = 1024
 
 
 @dataclass(frozen=True)
-class Chat:
+class Chat(OpenAiUsage):
     """The dialect of the chat route. ``preamble``: tokens that the server adds to a conversation; None: not seen."""
 
     setup: Setup

@@ -18,8 +18,18 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
-from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, event_of, finish_of, guarded, read_usage
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, OpenAiUsage, Reading, Setup, Way
+from hybrid.cloud.dialects.reading import (
+    NO_ROWS,
+    choice_of,
+    event_of,
+    fields_of,
+    finish_of,
+    first_of,
+    guarded,
+    read_usage,
+    shown,
+)
 from hybrid.cloud.dialects.spelled import (
     bytes_worst,
     named_tokens,
@@ -40,7 +50,7 @@ MOST_K = 5
 
 
 @dataclass(frozen=True)
-class Completions:
+class Completions(OpenAiUsage):
     """The dialect of the legacy route. ``rows`` False: text alone, and then nothing can be scored."""
 
     setup: Setup
@@ -123,6 +133,15 @@ class Completions:
         write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
         reply = yield Asked(COMPLETIONS, self._body(text, write) | {"echo": True})
         return _echoed(words, question, prefix, reply, self._k(question.top_k))
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+        """Return what is told, and no fewer tokens than are listed after the text that was sent."""
+        text, told = self.setup.words.text_of(question.prefix + question.span), shown(reply)
+        offsets = fields_of(first_of(reply), "logprobs").get("text_offset")
+        if self.way != "one request" or text is None or not isinstance(offsets, list):
+            return told
+        written = sum(isinstance(offset, int) and offset >= len(text) for offset in offsets)
+        return told.at_least(CloudUsage(0, written))
 
 
 @guarded

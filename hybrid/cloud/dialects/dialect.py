@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from hybrid.cloud.dialects.reading import shown
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
 from hybrid.types import NO_USAGE, CloudUsage
@@ -138,13 +139,25 @@ class Dialect(Protocol):
         """Return the least that answering is charged: the tokens that are sent, and those that a check has written."""
         ...
 
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+        """Return what one reply to a check says it was charged, and shows that it wrote, whatever else stands there."""
+        ...
+
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Return the request that continues a text and what reads each event of it; None: nothing can be asked here."""
         ...
 
 
+class OpenAiUsage:
+    """What those dialects have in common whose replies say what they were charged as OpenAI's do."""
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+        """Return what is told, and no fewer tokens than are shown."""
+        return shown(reply)
+
+
 @dataclass(frozen=True)
-class ByIds:
+class ByIds(OpenAiUsage):
     """What those dialects have in common that name tokens by number and score a draft in one request."""
 
     setup: Setup

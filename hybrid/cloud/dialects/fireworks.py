@@ -18,18 +18,21 @@ from hybrid.cloud.dialects.reading import (
     choice_of,
     count,
     event_of,
+    fields_of,
     finish_of,
+    first_of,
     guarded,
     id_list,
     number,
     read_usage,
     row_of,
+    shown,
 )
 from hybrid.cloud.dialects.vllm import BAN, COMPLETIONS
 from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import Sampling
+from hybrid.types import CloudUsage, Sampling
 
 MOST_K = 5
 
@@ -48,6 +51,12 @@ class Fireworks(ByIds):
         if question.span:
             body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything
         return read_scores(question, (yield Asked(COMPLETIONS, body)))
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+        """Return what is told, and no fewer tokens than are shown after the echo."""
+        content = fields_of(first_of(reply), "logprobs").get("content")
+        written = len(content) - len(question.span) if isinstance(content, list) else 0
+        return shown(reply).at_least(CloudUsage(0, written))
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""

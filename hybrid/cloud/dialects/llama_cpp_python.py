@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, OpenAiUsage, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelled import bytes_worst, read_written, row_by_text
 from hybrid.cloud.dialects.spelling import Spelling
@@ -39,7 +39,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class LlamaCppPython:
+class LlamaCppPython(OpenAiUsage):
     """The dialect of ``python -m llama_cpp.server``."""
 
     setup: Setup

@@ -14,7 +14,7 @@ guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -38,7 +38,7 @@ from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 COMPLETION, PROPS = "/completion", "/props"
 FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -74,6 +74,11 @@ class LlamaServer:
     def least(self, question: Question) -> CloudUsage:
         """Return the ids that are sent."""
         return ways.least_of(self.way, question)
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+        """Return what is told of all prompts, and no fewer tokens than are shown."""
+        parts = reply if isinstance(reply, list) else [reply]
+        return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""
@@ -194,6 +199,11 @@ def _row(token: int, entry: Json, top_k: int) -> TopK:
         raise BadReply(msg)
     listed = {count(other["id"]): number(other["logprob"]) for other in entry["top_logprobs"]}
     return row_of(listed, token, number(entry["logprob"]), top_k, None)
+
+
+def _shown(reply: Json) -> CloudUsage:
+    written = reply.get("tokens")
+    return _usage(reply).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
 
 def _usage(reply: Json) -> CloudUsage:

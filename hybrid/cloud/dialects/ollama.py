@@ -7,7 +7,7 @@ sampling defaults come from the Modelfile, so every one is sent; a prompt that i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from hybrid.cloud.dialects.spelled import bytes_worst, only_documented, spelled
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
-from hybrid.types import CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage
 
 GENERATE, VERSION, TAGS = "/api/generate", "/api/version", "/api/tags"
 MOST_K = 20
@@ -61,6 +61,10 @@ class Ollama:
     def least(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
         return ways.least_of(self.way, question)
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+        """Return what is told."""
+        return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for a streamed continuation."""
@@ -115,5 +119,8 @@ def read_line(words: Spelling, reply: Json, top_k: int) -> Chunk:
     if not reply["done"]:
         return Chunk(ids + rest, every, text)
     finish = finish_of(reply.get("done_reason")) or "stop"
-    usage = usage_of(reply.get("prompt_eval_count"), reply.get("eval_count"))
-    return Chunk(ids + rest, every, text, finish, usage)
+    return Chunk(ids + rest, every, text, finish, _usage(reply))
+
+
+def _usage(reply: Json) -> CloudUsage:
+    return usage_of(reply.get("prompt_eval_count"), reply.get("eval_count"))

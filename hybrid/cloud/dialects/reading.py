@@ -152,6 +152,18 @@ def read_usage(reply: Any) -> CloudUsage:
     return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
 
 
+def shown(reply: Any) -> CloudUsage:
+    """Read what was charged, as OpenAI says it: no fewer tokens than are shown to be written."""
+    ids = first_of(reply).get("token_ids")
+    return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
+
+
+def first_of(reply: Any) -> Mapping[str, Any]:
+    """Return the first choice of an OpenAI-style reply; one without fields where there is none."""
+    choices = reply.get("choices") if isinstance(reply, Mapping) else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+
+
 def fields_of(reply: Any, name: str) -> Mapping[str, Any]:
     """Return an object inside a reply; one without fields where there is none."""
     found = reply.get(name) if isinstance(reply, Mapping) else None

@@ -21,6 +21,7 @@ from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
     count,
+    fields_of,
     finish_of,
     guarded,
     id_list,
@@ -49,6 +50,12 @@ class Sglang(ByIds):
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""
         return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
+
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+        """Return what is told, and no fewer tokens than are shown."""
+        told = fields_of(reply, "meta_info")
+        written = told.get("output_token_logprobs")
+        return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
         """Ask for a streamed continuation."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, OpenAiUsage, Reading, Setup, Way
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
@@ -23,7 +23,7 @@ MOST_K = 20
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(OpenAiUsage):
     """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
 
     setup: Setup
