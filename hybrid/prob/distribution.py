@@ -26,6 +26,9 @@ CHUNK = 8192
 SMALL_MASS = 1e-6
 # A float32 log-softmax sums to one within 1e-5; what is above this is not rounding.
 SUM_SLACK = 1e-3
+# Where so little mass lies moves a divergence by some thousandths of a nat (p ln 1/p is 0.007); to compute one model in
+# two ways moves it by hundredths.
+UNLIKELY = 1e-3
 # Engines keep token ids in 32 bits; a negative one would count from the end of an array.
 MAX_ID = 2**31 - 1
 
@@ -211,6 +214,19 @@ class TopK:
     def listed(self) -> TopK:
         """The top-k list alone, without what was asked for by name."""
         return replace(self, ids=self.ids[: self.num_listed], logprobs=self.logprobs[: self.num_listed])
+
+    def within(self, num_tokens: int) -> TopK:
+        """Return the row over the ids below ``num_tokens``: what it shows of others counts as mass that is not shown.
+
+        So the draft's vocabulary is the one that both have, and a completion puts that mass on tokens of it, below the
+        cap. Rows of models with padded vocabularies need it: where one is sure, padding is among the likeliest others.
+        A row that begins with such a token, or gives them more than ``UNLIKELY``, is returned as it is.
+        """
+        known = self.ids < num_tokens
+        if known.all() or not known[0] or float(self.probs[~known].sum()) > UNLIKELY:
+            return self
+        num_listed = int(known[: self.num_listed].sum())
+        return replace(self, ids=self.ids[known], logprobs=self.logprobs[known], num_listed=num_listed)
 
 
 def _check(ids: list[int], logprobs: list[float]) -> None:

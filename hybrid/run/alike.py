@@ -2,17 +2,18 @@
 
 The law: a token is taken from the cloud only if the local model has a number for it, and reads it alike where the
 endpoint says how it reads (``tests/run/test_driver.py``). A server that is restarted with another model is noticed.
+Padding, which is unlikely, is no other vocabulary: rows are taken over the tokens that both models have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from hybrid.cloud import Scores
+from hybrid.cloud import Chunk, Scores
 from hybrid.engine import Engine
 from hybrid.errors import VocabularyMismatch
 from hybrid.run.reader import Reader
-from hybrid.types import Ids
 
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
@@ -25,22 +26,29 @@ class Alike:
         """Take the local model."""
         self._engine = engine
 
-    def hold(self, scores: Scores) -> None:
-        """Look at rows, and at how the endpoint reads their tokens."""
+    def hold(self, scores: Scores) -> Scores:
+        """Look at rows, and at how the endpoint reads their tokens; return them over the local vocabulary."""
         for token, theirs in scores.pieces.items():
-            ours = self._engine.piece(token).decode("utf-8", "replace") if token < self._engine.num_tokens else ""
+            if token >= self._engine.num_tokens:
+                continue  # nothing here is called by that number; whether it is likely is looked at below
+            ours = self._engine.piece(token).decode("utf-8", "replace")
             if _PART not in theirs + ours and _bare(theirs) != _bare(ours):
                 what = f"token {token}"
                 raise _mismatch(what, theirs, ours)
         self._know(row.best for row in scores.rows)
+        return replace(scores, rows=tuple(row.within(self._engine.num_tokens) for row in scores.rows))
 
-    def hold_written(self, reader: Reader, new: Ids) -> None:
-        """Look at what a stream has written so far; the endpoint's text of it may lag behind, never differ."""
-        self._know(new)
-        reader.ours += b"".join(map(self._engine.piece, new))
+    def hold_written(self, reader: Reader, new: Chunk) -> Chunk:
+        """Look at what a stream has written so far; the endpoint's text of it may lag behind, never differ.
+
+        Returns the new part of it, its rows over the local vocabulary.
+        """
+        self._know(new.ids)
+        reader.ours += b"".join(map(self._engine.piece, new.ids))
         theirs, ours = reader.text, reader.ours.decode("utf-8", "replace")
         if _PART not in theirs + ours and not _bare(ours).startswith(_bare(theirs)):
             raise _mismatch("what the cloud wrote", theirs, ours)
+        return replace(new, rows=tuple(row and row.within(self._engine.num_tokens) for row in new.rows))
 
     def _know(self, tokens: Iterable[int]) -> None:
         """Raise for a token this model has no number for: llama.cpp would end the process."""

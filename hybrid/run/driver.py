@@ -59,8 +59,7 @@ _UNWEIGHED = "the endpoint gives no log-probabilities of its model: only the loc
 CANDIDATES = 4
 
 
-# Takes the time from which the total deadline counts.
-Reach: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]
+Reach: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]  # takes when it was first asked
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ class Driver:
         try:
             with self._looking_ahead(request):
                 request_id, scores = await self._asked(attempt)
-            self._alike.hold(scores)
+            scores = self._alike.hold(scores)
         except Denied as denied:
             return self._refused(denied.denial)
         except CloudError as error:
@@ -279,7 +278,7 @@ class Driver:
                 self._reader = reader
             else:
                 chunk = await self._call.go_on(reader.read)
-            self._alike.hold_written(reader, chunk.ids)
+            chunk = self._alike.hold_written(reader, chunk)
         except Denied as denied:
             return self._refused(denied.denial)
         except CloudError as error:

@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_divergence import (
+    FAR_APART,
     MAYBE_EXCLUDED,
     SLACK,
     SOME_K,
+    TIED,
     feasible,
     heaped,
     inside,
@@ -28,6 +30,7 @@ from naive_divergence import (
     pairs,
     poured,
     rows,
+    unseen,
 )
 
 from hybrid.prob import (
@@ -295,3 +298,56 @@ def test_a_tail_without_a_token_to_hold_it_is_rounding():
     assert found.estimate == found.lower == found.upper
     assert abs(found.lower) < 2e-3
     assert acceptance(row, law([0.6, 0.4])).upper == pytest.approx(0.999)
+
+
+# ---- a target with more tokens than the draft ----------------------------------------------------------------------
+
+
+@st.composite
+def padded(draw):
+    """A target with tokens that the draft has not got, a thousandth at most of its mass; the draft; how much is shown.
+
+    The likeliest token is common to both, as a whole row without it would say that the models differ.
+    """
+    target, draft = draw(pairs(min_size=2) | large_pairs())
+    padding = np.array(draw(st.lists(TIED | FAR_APART, min_size=1, max_size=4)))
+    outside = draw(st.sampled_from([1e-3, 1e-6, 1e-12])) * 0.999
+    padding = outside * padding / padding.sum() if padding.any() else padding
+    whole = law(np.concatenate(((1 - padding.sum()) * target.probs, padding)))
+    return whole, draft, min(draw(st.sampled_from(SOME_K)), whole.num_tokens)
+
+
+@given(padded(), st.integers(0, 2**32 - 1))
+def test_where_the_unlikely_mass_of_padding_would_lie_does_not_leave_the_interval(case, seed):
+    """Put on tokens that both have and the row does not show, whichever, it gives a divergence within the bounds."""
+    whole, draft, k = case
+    seen = TopK.from_dense(whole, k)
+    row, size = seen.within(draft.num_tokens), draft.num_tokens
+    found = kl_divergence(row, draft)
+    assert found.upper < math.inf
+    assert found.estimate <= found.lower + SLACK
+    assert max(row.ids) < size
+    room = np.zeros(size)
+    hidden = unseen(row, size)
+    room[hidden] = row.cap - whole.probs[hidden]
+    outside = float(whole.probs[size:].sum())
+    if room.sum() > outside:  # else rounding or a full list leaves it no place
+        shares = room * np.random.default_rng(seed).dirichlet(np.full(size, 0.5))
+        placed = outside * shares / shares.sum()
+        placed = placed if (placed <= room).all() else outside * room / room.sum()
+        assert inside(naive_kl(whole.probs[:size] + placed, draft.probs), found)
+
+
+@pytest.mark.parametrize(("foreign", "kept"), [(0.0009, False), (0.0011, True), (0.6, True)])
+def test_a_foreign_token_of_some_weight_stays_and_tells_that_the_models_differ(foreign, kept):
+    row = TopK.from_lists({0: math.log(0.39), 1: math.log(0.001), 7: math.log(foreign)}, (2, math.log(1e-5)))
+    found = row.within(3)
+    assert (7 in found.ids) == kept
+    assert (kl_divergence(found, law([0.5, 0.3, 0.2])).lower == math.inf) == kept
+    if not kept:
+        assert (found.ids.tolist(), found.num_listed, found.cap) == ([0, 1, 2], 2, row.cap)
+
+
+def test_a_row_within_the_vocabulary_is_itself():
+    row = TopK.from_dense(law([0.5, 0.3, 0.2]), 2)
+    assert row.within(3) is row

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -179,7 +181,6 @@ def test_a_refusal_before_any_text_is_raised_and_after_some_text_degrades(house,
 
 def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, run):
     """llama.cpp ends the process for an id it has not; an endpoint with a padded vocabulary may send one."""
-    import numpy as np
 
     from hybrid.cloud import Chunk
     from hybrid.prob import TopK
@@ -200,6 +201,37 @@ def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, ru
     for policy in ("greedy-exact", "cloud"):
         with pytest.raises(VocabularyMismatch, match="token 99"):
             run(h.client.generate(PROMPT, policy=policy))
+
+
+@pytest.mark.parametrize(("policy", "threshold"), [("kl", 0.3), ("kl", 0.0), ("greedy-exact", None), ("doubt", 0.02)])
+def test_unlikely_padding_changes_no_token_and_no_divergence_becomes_infinite(house, run, policy, threshold):
+    """A vocabulary of 151,936 rows has 267 that are no token; where a model is sure they are among its top twenty."""
+    choices = {"policy": policy, "threshold": threshold, "entropy": 0.3, "max_tokens": 30}
+    plain = run(house().client.generate(PROMPT, **choices))
+    h = house()
+    score, write = h.cloud.score, h.cloud.write
+
+    def with_padding(row):
+        padding = np.array([99, 1234]), np.log([1e-4, 1e-7])
+        ids, logprobs = np.concatenate((row.ids, padding[0])), np.concatenate((row.logprobs, padding[1]))
+        return row and replace(row, ids=ids, logprobs=logprobs, num_listed=row.num_listed + 2)
+
+    async def padded_score(question):
+        scores = await score(question)
+        return replace(scores, rows=tuple(map(with_padding, scores.rows)), pieces={99: "<pad>", 1234: ""})
+
+    async def padded_write(question):
+        async with aclosing(write(question)) as chunks:
+            async for chunk in chunks:
+                yield replace(chunk, rows=tuple(map(with_padding, chunk.rows)))
+
+    h.cloud.score, h.cloud.write = padded_score, padded_write
+    answer = run(h.client.generate(PROMPT, **choices))
+    assert answer.text == plain.text
+    assert [(token.source, token.how, token.kl) for token in answer.tokens] == [
+        (token.source, token.how, token.kl) for token in plain.tokens
+    ]
+    assert answer.degraded is None
 
 
 def test_the_clock_runs_from_the_question(house, run):
