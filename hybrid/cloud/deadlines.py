@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from hybrid.cloud.port import Leaving, unrecorded
 from hybrid.errors import Unreachable
 
 
@@ -34,14 +35,17 @@ class Deadlines:
 class Waits:
     """The waits of one question, in one request or several."""
 
-    def __init__(self, deadlines: Deadlines, url: str, asked_at: float | None = None) -> None:
+    def __init__(
+        self, deadlines: Deadlines, url: str, asked_at: float | None = None, leaving: Leaving = unrecorded
+    ) -> None:
         """Take the deadlines, what messages call the endpoint, and when the question was first asked (None: now).
 
-        ``asked_at`` is a time of ``time.monotonic``.
+        ``asked_at`` is a time of ``time.monotonic``; ``leaving`` is awaited once a request can leave.
         """
         now = time.monotonic()
         self._deadlines = deadlines
         self._url = url
+        self._leaving = leaving
         self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
         self.begins()
 
@@ -51,8 +55,9 @@ class Waits:
         self._until = _loop_time() + self._deadlines.connect
         self._timeout: asyncio.Timeout | None = None
 
-    def left(self) -> None:
-        """Note that the request has left, while that is waited for: what is to come is the first byte."""
+    async def leaves(self) -> None:
+        """Let the request leave, while that is waited for: what is to come is the first byte."""
+        await self._leaving()
         self._stage = "first byte"
         self._until = _loop_time() + self._deadlines.first_byte
         if self._timeout is not None:

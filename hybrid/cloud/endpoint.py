@@ -106,7 +106,7 @@ class Endpoint:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at)
+        asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at, question.leaving)
         asked: Asked | None = None
         last = NO_USAGE
         try:
@@ -147,7 +147,7 @@ class Endpoint:
         asked, read = written[0], written[1] if tells_rows(self.dialect, question) else _rowless(written[1])
         meter = Meter(self.dialect.least(question), self.dialect.worst(question), self._end_ids)
         with self._doubted(), meter.noting():
-            waits = self._wire.waits(question.asked_at)
+            waits = self._wire.waits(question.asked_at, question.leaving)
             async with aclosing(self._replies(asked, read, question.request_id, waits)) as chunks:
                 async for chunk in chunks:
                     self._learn(question, chunk.usage)

@@ -6,7 +6,7 @@ what is missing is missing. Failures are the exceptions of ``hybrid.errors``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,6 +16,14 @@ from hybrid.types import CloudUsage, Ids, Message, Sampling
 Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
 numbers on the wire, so that a drafted token's own log-probability comes with its row."""
+
+
+Leaving: TypeAlias = Callable[[], Awaitable[None]]
+"""Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it."""
+
+
+async def unrecorded() -> None:
+    """Let a request leave that nobody keeps a record of."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class ScoreQuestion:
     """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix.
 
     ``candidates`` are tokens whose own log-probability is wanted in each row, where the endpoint can tell it without
-    losing the top-k list: one tuple per row, or none at all. ``asked_at``: see ``WriteQuestion``.
+    losing the top-k list: one tuple per row, or none at all. ``asked_at``, ``leaving``: see ``WriteQuestion``.
     """
 
     prefix: Ids
@@ -53,6 +61,7 @@ class ScoreQuestion:
     request_id: str
     candidates: tuple[Ids, ...] = ()
     asked_at: float | None = None
+    leaving: Leaving = field(default=unrecorded, compare=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -66,7 +75,7 @@ class WriteQuestion:
 
     The last ``begun`` tokens of the prefix are the answer's; those before render ``turns``, the conversation as it was
     put, for endpoints that take no prompt but messages. ``asked_at`` is the time (``time.monotonic``) from which the
-    question's total deadline counts: that of its first attempt; None: now.
+    question's total deadline counts: that of its first attempt; None: now. ``leaving``: awaited before the first byte.
     """
 
     prefix: Ids
@@ -78,6 +87,7 @@ class WriteQuestion:
     begun: int = 0
     turns: tuple[Message, ...] = ()
     asked_at: float | None = None
+    leaving: Leaving = field(default=unrecorded, compare=False, repr=False)
 
 
 Question: TypeAlias = ScoreQuestion | WriteQuestion
@@ -141,7 +151,7 @@ class Cloud(Protocol):
         ...
 
     async def score(self, question: ScoreQuestion) -> Scores:
-        """Score a draft in as few round trips as the endpoint allows.
+        """Score a draft in as few round trips as the endpoint allows; await ``question.leaving`` before the first byte.
 
         Raises CloudError, which says what was charged for certain all the same.
         """

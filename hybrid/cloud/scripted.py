@@ -61,6 +61,7 @@ class ScriptedCloud:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Score from the table."""
+        await question.leaving()
         if fault := self._next(question):
             raise fault
         text = question.prefix + question.span
@@ -73,6 +74,7 @@ class ScriptedCloud:
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Write greedily until an end token or the limit, then tell the usage."""
+        await question.leaving()
         fault = self._next(question)
         self.num_open += 1
         meter = Meter(least(question), worst(question), self._end_ids)

@@ -22,6 +22,7 @@ from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
 from hybrid.cloud.metering import REFUSED
 from hybrid.cloud.names import addresses_of, first_of
+from hybrid.cloud.port import Leaving, unrecorded
 from hybrid.cloud.sse import EventReader, LineReader
 from hybrid.errors import (
     AccessDenied,
@@ -81,9 +82,9 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path), most=MAX_FACT_BYTES)
 
-    def waits(self, asked_at: float | None = None) -> Waits:
-        """Return the deadlines of a question, for all the requests it takes; it was first asked at (None: now)."""
-        return Waits(self._deadlines, self.url, asked_at)
+    def waits(self, asked_at: float | None = None, leaving: Leaving = unrecorded) -> Waits:
+        """Return the deadlines of a question, for all the requests it takes; see ``Waits``."""
+        return Waits(self._deadlines, self.url, asked_at, leaving)
 
     async def post(
         self,
@@ -134,7 +135,7 @@ class Wire:
             # A proxy is asked for a tunnel before the request itself leaves.
             if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
                 connection = None
-                waits.left()
+                await waits.leaves()
 
         request.extensions["trace"] = traced
         waits.begins()

@@ -253,7 +253,7 @@ class Driver:
         if isinstance(leave, Denial):
             raise Denied(leave)
         try:
-            scores = await cloud.score(replace(question, request_id=leave.request_id))
+            scores = await cloud.score(replace(question, request_id=leave.request_id, leaving=leave.leaving))
         except BaseException as error:
             leave.failed(error)
             raise
@@ -311,7 +311,8 @@ class Driver:
         sampling = self._drafter.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
         question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
-        question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at)
+        question = replace(question, begun=len(request.at), turns=self._turns)
+        question = replace(question, asked_at=asked_at, leaving=leave.leaving)
         reader = Reader(request.at, leave, cloud.write(question))
         return reader, await reader.read()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from hybrid.cloud.metering import lost
 from hybrid.errors import CloudError
@@ -47,25 +48,11 @@ class Till:
         grant = await self._purse.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
         if isinstance(grant, Denial):
             return grant
-        if denial := await self._not_marked(grant):
-            return denial
         self._record.requests += 1
-        leave = Leave(uuid.uuid4().hex, kind, grant, self._settle)
+        leave = Leave(uuid.uuid4().hex, kind, grant, self._settle, partial(self._purse.mark_sent, grant))
         num_tokens = grant.limit if num_tokens is None else num_tokens
         self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.nanousd))
         return leave
-
-    async def _not_marked(self, grant: Grant) -> Denial | None:
-        """Mark a request as sent: from now on it counts whatever becomes of us. One that is not sent costs nothing."""
-        denial: Denial | None = None
-        marked = False
-        try:
-            denial = await self._purse.mark_sent(grant)
-            marked = denial is None
-        finally:
-            if not marked:
-                self._purse.settle(grant, NO_USAGE)
-        return denial
 
     def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
         excess = self._purse.settle(leave.grant, usage)
@@ -81,13 +68,20 @@ class Leave:
     """Leave for one request, under one id, for at most ``worst``."""
 
     def __init__(
-        self, request_id: str, kind: events.Kind, grant: Grant, settle: Callable[[Leave, CloudUsage | None], None]
+        self,
+        request_id: str,
+        kind: events.Kind,
+        grant: Grant,
+        settle: Callable[[Leave, CloudUsage | None], None],
+        mark_sent: Callable[[], Awaitable[Denial | None]],
     ) -> None:
         """Start its clock."""
         self.request_id = request_id
         self.kind = kind
         self.grant = grant
         self._settle = settle
+        self._mark_sent = mark_sent
+        self._sent = False
         self._began = time.monotonic()
         self._settled = False
 
@@ -101,6 +95,16 @@ class Leave:
         """Milliseconds since it was given."""
         return round((time.monotonic() - self._began) * 1000, 3)
 
+    async def leaving(self) -> None:
+        """Record, before the first byte, that it leaves; of the requests of one question the first counts.
+
+        Raises Denied where that cannot be recorded.
+        """
+        if not self._sent:
+            if (denial := await self._mark_sent()) is not None:
+                raise Denied(denial)
+            self._sent = True
+
     def settle(self, usage: CloudUsage | None) -> None:
         """Record the charge (None: it cannot be known). Only the first call counts."""
         if not self._settled:
@@ -112,8 +116,10 @@ class Leave:
         self.settle(self.worst if so_far is None else self.worst.at_least(so_far))
 
     def failed(self, error: BaseException, so_far: CloudUsage | None = None) -> None:
-        """Record a request that broke: what is known of it, or that it was left."""
+        """Record a request that broke: what is known of it, that it was left, or that nothing of it ever left."""
         if isinstance(error, CloudError):
             self.settle(lost(error, self.worst))
-        else:
+        elif self._sent:
             self.left(so_far)
+        else:
+            self.settle(NO_USAGE)

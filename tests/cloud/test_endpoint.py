@@ -45,7 +45,7 @@ class Replies:
     def discreet(self):
         yield
 
-    def waits(self, asked_at=None):
+    def waits(self, asked_at=None, leaving=None):
         return Waits(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):

@@ -214,7 +214,7 @@ class Line:
     def discreet(self):
         return nullcontext()
 
-    def waits(self, asked_at=None):
+    def waits(self, asked_at=None, leaving=None):
         return Waits(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):

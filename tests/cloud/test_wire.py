@@ -376,3 +376,50 @@ def test_every_request_asks_for_no_encoding(reader):
             READERS[reader](url, Deadlines(total=5))
         thread.join()
     assert b"\r\naccept-encoding: identity\r\n" in heard[0].lower()
+
+
+@pytest.mark.parametrize("reader", ["post", "stream"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader, stopped):
+    """Recorded before, it would seem spent where no connection comes; after its first byte it may be too late."""
+    seen, serving = [], []
+
+    async def serve(incoming, outgoing):
+        seen.append("connection")
+        serving.append(asyncio.current_task())
+        while line := await incoming.readline():
+            seen.append("byte")
+            if line == b"\r\n":
+                outgoing.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 14\r\n\r\n")
+                outgoing.write(b"data: [DONE]\n\n" if reader == "stream" else b"{            }")
+        outgoing.close()
+
+    async def leaving():
+        for _ in range(50):  # whatever was sent before this would be there by now
+            await asyncio.sleep(0.002)
+        seen.append("recorded")
+        if stopped:
+            raise KeyError("it stays")
+
+    async def asked():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Deadlines(total=5))
+        try:
+            for _ in range(2):  # on a new connection and on an old one
+                if reader == "post":
+                    await wire.post("/", {}, waits=wire.waits(leaving=leaving))
+                else:
+                    assert [event async for event in wire.stream("/", {}, "r", wire.waits(leaving=leaving))] == []
+        finally:
+            await wire.aclose()
+            server.close()
+            await asyncio.wait(serving)
+
+    if stopped:
+        with pytest.raises(KeyError, match="it stays"):
+            asyncio.run(asked())
+        assert seen == ["connection", "recorded"]
+        return
+    asyncio.run(asked())
+    order = [what for what, before in zip(seen, [None, *seen], strict=False) if what != before]
+    assert order in (["connection", "recorded", "byte"] * 2, ["connection", "recorded", "byte", "recorded", "byte"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -48,7 +49,7 @@ def total(ledger):
 
 @pytest.mark.parametrize("policy", ASKING)
 def test_a_durable_ledger_holds_the_bill_of_every_answer(house, run, file_ledger, policy):
-    """Leases and threads change no text, no request and no bill."""
+    """Threads change no text, no request and no bill."""
     ledger = file_ledger(total=10**9)
     choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}
     expected, answer = (run(house(ledger=each).client.generate(PROMPT, **choices)) for each in (None, ledger))
@@ -85,38 +86,6 @@ def test_a_conversation_has_a_cap_of_its_own_whoever_goes_on_with_it(house, run)
         answer = run(h.client.generate(PROMPT, policy="cloud", max_tokens=10, conversation=conversation))
         assert (answer.tokens[0].source == "cloud") == pays
         assert pays or "the conversation's cap" in answer.degraded
-
-
-@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
-def test_a_request_that_is_on_its_way_is_marked_as_sent(house, run, file_ledger, policy):
-    """What a dead process never sent is given back; what it sent counts until somebody says what it cost."""
-    ledger = file_ledger(total=10**9)
-    h = house(ledger=ledger)
-    states, ask = [], h.cloud._next
-
-    def look(question):
-        states.append([entry.state for entry in Books(ledger).log(1)])
-        return ask(question)
-
-    h.cloud._next = look
-    run(h.client.generate(PROMPT, policy=policy, max_tokens=10, span=3))
-    assert states == [["sent"]] * len(h.cloud.questions) != []
-
-
-@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
-def test_a_request_that_cannot_be_marked_as_sent_does_not_leave(house, run, file_ledger, monkeypatch, policy):
-    ledger = file_ledger(total=10**9)
-    h = house(ledger=ledger)
-
-    def full(_):
-        msg = "the disk is full"
-        raise LedgerError(msg)
-
-    monkeypatch.setattr(ledger, "mark_sent", full)
-    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=10))
-    assert (ids(answer), answer.degraded) == (h.small(10), "the disk is full")
-    assert h.cloud.questions == []
-    assert total(ledger) == (0, 0), "it never left: nothing is kept for it"
 
 
 # ---- a server that charges more than it may -----------------------------------------------------------------------
@@ -239,3 +208,59 @@ def test_a_locked_ledger_costs_its_patience_once_an_answer(house, run, file_ledg
     assert "is held by another process" in answer.degraded
     assert answer.timing.total_ms < 2_000
     assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=40)).degraded is None, "it works again"
+
+
+# ---- what has left, and what has not -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["kl", "cloud", "doubt"])
+def test_every_request_is_marked_as_sent_before_the_cloud_hears_of_it(house, run, file_ledger, policy):
+    """Else a process that dies then would get money back that was spent."""
+    ledger, states = file_ledger(total=10**9), []
+    h = house(ledger=ledger, fault=lambda _: states.extend(entry.state for entry in Books(ledger).open_entries()))
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.1, entropy=0.5))
+    assert states == ["sent"] * answer.usage.cloud_requests != []
+
+
+@pytest.mark.parametrize("policy", ["kl", "cloud"])
+def test_a_request_whose_leaving_cannot_be_recorded_stays_and_the_answer_is_local(house, run, file_ledger, policy):
+    def trouble(_):
+        raise LedgerError("the ledger is in trouble: mend it")
+
+    ledger = file_ledger(total=10**9)
+    ledger.mark_sent = trouble
+    h = house(ledger=ledger)
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40))
+    assert (ids(answer), answer.degraded) == (h.small(40), "the ledger is in trouble: mend it")
+    assert h.cloud.questions == []
+    assert (answer.bill.nanousd, total(ledger)) == (0, (0, 0))
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("policy", ["kl", "cloud"])
+def test_cancelled_before_it_left_a_request_is_free_and_after_that_it_is_its_worst_case(house, run, policy, left):
+    """A connection may take seconds: whoever gives up meanwhile has bought nothing."""
+    h = house(cap=10**9)
+
+    async def stuck(question):
+        if left:
+            await question.leaving()
+        began.set()
+        await asyncio.sleep(60)
+
+    async def stuck_writing(question):
+        await stuck(question)
+        yield
+
+    h.cloud.score, h.cloud.write = stuck, stuck_writing
+
+    async def cancelled():
+        task = asyncio.create_task(h.client.generate(PROMPT, policy=policy, max_tokens=40))
+        await began.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    began = asyncio.Event()
+    run(cancelled())
+    assert h.ledger.reserved_nanousd == 0
+    assert (h.ledger.settled_nanousd > 0) == left

@@ -58,6 +58,7 @@ def test_a_request_that_hangs_is_given_up_when_the_reader_leaves(house, run):
     h = house()
 
     async def hang(question):
+        await question.leaving()
         await asyncio.sleep(60)
 
     h.cloud.score = hang

@@ -16,6 +16,15 @@ from hybrid.types import CloudUsage
 WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
 
 
+async def recorded():
+    """Write down that the request leaves."""
+
+
+def leave_to(settled):
+    """Leave for a request of ten tokens that may write eight; what it is settled for is appended."""
+    return Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage), recorded)
+
+
 @pytest.fixture
 def reading(run):
     """Read ``num_reads`` times from a scripted stream, close, and return what was read and settled."""
@@ -34,7 +43,8 @@ def reading(run):
                 closed.append(True)
 
         async def go():
-            leave = Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage))
+            leave = leave_to(settled)
+            await leave.leaving()
             reader = Reader((5,), leave, stream())
             try:
                 chunks.extend([await reader.read() for _ in range(num_reads)])
@@ -125,7 +135,7 @@ def test_a_stream_that_is_cancelled_while_its_usage_is_waited_for_is_settled_at_
         await asyncio.Event().wait()
 
     async def go():
-        reader = Reader((5,), Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage)), never())
+        reader = Reader((5,), leave_to(settled), never())
         await reader.read()
         closing = asyncio.create_task(reader.close())
         await asyncio.sleep(0)
@@ -145,7 +155,7 @@ def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed_and_cha
             yield chunk
 
     async def go():
-        reader = Reader((5,), Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage)), stream())
+        reader = Reader((5,), leave_to(settled), stream())
         with pytest.raises(BadReply, match="20 tokens where 8"):
             await reader.read()
 
@@ -162,7 +172,7 @@ def test_tokens_that_come_after_the_last_that_was_asked_for_are_charged(reading)
 
 def test_a_request_that_never_left_is_settled_for_nothing(run):
     settled = []
-    leave = Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage))
+    leave = leave_to(settled)
     leave.failed(Unreachable("refused", sent=False))
     leave.failed(Unreachable("cut"))
     assert settled == [CloudUsage(0, 0)]

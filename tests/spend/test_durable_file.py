@@ -307,3 +307,33 @@ def test_what_fails_in_the_middle_changes_nothing(file_ledger):
     with pytest.raises(ZeroDivisionError):
         fail()
     assert len(Books(ledger).log(9)) == 1
+
+
+APART = """
+import sys
+from pathlib import Path
+from hybrid.spend import Claim, Price, Spender
+from hybrid.spend.durable import Books, FileLedger
+ledger = FileLedger(Path(sys.argv[1]))
+ledger.reserve(Claim(Price(1_000_000, 0, 0), 7, 1), Spender("e", "q", "t", "c"))
+print(len(Books(ledger).log(99)))
+ledger.close()
+"""
+
+
+def test_two_ledgers_of_one_process_and_one_of_another_that_is_closed_see_each_others_entries(file_ledger):
+    """POSIX drops all of a process's locks on a file with the first descriptor that it closes there.
+
+    SQLite minds that; whoever opens the file beside it, to make sure that it exists, does not. The other process then
+    takes itself for the last one, removes the log, and what is written to it afterwards is nobody's.
+    """
+    first, second = file_ledger(), file_ledger()
+    first.reserve(claim_of(1), SPENDER)
+    second.reserve(claim_of(1), SPENDER)
+    for number in (3, 6):
+        command = [sys.executable, "-c", APART, str(first.file.path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == f"{number}\n", done.stderr
+        first.reserve(claim_of(1), SPENDER)
+        second.reserve(claim_of(1), SPENDER)
+    assert len(Books(file_ledger()).log(99)) == 8

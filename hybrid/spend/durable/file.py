@@ -99,7 +99,7 @@ class LedgerFile:
             self._drop()
             self.generation += 1
         if self._connection is None:
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._make()
             self._file = self._identity()
             connection = sqlite3.connect(
                 self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
@@ -111,6 +111,19 @@ class LedgerFile:
                 raise
             self._connection = connection
         return self._connection
+
+    def _make(self) -> None:
+        """Make the file if there is none, for its owner alone.
+
+        One that exists is not opened: closing it again would drop every lock that this process has on it (POSIX), the
+        locks of another connection among them, and another process would take that connection for closed.
+        """
+        if not self.path.exists():
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        elif not self.path.is_file():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif not os.access(self.path, os.R_OK | os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
