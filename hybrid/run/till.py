@@ -16,7 +16,7 @@ from hybrid.cloud.metering import lost
 from hybrid.errors import CloudError
 from hybrid.run import events
 from hybrid.run.record import Record
-from hybrid.spend import Denial, Grant, Purse
+from hybrid.spend import Denial, Grant, Purse, as_usd
 from hybrid.types import NO_USAGE, CloudUsage
 
 Tell = Callable[[events.Event], None]
@@ -48,6 +48,11 @@ class Till:
         grant = await self._purse.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
         if isinstance(grant, Denial):
             return grant
+        if grant.reservation is not None and grant.reservation.returned_nanousd:
+            amount = as_usd(grant.reservation.returned_nanousd)
+            why = f"{amount} can be spent again: a process had reserved it and died before asking"
+            if self._record.note(why):
+                self._tell(events.Noted(why))
         self._record.requests += 1
         leave = Leave(uuid.uuid4().hex, kind, grant, self._settle, partial(self._purse.mark_sent, grant))
         num_tokens = grant.limit if num_tokens is None else num_tokens

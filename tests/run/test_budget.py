@@ -9,9 +9,10 @@ import pytest
 
 from hybrid.errors import LedgerError
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Degraded, Settled
-from hybrid.spend import MemoryLedger
+from hybrid.run import Asked, Degraded, Noted, Settled
+from hybrid.spend import Claim, MemoryLedger, Price, Spender
 from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -264,3 +265,16 @@ def test_cancelled_before_it_left_a_request_is_free_and_after_that_it_is_its_wor
     run(cancelled())
     assert h.ledger.reserved_nanousd == 0
     assert (h.ledger.settled_nanousd > 0) == left
+
+
+def test_what_the_dead_never_sent_is_given_back_and_told(house, run, file_ledger, monkeypatch):
+    ledger = file_ledger(total=10**9)
+    monkeypatch.setattr(durable_ledger, "owner", lambda: "the dead")
+    ledger.reserve(Claim(Price.parse("1/0.1/4"), 10, 5), Spender("http://gpu", "q", "t", "c"))
+    monkeypatch.undo()
+    monkeypatch.setattr(durable_ledger, "is_dead", lambda name: name == "the dead")
+    told = run(gather(house(ledger=ledger).client, policy="cloud", max_tokens=10))
+    said = "0.00003 USD can be spent again: a process had reserved it and died before asking"
+    assert [event.why for event in told if isinstance(event, Noted)] == [said]
+    assert told[-1].answer.notes == (said,)
+    assert total(ledger)[1] == 0
