@@ -19,9 +19,11 @@ import llama_cpp as ll
 import numpy as np
 import psutil
 
+from hybrid.engine.gguf_header import read_header
+from hybrid.engine.model_check import check_model
 from hybrid.engine.port import Cancelled, Interrupted, Logits, never
 from hybrid.engine.template import render_chat
-from hybrid.errors import ContextOverflow, EngineError, UsageError
+from hybrid.errors import ContextOverflow, EngineError, UsageError, one_line
 from hybrid.types import Ids, Message
 
 # A cancel is seen between chunks, so a chunk bounds how long it waits.
@@ -31,6 +33,8 @@ MAX_ROWS = 32
 # Snapshots that let recurrent models step back within their last decode; those without recurrent layers ignore it.
 SNAPSHOTS = 16
 _ERROR_LEVEL = 4
+# The exit code of a local model that cannot be used, as ``hybrid.cli`` has it.
+EXIT_ENGINE = 3
 # Without --ctx no more than this, however long a model was trained: the cache of 128k tokens is gigabytes.
 DEFAULT_CONTEXT = 8192
 # Stands for a turn's text while its template is rendered: two private-use characters around its number.
@@ -48,15 +52,29 @@ class _Log:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._callback = ll.llama_log_callback(self._take)  # llama.cpp keeps the pointer; so must we
+        self._callback = ll.llama_log_callback(self._take)  # llama.cpp keeps the pointers; so must we
+        self._last_words = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_give_up)
 
     def install(self) -> None:
-        """Take llama.cpp's messages over."""
+        """Take llama.cpp's messages over, and its last words."""
         ll.llama_log_set(self._callback, ctypes.c_void_p(0))
+        if set_last_words := getattr(ll.llama_cpp._lib, "ggml_set_abort_callback", None):
+            set_last_words(self._last_words)
 
     def _take(self, level: int, text: bytes, _: object) -> None:
         if level == _ERROR_LEVEL:
             self.errors = [*self.errors[-4:], text.decode("utf-8", "replace").strip()]
+
+
+def _give_up(reason: bytes) -> None:
+    """End the process as ``hybrid ask`` ends over a model it cannot use: llama.cpp would abort it, with a core dump.
+
+    What an assertion of llama.cpp means cannot be taken back or raised: it is made on any of its threads, and whoever
+    returns from here is aborted. ``engine.model_check`` foresees those that were ever seen.
+    """
+    said = one_line(reason.decode("utf-8", "replace").rpartition("/")[2])
+    os.write(2, f"hybrid: llama.cpp cannot go on with this model: {said}\n".encode())
+    os._exit(EXIT_ENGINE)
 
 
 _LOG = _Log()
@@ -66,9 +84,9 @@ class Weights:
     """A model file in memory: its tensors and its vocabulary. Contexts made from it share both."""
 
     def __init__(self, path: str | Path, *, gpu_layers: int = 0) -> None:
-        """Load a GGUF file. Raises EngineError: missing, not GGUF, truncated or not loadable."""
+        """Load a GGUF file. Raises EngineError: missing, not GGUF, damaged or not loadable."""
         self.path = Path(path)
-        _check_file(self.path)
+        check_model(read_header(self.path))
         _LOG.install()
         ll.llama_backend_init()
         params = safe_model_params()
@@ -187,23 +205,6 @@ def safe_model_params() -> ll.llama_model_params:
     return params
 
 
-def _check_file(path: Path) -> None:
-    try:
-        if not path.exists():
-            msg = f"there is no model file {path}"
-            raise EngineError(msg)
-        if not path.is_file():
-            msg = f"{path} is not a file"
-            raise EngineError(msg)
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                msg = f"{path} is not a GGUF file"
-                raise EngineError(msg)
-    except OSError as error:
-        msg = f"the model file {path} cannot be read: {error.strerror}"
-        raise EngineError(msg) from error
-
-
 class LlamaEngine:
     """One context: a cache over shared weights. Driven by one thread at a time."""
 
@@ -225,7 +226,7 @@ class LlamaEngine:
             msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {said}"
             raise EngineError(msg)
         self.weights = weights
-        self.num_context = int(ll.llama_n_ctx(self._ctx)) if num_context == 0 else num_context
+        self.num_context = int(params.n_ctx)  # llama.cpp rounds its own up, but takes no longer batch
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(CHUNK, 0, 1)
         self._ids: list[int] = []

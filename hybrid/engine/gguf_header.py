@@ -1,0 +1,244 @@
+"""Read the header of a GGUF file without believing it: what it says of the model, and where its tensors lie.
+
+Every count, length and offset is held against the length of the file before it is used, so that a damaged or hostile
+file costs one sentence, little memory and milliseconds. Nothing here knows llama.cpp; what it cannot bear of a header
+that is sound stands in ``engine.model_check``. The format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from hybrid.errors import EngineError, one_line
+
+Value: TypeAlias = int | float | str | tuple[int | float, ...] | None
+TOKENS, TEMPLATE, ALIGNMENT = "tokenizer.ggml.tokens", "tokenizer.chat_template", "general.alignment"
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+# Elements in a block and bytes of one, by tensor type. A type that is missing here may be newer than this table.
+_BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
+    17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
+    24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54),
+    35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18),
+}  # fmt: skip
+# The largest vocabularies have 262,144 tokens, and fewer than a million merges.
+_MOST_STRINGS = 1 << 22
+# Arrays of numbers hold one for each layer (512 at most) or each token; only the former are kept.
+_MOST_NUMBERS = 512
+_MOST_NAME, _MOST_DIMS = 64, 4
+
+
+class _Damaged(Exception):
+    """The sentence says what is wrong; the file's name is put before it."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What the header says of one tensor: its dimensions, innermost first, and how its numbers are stored."""
+
+    dims: tuple[int, ...]
+    kind: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says. ``values``: None for arrays of texts and long ones. ``data_start``: bytes before the tensors.
+
+    ``tokens``: the vocabulary's texts; empty where there are none.
+    """
+
+    path: Path
+    values: Mapping[str, Value]
+    tokens: Sequence[bytes]
+    tensors: Mapping[str, Tensor]
+    data_start: int
+
+
+def read_header(path: Path) -> Header:
+    """Return what a GGUF file says. Raises EngineError: missing, unreadable, of another kind, damaged or cut off."""
+    try:
+        if not path.exists():
+            msg = f"there is no model file {path}"
+            raise EngineError(msg)
+        if not path.is_file():
+            msg = f"{path} is not a file"
+            raise EngineError(msg)
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                msg = f"{path} is not a GGUF file"
+                raise EngineError(msg)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                return _Reader(raw).header(path)
+    except OSError as error:
+        msg = f"the model file {path} cannot be read: {error.strerror}"
+        raise EngineError(msg) from error
+    except (struct.error, OverflowError):  # a number beyond the last byte, or beyond any file's
+        msg = f"{path} is damaged or cut off: its header goes on beyond its last byte"
+        raise EngineError(msg) from None
+    except _Damaged as damaged:
+        msg = f"{path} is damaged: {damaged}"
+        raise EngineError(msg) from None
+
+
+class _Reader:
+    """A position in the file's bytes."""
+
+    def __init__(self, raw: mmap.mmap) -> None:
+        self._raw, self._size, self._at = raw, len(raw), 4
+        self._tokens: list[bytes] = []
+
+    def header(self, path: Path) -> Header:
+        version = self._number("I")
+        if version not in {2, 3}:
+            swapped = version & 0xFFFF == 0
+            msg = "its numbers are in big-endian order" if swapped else f"GGUF version {version} is not 2 or 3"
+            raise _Damaged(msg)
+        num_tensors, num_values = self._count(24), self._count(13)
+        values: dict[str, Value] = {}
+        for _ in range(num_values):
+            key = self._name("key")
+            if key in values:
+                msg = f"the key {one_line(key)} stands twice"
+                raise _Damaged(msg)
+            values[key] = self._value(key)
+        alignment = values.get(ALIGNMENT, 32)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            msg = f"{ALIGNMENT} is not a power of two"
+            raise _Damaged(msg)
+        tensors, num_bytes = self._tensors(num_tensors, alignment)
+        data_start = self._at + -self._at % alignment
+        if num_tensors and data_start + num_bytes > self._size:
+            msg = f"it is cut off: its tensors end at byte {data_start + num_bytes}, the file at {self._size}"
+            raise _Damaged(msg)
+        return Header(path, values, self._tokens, tensors, data_start)
+
+    def _number(self, form: str) -> int:
+        number: int = struct.unpack_from("<" + form, self._raw, self._at)[0]
+        self._at += struct.calcsize("<" + form)
+        return number
+
+    def _count(self, least_bytes: int) -> int:
+        """Read how many entries follow, of so many bytes each at least."""
+        count = self._number("Q")
+        if count * least_bytes > self._size:
+            msg = f"it has room for {self._size // least_bytes} entries and claims {count}"
+            raise _Damaged(msg)
+        return count
+
+    def _bytes(self) -> bytes:
+        size = self._number("Q")
+        if size > self._size - self._at:
+            msg = f"a text of {size} bytes does not fit in the file"
+            raise _Damaged(msg)
+        self._at += size
+        return self._raw[self._at - size : self._at]
+
+    def _name(self, what: str) -> str:
+        raw = self._bytes()
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            name = ""
+        if not name:
+            msg = f"the name of a {what} is empty or not UTF-8"
+            raise _Damaged(msg)
+        return name
+
+    def _value(self, key: str) -> Value:
+        kind = self._number("I")
+        if kind == _ARRAY:
+            return self._array(key)
+        if kind == _STRING:
+            raw = self._bytes()
+            try:
+                return raw.decode()
+            except UnicodeDecodeError:
+                if key.startswith(TEMPLATE):
+                    msg = "its chat template is not UTF-8 text"
+                    raise _Damaged(msg) from None
+                return raw.decode("utf-8", "replace")
+        return self._number(self._form(key, kind))
+
+    def _form(self, key: str, kind: int) -> str:
+        if kind not in _SCALARS:
+            msg = f"the value of {one_line(key)} has the unknown type {kind}"
+            raise _Damaged(msg)
+        return _SCALARS[kind]
+
+    def _array(self, key: str) -> Value:
+        kind, count = self._number("I"), self._number("Q")
+        if kind == _STRING:
+            self._strings(key, count)
+            return None
+        num_bytes = count * struct.calcsize("<" + self._form(key, kind))
+        if num_bytes > self._size - self._at:
+            msg = f"the {count} numbers of {one_line(key)} do not fit in the file"
+            raise _Damaged(msg)
+        start, self._at = self._at, self._at + num_bytes
+        return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if count <= _MOST_NUMBERS else None
+
+    def _strings(self, key: str, count: int) -> None:
+        """Step over texts, and keep those of tokens. There are half a million, so that the loop calls nothing else."""
+        if count > min(_MOST_STRINGS, self._size // 8):
+            msg = f"{one_line(key)} claims {count} texts"
+            raise _Damaged(msg)
+        raw, at, read, keep = self._raw, self._at, struct.Struct("<Q").unpack_from, key == TOKENS
+        for _ in range(count):
+            (size,) = read(raw, at)
+            start, at = at + 8, at + 8 + size
+            if keep:
+                self._tokens.append(raw[start:at])
+        if at > self._size:
+            msg = f"the texts of {one_line(key)} do not fit in the file"
+            raise _Damaged(msg)
+        self._at = at
+
+    def _tensors(self, count: int, alignment: int) -> tuple[dict[str, Tensor], int]:
+        """Return the tensors by name, and the bytes from the first one's begin to the last one's end."""
+        tensors: dict[str, Tensor] = {}
+        due: int | None = 0  # where the next one begins; None after one whose size is unknown
+        end = 0
+        for _ in range(count):
+            name = self._name("tensor")
+            if name in tensors or len(name.encode()) >= _MOST_NAME:
+                msg = f"the tensor name {one_line(name)} stands twice or is too long"
+                raise _Damaged(msg)
+            tensor, offset = self._tensor(name), self._number("Q")
+            if offset % alignment or (due is not None and offset != due):
+                msg = f"the tensor {one_line(name)} does not begin where the one before it ends"
+                raise _Damaged(msg)
+            tensors[name] = tensor
+            size = _num_bytes(name, tensor)
+            end = offset + (size or 0)
+            due = None if size is None else end + -end % alignment
+        return tensors, end
+
+    def _tensor(self, name: str) -> Tensor:
+        num_dims = self._number("I")
+        if num_dims > _MOST_DIMS:
+            msg = f"the tensor {one_line(name)} has {num_dims} dimensions"
+            raise _Damaged(msg)
+        dims = tuple(self._number("Q") for _ in range(num_dims))
+        if not 0 < math.prod(dims) < 2**63:
+            msg = f"the tensor {one_line(name)} has the dimensions {', '.join(map(str, dims))}"
+            raise _Damaged(msg)
+        return Tensor(dims, self._number("I"))
+
+
+def _num_bytes(name: str, tensor: Tensor) -> int | None:
+    if tensor.kind not in _BLOCKS:
+        return None
+    block, size = _BLOCKS[tensor.kind]
+    row = tensor.dims[0] if tensor.dims else 1
+    if row % block:
+        msg = f"the rows of the tensor {one_line(name)} hold {row} numbers, its type blocks of {block}"
+        raise _Damaged(msg)
+    return math.prod(tensor.dims) // block * size

@@ -1,0 +1,178 @@
+"""What llama.cpp does not survive: numbers in a sound GGUF header that end the process instead of the loading.
+
+llama.cpp checks a file's syntax and reports what is wrong with it, but it asserts, divides and indexes by what the file
+says of the model. Each rule here stands for a process that died (``tests/engine/test_gguf_mutations.py`` finds them by
+mutation); the reason is in llama.cpp's source. What llama.cpp refuses itself is left to it, and so is what no rule
+foresees: an assertion then ends the command with a sentence (``engine.llama``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hybrid.engine.gguf_header import Header, Tensor, Value
+from hybrid.errors import EngineError
+
+MOST_LAYERS, MOST_EXPERTS = 512, 1024  # llama-hparams.h
+# Buffers that are mapped from a file must begin at a multiple of this (ggml-backend.cpp).
+ALIGNMENT = 32
+_F32 = 0
+# Q8_1, Q8_K, whole numbers and float64: types for which llama.cpp has no product with an activation.
+_NO_PRODUCT = frozenset((9, 15, 24, 25, 26, 27, 28))
+# Tensors of token or expert ids, which are no factors.
+_IDS = ("d2t", "t2d", "tid2eid")
+_RECURRENT = ("mamba", "rwkv", "arwkv")  # architectures that need no attention heads
+# Architectures of experts that have no "moe" in their name: llama.cpp divides by the number of those in use.
+_OF_EXPERTS = frozenset(("qwen4exp", "smallthinker"))
+_DELTA_NETS = frozenset(("qwen35", "qwen35moe"))
+_SCALINGS = frozenset(("none", "linear", "yarn", "longrope"))
+
+
+def check_model(header: Header) -> None:
+    """Raise EngineError, in one sentence, for a model whose loading, opening or decoding would end the process."""
+    for rule in _RULES:
+        if said := rule(header):
+            msg = f"llama.cpp cannot run {header.path}: {said}"
+            raise EngineError(msg)
+
+
+def _of(header: Header, name: str) -> Value:
+    """Return what the file says under a key of its architecture."""
+    return header.values.get(f"{header.values.get('general.architecture')}.{name}")
+
+
+def _whole(header: Header, name: str) -> int | None:
+    """Return a number; the largest, where there is one for each layer; None where there is none."""
+    value = _of(header, name)
+    if isinstance(value, tuple) and value and all(isinstance(each, int) for each in value):
+        return int(max(value))
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _within(name: str, least: int, most: int) -> Callable[[Header], str]:
+    def said(header: Header) -> str:
+        number = _whole(header, name)
+        outside = number is not None and not least <= number <= most
+        return f"{name} is {number}, and no model's is" if outside else ""
+
+    return said
+
+
+_SIZES = (
+    _within("block_count", 1, MOST_LAYERS),
+    _within("context_length", 0, 2**31 - 1),
+    _within("embedding_length", 1, 2**24),
+    _within("attention.key_length", 1, 2**16),
+    _within("attention.value_length", 1, 2**16),
+    _within("attention.sliding_window", 0, 2**31 - 1),
+    _within("ssm.conv_kernel", 0, 2**16),
+    _within("ssm.group_count", 0, 2**16),
+    _within("full_attention_interval", 1, MOST_LAYERS),
+)
+
+
+def _check_sizes(header: Header) -> str:
+    layers, extra = _whole(header, "block_count"), _whole(header, "nextn_predict_layers")
+    if layers is not None and extra is not None and extra > layers:
+        return f"nextn_predict_layers is {extra} of {layers}"
+    if header.tensors and header.data_start % ALIGNMENT:
+        return f"its tensors begin at byte {header.data_start}, which is no multiple of {ALIGNMENT}"
+    return next(filter(None, (rule(header) for rule in _SIZES)), "")
+
+
+def _check_numbers(header: Header) -> str:
+    for key, value in header.values.items():
+        if key.endswith("_epsilon") and isinstance(value, float) and not 0 <= value < math.inf:
+            return f"{key} is {value}"
+    scaling = _of(header, "rope.scaling.type")
+    return "it scales positions in an unknown way" if isinstance(scaling, str) and scaling not in _SCALINGS else ""
+
+
+def _check_heads(header: Header) -> str:
+    architecture, heads = str(header.values.get("general.architecture")), _whole(header, "attention.head_count")
+    if heads == 0 and not architecture.startswith(_RECURRENT):
+        return "attention.head_count is 0"
+    return ""
+
+
+def _check_rope(header: Header) -> str:
+    """Rotations turn pairs of a head's numbers."""
+    width, heads = _whole(header, "embedding_length"), _whole(header, "attention.head_count")
+    head = _whole(header, "attention.key_length") or (width // heads if width and heads else None)
+    turned = _whole(header, "rope.dimension_count")
+    if turned is not None and head is not None and (turned % 2 or turned > head):
+        return f"rope.dimension_count is {turned}, and a head has {head} numbers"
+    sections = _of(header, "rope.dimension_sections")
+    if isinstance(sections, tuple) and head is not None:
+        parts = [int(part) for part in sections if isinstance(part, int)]
+        if parts and (min(parts) < 0 or sum(parts) > head):
+            return f"rope.dimension_sections are {', '.join(map(str, parts))}, and a head has {head} numbers"
+    return ""
+
+
+def _check_experts(header: Header) -> str:
+    architecture = str(header.values.get("general.architecture"))
+    num, used = _whole(header, "expert_count") or 0, _whole(header, "expert_used_count") or 0
+    groups, groups_used = _whole(header, "expert_group_count") or 0, _whole(header, "expert_group_used_count") or 0
+    if not num and ("moe" in architecture or architecture in _OF_EXPERTS):
+        return "it has no experts"
+    if num <= 1 and architecture.startswith("hunyuan"):  # one expert is none to llama.cpp
+        return ""
+    if num > MOST_EXPERTS or used > num or (num > 0) != (used > 0):
+        return f"{used} of {num} experts are used"
+    if groups and (groups >= num or num % groups or (groups > 1 and not 0 < groups_used < groups)):
+        return f"{groups_used} of {groups} groups of {num} experts are used"
+    return ""
+
+
+def _check_delta_net(header: Header) -> str:
+    """Layers of a gated delta net: llama.cpp takes two of their tensors as optional, and computes with them."""
+    in_parts = header.values.get("split.count") not in {None, 0, 1}  # then other files hold tensors, too
+    if header.values.get("general.architecture") not in _DELTA_NETS or in_parts:
+        return ""
+    inner, state, rank = (_whole(header, f"ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank"))
+    if state is not None and rank is not None and inner != state * rank:
+        return f"ssm.inner_size is {inner}, not {state} times {rank}"
+    blocks = [name.removesuffix("ssm_conv1d.weight") for name in header.tensors if name.endswith(".ssm_conv1d.weight")]
+    needed = (f"{block}attn_{name}.weight" for block in blocks for name in ("qkv", "gate"))
+    return next((f"the tensor {name} is missing" for name in needed if name not in header.tensors), "")
+
+
+def _check_vocabulary(header: Header) -> str:
+    model = header.values.get("tokenizer.ggml.model")
+    if model in {"none", "no_vocab"}:
+        return "it has no vocabulary"
+    # As llama.cpp sees them: up to the first NUL, and empty ones have names of their own.
+    known = {text.partition(b"\0")[0] or index for index, text in enumerate(header.tokens)}
+    if len(known) < len(header.tokens):
+        return "two of its tokens are the same text"
+    spelled = (known & {f"<0x{byte:02X}>".encode(), bytes([byte])} for byte in range(256))
+    if model == "llama" and header.tokens and not all(spelled):
+        return "its vocabulary has no tokens for single bytes"
+    return ""
+
+
+def _check_types(header: Header) -> str:
+    for name, tensor in header.tensors.items():
+        if not name.removesuffix(".weight").endswith(_IDS) and not _is_factor(tensor):
+            return f"the tensor {name} has type {tensor.kind}, which llama.cpp cannot compute with"
+    return ""
+
+
+def _is_factor(tensor: Tensor) -> bool:
+    if len(tensor.dims) <= 1:  # norms and biases
+        return tensor.kind == _F32
+    return tensor.kind not in _NO_PRODUCT
+
+
+_RULES = (
+    _check_sizes,
+    _check_numbers,
+    _check_heads,
+    _check_rope,
+    _check_experts,
+    _check_delta_net,
+    _check_vocabulary,
+    _check_types,
+)
