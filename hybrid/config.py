@@ -105,7 +105,9 @@ class Settings(BaseModel):
     overlap: bool = Field(default=True, description="draft on while a check is waited for")
     trace_rows: bool = Field(default=False, description="tell every row that is read; a trace can then be replayed")
     offline: bool = Field(default=False, description="send no request")
-    ctx: int = Field(0, ge=0, description="local context in tokens; 0: what the model was trained with, 8192 at most")
+    ctx: int = Field(
+        0, ge=0, lt=2**31, description="local context in tokens; 0: what the model was trained with, 8192 at most"
+    )
     threads: int | None = Field(None, ge=1, le=256, description="llama.cpp threads; default: one core is left free")
     gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
     cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")

@@ -35,6 +35,8 @@ SNAPSHOTS = 16
 _ERROR_LEVEL = 4
 # The exit code of a local model that cannot be used, as ``hybrid.cli`` has it.
 EXIT_ENGINE = 3
+# Positions are int32 in llama.cpp.
+MOST_CONTEXT = 2**31 - 1
 # Without --ctx no more than this, however long a model was trained: the cache of 128k tokens is gigabytes.
 DEFAULT_CONTEXT = 8192
 # Stands for a turn's text while its template is rendered: two private-use characters around its number.
@@ -91,6 +93,7 @@ class Weights:
         ll.llama_backend_init()
         params = safe_model_params()
         params.n_gpu_layers = gpu_layers
+        self._on_gpu = gpu_layers != 0
         _LOG.errors.clear()
         self._model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self._model:
@@ -173,6 +176,18 @@ class Weights:
         return self.piece(token).decode("utf-8", "replace") if 0 <= token < self.num_tokens else ""
 
     @property
+    def _bytes_per_token(self) -> int:
+        """What the cache takes for a token, in float16; 0 where it is on a GPU or not one row for every layer."""
+        model = self._model
+        if self._on_gpu or ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
+            return 0
+        heads, architecture = int(ll.llama_model_n_head(model)), self.metadata("general.architecture")
+        width = int(ll.llama_model_n_embd(model)) // max(1, heads)
+        given = [self.metadata(f"{architecture}.attention.{name}_length") for name in ("key", "value")]
+        per_head = sum(int(each) if each and each.isdecimal() else width for each in given)
+        return 2 * int(ll.llama_model_n_layer(model)) * int(ll.llama_model_n_head_kv(model)) * per_head
+
+    @property
     def num_parameters(self) -> int:
         """How many numbers the tensors hold together."""
         return int(ll.llama_model_n_params(self._model))
@@ -205,6 +220,22 @@ def safe_model_params() -> ll.llama_model_params:
     return params
 
 
+def _possible(weights: Weights, num_context: int) -> int:
+    """Return the length of a context. Raises EngineError where no memory holds it: Linux would end somebody's process.
+
+    The system promises memory that it does not have, and llama.cpp fills a cache with zeros at once.
+    """
+    if not 0 <= num_context <= MOST_CONTEXT:
+        msg = f"no model has a context of {num_context} tokens"
+        raise EngineError(msg)
+    needed, free = num_context * weights._bytes_per_token, psutil.virtual_memory().available
+    if needed > free:
+        sizes = f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+        msg = f"a context of {num_context} tokens over {weights.path} takes {sizes}: lower --ctx"
+        raise EngineError(msg)
+    return num_context
+
+
 class LlamaEngine:
     """One context: a cache over shared weights. Driven by one thread at a time."""
 
@@ -212,7 +243,7 @@ class LlamaEngine:
         """Open the context. Raises EngineError where llama.cpp cannot (memory, an unsupported model)."""
         params = ll.llama_context_default_params()
         trained = int(ll.llama_model_n_ctx_train(weights._model))
-        params.n_ctx = num_context or min(trained, DEFAULT_CONTEXT)
+        params.n_ctx = _possible(weights, num_context or min(trained, DEFAULT_CONTEXT))
         params.n_batch = params.n_ubatch = CHUNK
         params.n_outputs_max = MAX_ROWS
         params.n_threads = params.n_threads_batch = threads
@@ -292,6 +323,10 @@ class LlamaEngine:
                 )
                 filled += wanted
             done = end
+        # The largest is NaN where any is, and -inf where all are; single -infs are tokens that cannot be.
+        if num_rows and not np.isfinite(rows.max(axis=1)).all():
+            msg = f"{self.weights.path} is damaged: after {len(self._ids)} tokens its scores are no numbers"
+            raise EngineError(msg)
         return rows
 
     def _decode(self, ids: Ids, *, with_rows: bool) -> None:

@@ -63,7 +63,8 @@ class Engine(Vocabulary, Protocol):
         """Append at least one token and return raw scores after each of the last ``num_rows`` of them.
 
         Shape (num_rows, V), a copy; ``num_rows`` at most len(ids), 0 allowed. Raises ContextOverflow before anything
-        is decoded where it does not fit, Interrupted between chunks once ``cancelled()`` says so.
+        is decoded where it does not fit, Interrupted between chunks once ``cancelled()`` says so, EngineError where
+        the model cannot decode or a row is no distribution (a NaN, nothing above -inf).
         """
         ...
 
