@@ -302,7 +302,9 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
     console = _console()
     for each in closed:
         said = f"{each['endpoint']} is closed since {_moment(each['at'])}: {each['why']}."
-        console.print(Text(visible(said), "yellow"), Text(f"Open it again: hybrid budget reconcile --reopen {each['endpoint']}"))
+        console.print(
+            Text(visible(said), "yellow"), Text(f"Open it again: hybrid budget reconcile --reopen {each['endpoint']}")
+        )
     if behind_s:
         said = (
             f"The last entry is {behind_s} s later than this clock; it counts in every day and month until then. "
@@ -316,7 +318,9 @@ def _print_entries(entries: list[Entry]) -> None:
     for entry in entries:
         state = STATES.get(entry.state, "")
         amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)
-        table.add_row(str(entry.id), _moment(entry.at)[:-1], str(entry.num_requests), *amounts, state, visible(entry.endpoint))
+        table.add_row(
+            str(entry.id), _moment(entry.at)[:-1], str(entry.num_requests), *amounts, state, visible(entry.endpoint)
+        )
     _console().print(table, "Amounts in USD.", sep="\n")
 
 

@@ -215,6 +215,18 @@ def test_an_event_of_several_tokens_is_read_whole(stream):
     assert "".join(chunk.text for chunk in chunks) == "abc"
 
 
+@pytest.mark.parametrize("lie", [0, 1, 99, -1, None, "3"])
+@pytest.mark.parametrize("stream", [cumulative, incremental])
+def test_a_count_that_is_a_lie_changes_no_text(stream, lie):
+    """It is what is charged, too: a server that tells too little must not make us read its tokens twice."""
+    events = stream()
+    for each in events:
+        each["meta_info"]["completion_tokens"] = lie
+    chunks = read(events)
+    assert [chunk.ids for chunk in chunks] == [(4,), (1,), (7,)]
+    assert "".join(chunk.text for chunk in chunks) == "abc"
+
+
 def test_an_end_without_a_new_token_repeats_nothing():
     chunks = read([*cumulative()[:2], event([4, 1], "ab", 2, finish={"type": "stop", "matched": 2})])
     assert [chunk.ids for chunk in chunks] == [(4,), (1,), ()]

@@ -154,7 +154,7 @@ class _Stream:
 
     def __init__(self, question: WriteQuestion) -> None:
         self.told = question.top_k > 0
-        self._seen = 0
+        self._seen: Ids = ()
         self._text = ""
 
     def __call__(self, reply: Any) -> Chunk:
@@ -163,12 +163,16 @@ class _Stream:
     def _read(self, reply: Any) -> Chunk:
         return _read_event(reply, self)
 
-    def new(self, ids: Ids, text: str, total: int) -> tuple[int, str]:
-        """Return how many of these ids were told before, and what of the text is new; ``total`` were written so far."""
-        told = self._seen if len(ids) == total else 0
-        fresh = text.removeprefix(self._text) if told or len(ids) == total else text
-        self._seen, self._text = total, self._text + fresh
-        return told, fresh
+    def new(self, ids: Ids, text: str, total: object) -> tuple[int, str]:
+        """Return how many of these ids were told before, and what of the text is new.
+
+        They repeat those before unless they are others, or the server's count (``total``) says that they come on top.
+        """
+        known = len(self._seen)
+        repeats = ids[:known] == self._seen and total != known + len(ids)
+        fresh = text.removeprefix(self._text) if repeats else text
+        self._seen, self._text = (ids if repeats else self._seen + ids), self._text + fresh
+        return (known if repeats else 0), fresh
 
 
 @guarded
@@ -176,7 +180,7 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
     broke_off(reply)
     told = reply["meta_info"]
     ids = id_list(reply["output_ids"])
-    known, text = stream.new(ids, reply.get("text") or "", count(told["completion_tokens"]))
+    known, text = stream.new(ids, reply.get("text") or "", told.get("completion_tokens"))
     reason = told.get("finish_reason") or {}
     if reason.get("type") == "abort":
         msg = f"the endpoint broke off: {one_line(reason.get('message'))}"
