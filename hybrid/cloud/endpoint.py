@@ -151,8 +151,9 @@ class Endpoint:
             async with aclosing(self._replies(asked, read, question.request_id, waits)) as chunks:
                 async for chunk in chunks:
                     self._learn(question, chunk.usage)
+                    read_chunk = self._with_noise(meter.read(chunk))
                     with waits.paused():
-                        yield self._with_noise(meter.read(chunk))
+                        yield read_chunk
             for chunk in meter.rest():
                 yield self._with_noise(chunk)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybrid.cloud.body import MAX_FACT_BYTES
 from hybrid.cloud.dialects import (
     chat,
     completions,
@@ -207,7 +208,7 @@ async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | Non
 async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
-        return await (wire.get(path) if body is None else wire.post(path, body))
+        return await (wire.get(path) if body is None else wire.post(path, body, most=MAX_FACT_BYTES))
     except (NotAnApi, ModelNotFound):
         return None
     except (BadReply, MissingCapability):

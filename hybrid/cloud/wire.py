@@ -15,9 +15,9 @@ from typing import Any
 
 import httpcore
 import httpx
-import msgspec
 from pydantic import SecretStr
 
+from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, parse
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
 from hybrid.cloud.metering import REFUSED
@@ -36,10 +36,6 @@ from hybrid.errors import (
     one_line,
 )
 
-# Rows of an 8,000-token prompt at k = 20 are about 20 MB; nothing asked here is larger than a few times that.
-MAX_REPLY_BYTES = 128 * 1024 * 1024
-# A model list of thousands is a few MiB.
-MAX_FACT_BYTES = 8 * 1024 * 1024
 # What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
 TOO_LONG = "Receive buffer too long"
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
@@ -80,7 +76,7 @@ class Wire:
 
     async def get(self, path: str) -> Any:
         """GET JSON."""
-        return await self._json(self._client.build_request("GET", path), most=MAX_FACT_BYTES)
+        return await self._json(self._client.build_request("GET", path))
 
     def waits(self, asked_at: float | None = None, leaving: Leaving = unrecorded) -> Waits:
         """Return the deadlines of a question, for all the requests it takes; see ``Waits``."""
@@ -93,17 +89,21 @@ class Wire:
         request_id: str | None = None,
         shape: type | None = None,
         waits: Waits | None = None,
+        most: int | None = None,
     ) -> Any:
-        """POST a JSON object and read JSON; ``shape`` names the fields that are wanted and what to leave unread."""
+        """POST a JSON object and read JSON; ``shape`` names the fields that are wanted and what to leave unread.
+
+        ``most`` bytes are read (None: as many as rows take).
+        """
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
-        return await self._json(request, shape, waits)
+        return await self._json(request, shape, waits, most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES))
 
     async def _json(
         self,
         request: httpx.Request,
         shape: type | None = None,
         waits: Waits | None = None,
-        most: int = MAX_REPLY_BYTES,
+        most: int = MAX_FACT_BYTES,
     ) -> Any:
         waits = waits or self.waits()
         with self._faults():
@@ -112,7 +112,7 @@ class Wire:
                 raw = await _read(response, waits, most)
             finally:
                 await response.aclose()
-        return _parse(raw, self.url, shape)
+        return parse(raw, self.url, shape)
 
     async def _send(self, request: httpx.Request, waits: Waits) -> httpx.Response:
         """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
@@ -162,7 +162,7 @@ class Wire:
             try:
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
                     # A page, a bad day, or a server that does not stream? What it sends tells.
-                    _parse(await _read(response, waits), self.url)
+                    parse(await _read(response, waits, MAX_REPLY_BYTES), self.url)
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
                 async with aclosing(_events(response, waits, LineReader() if lines else EventReader())) as told:
@@ -170,7 +170,7 @@ class Wire:
                         if data.strip() == b"[DONE]":
                             return
                         if data.strip():  # what is empty keeps the connection alive
-                            yield _parse(data, self.url)
+                            yield parse(data, self.url)
             finally:
                 await response.aclose()
         msg = "the stream was cut before its end"
@@ -307,7 +307,7 @@ async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes
         yield part
 
 
-async def _read(response: httpx.Response, waits: Waits, most: int = MAX_REPLY_BYTES) -> bytearray:
+async def _read(response: httpx.Response, waits: Waits, most: int) -> bytearray:
     body = bytearray()
     async with aclosing(_parts(response, waits)) as parts:
         async for part in parts:
@@ -326,28 +326,8 @@ async def _events(
     async with aclosing(_parts(response, waits)) as parts:
         async for part in parts:
             total += len(part)
-            if total > MAX_REPLY_BYTES:
+            if total > MAX_ROWS_BYTES:
                 msg = "the stream does not end"
                 raise BadReply(msg)
             for event in reader.feed(part):
                 yield event
-
-
-def _parse(raw: bytes | bytearray, url: str, shape: type | None = None) -> Any:
-    if shape is not None:
-        # What is of another shape, or no JSON, is read in full, and then named.
-        with suppress(msgspec.MsgspecError, RecursionError):
-            expected: Mapping[str, Any] = msgspec.json.decode(raw, type=shape)
-            return expected
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        if raw.lstrip()[:1] == b"<":
-            msg = f"{url} answered with a web page: this is not the address of a model endpoint"
-            raise NotAnApi(msg) from error
-        msg = f"{url} answered with something that is not JSON"
-        raise BadReply(msg, trouble="malformed") from error
-    if not isinstance(value, dict | list):
-        msg = f"{url} answered with JSON that is neither an object nor a list"
-        raise BadReply(msg)
-    return value

@@ -1,0 +1,83 @@
+"""Whatever bytes an endpoint sends: an answer or one sentence, soon, in little memory.
+
+The bytes are ``raw_server``'s, by another hand than the client. Each of its bodies is met three ways: as the stream of
+``cloud``, as the whole replies of ``greedy-exact``, and everywhere, from the first question about the endpoint on.
+The client lives in a process of its own, which says how much memory it took.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from measured_child import Child
+from raw_server import BODIES, READABLE, RawServer
+
+pytestmark = pytest.mark.slow
+
+MIB = 2**20
+DEADLINE_S = 3.0
+DEADLINES = {
+    "connect_timeout_s": 2.0,
+    "first_byte_timeout_s": 2.0,
+    "read_timeout_s": 1.5,
+    "request_timeout_s": DEADLINE_S,
+    "cool_down_s": 60.0,  # a cloud that failed is not asked again
+}
+CHOICES = {"max_tokens": 3, "price": "1/0.1/4", "ledger": "none"}
+POLICY = {"stream": "cloud", "whole": "greedy-exact", "everywhere": "greedy-exact"}
+
+
+class Bench:
+    """A server for generation and one for everything, a child that is started again where it died, and sane answers."""
+
+    def __init__(self, clean_up):
+        self._clean_up = clean_up
+        self._servers = {where: clean_up.enter_context(RawServer(everywhere=where == "everywhere")) for where in POLICY}
+        self._child = clean_up.enter_context(Child())
+        self.ask("sane", "stream")  # loads what is loaded once
+        self.sane = {where: self.ask("sane", where) for where in POLICY}
+
+    def ask(self, body, where):
+        if not self._child.alive:
+            self._child = self._clean_up.enter_context(Child())
+        server = self._servers[where]
+        server.body, before = body, len(server.attacks)
+        told = self._child.ask(cloud=server.url, policy=POLICY[where], **CHOICES, **DEADLINES)
+        return told | {"visits": len(server.attacks) - before}
+
+
+@pytest.fixture(scope="module")
+def bench(bundled):
+    with ExitStack() as clean_up:
+        yield Bench(clean_up)
+
+
+def test_the_sane_server_is_understood(bench):
+    """Else everything below would be a local answer, and nothing would be tested."""
+    for told in bench.sane.values():
+        assert told["degraded"] is None
+        assert set(told["sources"]) == {"cloud"}
+
+
+@pytest.mark.parametrize("where", POLICY)
+@pytest.mark.parametrize("body", BODIES)
+def test_whatever_comes_there_is_an_answer_or_one_sentence_soon_and_in_little_memory(bench, body, where):
+    told, sane = bench.ask(body, where), bench.sane[where]
+    assert body not in READABLE or told.get("degraded", told.get("error")) is None
+    if "error" in told:
+        assert_sentence(told["error"])
+    else:
+        assert len(told["sources"]) == CHOICES["max_tokens"]
+        if told["degraded"] is None:
+            assert told["text"] == sane["text"], "what is told as the cloud's is what the cloud would have said"
+        else:
+            assert_sentence(told["degraded"])
+    assert told["grown"] < 200 * MIB
+    # One question may take its deadline: after it nothing is asked. Those before it, and what is local, are quick.
+    assert told["seconds"] < DEADLINE_S + 1.0 + sane["seconds"] * max(1, told["visits"])
+
+
+def assert_sentence(words):
+    assert words.isprintable()
+    assert 10 < len(words) < 400
