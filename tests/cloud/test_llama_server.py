@@ -14,10 +14,10 @@ import pytest
 from wordlist import WordList, drive, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.body import parse
 from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.wire import _parse
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
@@ -242,7 +242,7 @@ def test_a_probability_of_zero_is_not_listed():
 
 
 def over_the_wire(replies):
-    return _parse(json.dumps(replies).encode(), "http://here")
+    return parse(json.dumps(replies).encode(), "http://here")
 
 
 def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_they_come():
