@@ -151,7 +151,7 @@ def test_an_unusable_local_model_is_exit_3(invoke, tmp_path, bundled):
     damaged.write_bytes(bundled[0].read_bytes()[:5000])
     text = tmp_path / "text.gguf"
     text.write_text("hello")
-    for path, words in [(damaged, "cannot load"), (text, "not a GGUF file"), (tmp_path / "none", "no model file")]:
+    for path, words in [(damaged, "is damaged"), (text, "not a GGUF file"), (tmp_path / "none", "no model file")]:
         done = invoke(QUESTION, "--local", str(path))
         assert done.exit_code == 3
         assert words in done.stderr
