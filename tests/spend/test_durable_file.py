@@ -35,7 +35,11 @@ def fails(ledger, *words):
 
 def test_a_file_that_is_no_database(file_ledger, tmp_path):
     (tmp_path / "ledger.sqlite").write_bytes(b"nonsense" * 1000)
-    fails(file_ledger(), "is damaged", "put a copy in its place")
+    fails(
+        file_ledger(),
+        "is damaged",
+        "restore a backup, or name another file with HYBRID_LEDGER or --ledger; what was spent is then forgotten",
+    )
 
 
 def test_a_file_that_was_cut_off(file_ledger, tmp_path):

@@ -153,11 +153,11 @@ class LedgerFile:
     def _trouble(self, error: Exception) -> LedgerError:
         """Say what is wrong and what to do about it."""
         name = getattr(error, "sqlite_errorname", "")
-        other = "or name another file with HYBRID_LEDGER"
+        other = "or name another file with HYBRID_LEDGER or --ledger"
         if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             said = f"is held by another process for more than {self._patience_s:g} s: end that process, {other}"
         elif isinstance(error, _DAMAGE) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
-            said = f"is damaged ({one_line(error)}): put a copy in its place, {other}; what was spent is then forgotten"
+            said = f"is damaged ({one_line(error)}): restore a backup, {other}; what was spent is then forgotten"
         elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
             said = f"cannot be written, the disk is full: make room, {other}"
         elif isinstance(error, Foreign):
