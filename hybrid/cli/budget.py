@@ -33,7 +33,7 @@ budget = typer.Typer(
 
 CODES = "Exit codes: 0 done, 1 output lost, 2 usage, or the ledger cannot be used."
 SHOW_EPILOG = f"""
-Days and months are those of UTC. What is reserved counts as spent until its request is settled.
+Days and months are those of UTC. What is reserved counts against every cap until the charge is known.
 
 Examples:
 
@@ -58,9 +58,16 @@ Examples:
 {CODES}
 """
 LOG_EPILOG = f"""
-A line is a request: what is set aside for it, what it was charged, and what became of it. What was sent and never
-settled counts as spent. What never left comes back by itself once its process is dead. What is disputed was charged
-above what was set aside.
+A line is a request: what is reserved for it, what it was charged, and its state, where it is not simply charged:
+
+\b
+  not sent                reserved; given back once its process is dead
+  sent                    reserved in full, until the charge is known
+  disputed                charged; the charge exceeded the reservation
+  by hand                 charged, as stated with hybrid budget reconcile
+  never left, given back  not charged: its process died before it was sent
+
+What is reserved counts against every cap as what was charged does.
 
 Examples:
 
@@ -71,13 +78,16 @@ Examples:
 {CODES}
 """
 RECONCILE_EPILOG = f"""
-Without arguments: what is open or disputed, and which endpoints are closed. An entry is open while its request is under
-way, and stays so where a process died or nobody told what a request had cost; it counts as spent in full. Look up in
-your provider's account what was charged, and say so; while no hybrid runs, nothing that is listed is still under way.
-Every other entry can be mended in the same way.
+Without arguments it lists the entries that are open or disputed, and the endpoints that are closed.
 
-An endpoint that charged more than was reserved is closed; what it charged is disputed, and counts. Find out why (a
-wrong price?), say what is right, and open it again: one does not do the other.
+An entry is open while its request is under way. An entry stays open if its process died or the endpoint never reported
+the cost: what is reserved for it counts against every cap. Look up in your provider's account what was charged, and
+state it. While no hybrid runs, nothing that is listed is still under way. Any other entry can be corrected in the same
+way.
+
+An entry is disputed if the charge exceeded the reservation. The charge counts, and the endpoint is closed. Find out why
+(a wrong price?), correct the entry, and reopen the endpoint. Correcting the entry does not reopen the endpoint, and the
+reverse.
 
 Examples:
 
@@ -93,6 +103,8 @@ Examples:
 """
 
 WIDE = 160
+# More entries than a ledger can hold: SQLite numbers them in 63 bits.
+EVERY = 2**63 - 1
 # What a line says of an entry; one that was settled needs no word.
 STATES = {
     "reserved": "not sent",
@@ -157,18 +169,18 @@ def log(
 @budget.command("reconcile")
 def reconcile(
     entry: Annotated[int | None, typer.Argument(help="An entry's number.", metavar="ID", show_default=False)] = None,
-    charged: Annotated[str | None, typer.Option(help="What it was charged in all.", metavar="USD")] = None,
+    charged: Annotated[str | None, typer.Option(help="What the entry was charged in all.", metavar="USD")] = None,
     all_as_charged: Annotated[
-        bool, typer.Option("--all-as-charged", help="Take everything that is reserved as charged.")
+        bool, typer.Option("--all-as-charged", help="Count every open entry as charged in full.")
     ] = False,
-    reopen: Annotated[str | None, typer.Option(help="Ask a closed endpoint again.", metavar="URL")] = None,
+    reopen: Annotated[str | None, typer.Option(help="Reopen a closed endpoint.", metavar="URL")] = None,
     clock: Annotated[
-        bool, typer.Option("--clock", help="Entries later than this clock were made now: it is right again.")
+        bool, typer.Option("--clock", help="Re-date entries from the future to now (use after the clock was wrong).")
     ] = False,
     as_json: AsJson = False,
     ledger: LedgerFlag = None,
 ) -> None:
-    """Say what entries were charged, and open endpoints again."""
+    """State what entries were charged, and reopen endpoints."""
     with exit_codes(), _books(ledger) as (books, path):
         if (entry is None) != (charged is None):
             raise UsageError(
@@ -178,18 +190,16 @@ def reconcile(
             if entry is not None or reopen is not None:
                 msg = f"nothing was spent yet: there is no ledger {path}"
                 raise UsageError(msg)
-            typer.echo(json.dumps(_open(books, path)) if as_json else "Nothing was spent yet.")
+            typer.echo(json.dumps({"done": []} | _open(books, path)) if as_json else "Nothing was spent yet.")
             return
-        if entry is not None and charged is not None:
-            books.reconcile(entry, usd_to_nanousd(charged))
-        for each in books.open_entries() if all_as_charged else []:
-            books.reconcile(each.id, None)
-        if reopen is not None:
-            books.reopen(reopen if "://" not in reopen else endpoint_id(reopen))
-        if clock:
-            books.set_clock()
+        stated = None if entry is None or charged is None else (entry, usd_to_nanousd(charged))
+        done = []
+        for sentence in _mend(books, stated, all_as_charged=all_as_charged, reopen=reopen, clock=clock):
+            done.append(sentence)
+            if not as_json:  # at once: what comes next may be refused
+                typer.echo(visible(sentence))
         if as_json:
-            typer.echo(json.dumps(_open(books, path)))
+            typer.echo(json.dumps({"done": done} | _open(books, path)))
         else:
             _print_open(books)
 
@@ -211,6 +221,38 @@ def _books(flag: Path | None) -> Iterator[tuple[Books, Path]]:
         yield Books(ledger), path
     finally:
         ledger.close()
+
+
+def _mend(
+    books: Books, stated: tuple[int, int] | None, *, all_as_charged: bool, reopen: str | None, clock: bool
+) -> Iterator[str]:
+    """Do what was asked for, and say what was done, a sentence for each thing. ``stated``: an entry, and nano-USD."""
+    if stated is not None:
+        before = next((each for each in books.log(EVERY) if each.id == stated[0]), None)
+        entry = books.reconcile(*stated)
+        was = f" (was: {_held(before)})" if before else ""
+        yield f"entry {entry.id}: charged {as_usd(entry.charged_nanousd)}{was}"
+    if all_as_charged:
+        entries = [books.reconcile(each.id, None) for each in books.open_entries()]
+        total = as_usd(sum(each.charged_nanousd for each in entries))
+        yield f"{_entries(len(entries))} charged in full, {total} in all" if entries else "no entry was open"
+    if reopen is not None:
+        endpoint = reopen if "://" not in reopen else endpoint_id(reopen)
+        books.reopen(endpoint)
+        yield f"{endpoint} is open again"
+    if clock:
+        moved = books.set_clock()
+        yield f"{_entries(moved)} re-dated to now" if moved else "no entry was later than this clock"
+
+
+def _held(entry: Entry) -> str:
+    reserved = entry.state in {"reserved", "sent"}
+    amount = as_usd(entry.reserved_nanousd if reserved else entry.charged_nanousd)
+    return f"{amount} {'reserved' if reserved else 'charged'}"
+
+
+def _entries(num: int) -> str:
+    return "1 entry" if num == 1 else f"{num} entries"
 
 
 def _amount(level: str, text: str) -> int | None:
@@ -258,7 +300,9 @@ def _moment(at: int) -> str:
 def _table(*columns: str) -> Table:
     table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for column in columns:
-        justify: Literal["left", "right"] = "right" if column in {"cap", "spent", "reserved", "left"} else "left"
+        justify: Literal["left", "right"] = (
+            "right" if column in {"cap", "spent", "reserved", "charged", "left"} else "left"
+        )
         table.add_column(Text(column), justify=justify, no_wrap=True, overflow="fold")
     return table
 
@@ -294,7 +338,7 @@ def _print_caps(found: dict[str, Any]) -> None:
         table.add_row(row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts)
     console.print(table, Text(f"Kept in {found['ledger']}."))
     if found["num_open"]:
-        console.print(f"{found['num_open']} open (counted as spent): hybrid budget reconcile lists them.", markup=False)
+        console.print(f"{found['num_open']} open (counted in full): hybrid budget reconcile lists them.", markup=False)
     _print_closed(found["closed"], found["clock_behind_s"])
 
 
@@ -303,7 +347,7 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
     for each in closed:
         said = f"{each['endpoint']} is closed since {_moment(each['at'])}: {each['why']}."
         console.print(
-            Text(visible(said), "yellow"), Text(f"Open it again: hybrid budget reconcile --reopen {each['endpoint']}")
+            Text(visible(said), "yellow"), Text(f"Reopen it: hybrid budget reconcile --reopen {each['endpoint']}")
         )
     if behind_s:
         said = (
@@ -314,7 +358,7 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
 
 
 def _print_entries(entries: list[Entry]) -> None:
-    table = _table("", "UTC", "requests", "reserved", "spent", "", "endpoint")
+    table = _table("", "UTC", "requests", "reserved", "charged", "state", "endpoint")
     for entry in entries:
         state = STATES.get(entry.state, "")
         amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)

@@ -10,6 +10,7 @@ from money import claim_of, settled
 from typer.testing import CliRunner
 
 from hybrid.cli import app
+from hybrid.cli.budget import STATES
 from hybrid.spend import Spender
 from hybrid.spend.durable import Books, FileLedger
 
@@ -160,6 +161,30 @@ def test_any_entry_can_be_reconciled_and_one_that_is_not_there_is_named(ledger):
     assert plain("show")["caps"][-1]["spent_nanousd"] == 100
     assert "entry 9 is not in the ledger" in budget("reconcile", "9", "--charged", "0", code=2)
     assert "a charge is at most" in budget("reconcile", "1", "--charged", "1e20", code=2)
+
+
+def test_what_reconcile_did_is_said_before_what_is_left(path, ledger):
+    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    for nanousd in (62, 400, 30):
+        ledger.reserve(claim_of(nanousd), SPENDER)
+    said = budget("reconcile", "2", "--charged", "0.00000005")
+    assert said.splitlines()[0] == "entry 2: charged 0.00000005 USD (was: 0.000000062 USD reserved)"
+    assert "entry 2:" not in budget("reconcile")
+    assert plain("reconcile", "1", "--charged", "0")["done"] == ["entry 1: charged 0 USD (was: 0.00000012 USD charged)"]
+    done = budget("reconcile", "--all-as-charged").splitlines()
+    assert done == ["2 entries charged in full, 0.00000043 USD in all", "Nothing is open."]
+    future = FileLedger(path, clock=lambda: 4e9)
+    future.settle(settled(future.reserve(claim_of(300), SPENDER), 500, excess="it charged more"))
+    future.close()
+    found = plain("reconcile", "--all-as-charged", "--reopen", "https://API.example.com/v1", "--clock")
+    assert found["done"] == ["no entry was open", "https://api.example.com is open again", "1 entry re-dated to now"]
+    assert plain("reconcile")["done"] == []
+
+
+def test_the_help_of_the_log_explains_every_state_that_a_line_shows():
+    said = budget("log", "--help").splitlines()
+    for state in STATES.values():
+        assert sum(line.strip().startswith(f"{state}  ") for line in said) == 1, state
 
 
 def test_a_ledger_that_cannot_be_used_is_one_sentence_that_says_what_to_do(path):
