@@ -136,10 +136,14 @@ class Opening:
             account.learn(price)
 
     def account(self, stack: AsyncExitStack) -> Account:
-        """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave."""
+        """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave.
+
+        Nobody charges for the bundled server: a price that is stated for it asks what answers would cost, so it counts
+        against this client's own cap, in memory, and never against the caps that the user keeps.
+        """
         path, cloud = ledger_file(self._settings), self._settings.cloud
         endpoint = endpoint_id(cloud) if cloud else "bundled"
-        if path is None:
+        if path is None or cloud is None:
             return Account(self._price, MemoryLedger(), endpoint, self._cap, self._settings.spender)
         ledger = FileLedger(path.expanduser())
         stack.push_async_callback(asyncio.to_thread, ledger.close)

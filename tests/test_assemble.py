@@ -12,6 +12,8 @@ import pytest
 from hybrid import assemble
 from hybrid.config import load
 from hybrid.errors import UsageError
+from hybrid.spend.durable import Books, FileLedger
+from hybrid.types import CloudUsage
 
 
 class Built(Exception): ...
@@ -134,6 +136,29 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     before, after = asyncio.run(learned())
     assert before is None
     assert (str(after), after.source) == ("1/0.1/4", "a page (price file)")
+
+
+@pytest.mark.parametrize(("cloud", "written"), [(None, False), ("http://127.0.0.1:9", True)])
+def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_users_ledger(tmp_path, cloud, written):
+    """Nobody charges for it: the README's first example had left entries against the user's day and total caps."""
+    path = tmp_path / "ledger.sqlite"
+    ledger = FileLedger(path)
+    Books(ledger).set_cap("total", 200_000)
+    ledger.close()
+
+    async def spend():
+        settings = load(cloud=cloud, price="1/0.1/4", cap="0.0001", ledger=path)
+        async with assemble.AsyncExitStack() as stack, assemble.Opening(settings).account(stack).purse() as purse:
+            first = await purse.ask(10, 10)
+            assert not await purse.mark_sent(first)
+            purse.settle(first, CloudUsage(10, 10))
+            return await purse.ask(60, 60, least=60)
+
+    denial = asyncio.run(spend())
+    assert (denial.level, denial.left_nanousd) == ("client", 50_000)
+    ledger = FileLedger(path)
+    assert [entry.charged_nanousd for entry in Books(ledger).log(9)] == ([50_000] if written else [])
+    ledger.close()
 
 
 def test_no_test_meets_the_users_own_ledger_or_prices():
