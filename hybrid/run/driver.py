@@ -103,7 +103,7 @@ class Driver:
         self._engine = drafter.cursor.engine
         self._worker = worker
         self._cloud = side.cloud
-        self._price = side.purse.price
+        self._purse = side.purse
         self._can = side.capabilities
         self._turns = side.turns
         self._limits = limits
@@ -142,7 +142,7 @@ class Driver:
             await self._rest()
         if rest := self._record.flush():
             self._tell(events.Flushed(rest))
-        answer = self._record.answer(over.why, self._price, self._drafter.sampling.seed)
+        answer = self._record.answer(over.why, self._purse.price, self._drafter.sampling.seed)
         self._tell(events.Finished(answer))
         return answer
 

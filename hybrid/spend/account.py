@@ -7,7 +7,7 @@ import secrets
 from hybrid.spend.claim import Spender
 from hybrid.spend.ledger import Ledger, MemoryLedger
 from hybrid.spend.price import Price
-from hybrid.spend.purse import Purse
+from hybrid.spend.purse import Purse, Terms
 
 
 class Account:
@@ -40,5 +40,8 @@ class Account:
     def purse(self, conversation: str | None = None) -> Purse:
         """Return the money of one answer; without a name the conversation is this client's own."""
         spender = Spender(self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap)
+        return Purse(self._terms, spender)
+
+    def _terms(self) -> Terms:
         unwritten = self._ledger.durable and self.price is not None and self.price.free
-        return Purse(self.price, self._unwritten if unwritten else self._ledger, spender)
+        return Terms(self.price, self._unwritten if unwritten else self._ledger)

@@ -20,12 +20,14 @@ from hybrid.spend.claim import Claim, Spender
 class Reservation:
     """A promise of money that no other request can spend, and the limit of the request it was made for.
 
+    ``nonce`` tells it from another of the same number, in a file that took the place of the one it was made in.
     ``returned_nanousd``: what was given back in the same step, of reservations whose process died before they left.
     """
 
     id: int
     nanousd: int
     limit: int = 1
+    nonce: int = 0
     returned_nanousd: int = 0
 
 
@@ -37,7 +39,7 @@ class Settlement:
     endpoint closed.
     """
 
-    reservation_id: int
+    reservation: Reservation
     charged_nanousd: int
     excess: str | None = None
 
@@ -58,7 +60,7 @@ class Ledger(Protocol):
         """Set a claim's worst case aside. A limit that does not fit is lowered to what does, in the same step."""
         ...
 
-    def mark_sent(self, reservation_id: int) -> None:
+    def mark_sent(self, reservation: Reservation) -> None:
         """Note that the request is about to leave: from now on nobody but a person gives its money back."""
         ...
 
@@ -131,12 +133,12 @@ class MemoryLedger:
         self._add(entry, 0, entry.reserved)
         return Reservation(self._next, entry.reserved, afforded.claim.limit)
 
-    def mark_sent(self, reservation_id: int) -> None:
+    def mark_sent(self, reservation: Reservation) -> None:
         """See the port. What is in memory dies with its process, whether it was sent or not."""
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
-        entry = self._open.pop(settlement.reservation_id)
+        entry = self._open.pop(settlement.reservation.id)
         self._add(entry, settlement.charged_nanousd, -entry.reserved)
         if settlement.excess is not None:
             self._closed[entry.spender.endpoint] = settlement.excess

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,12 +29,21 @@ _UNPRICED = (
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a request costs (None: not known), and where that is written."""
+
+    price: Price | None
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
 class Grant:
     """Leave to send one request with at most ``limit`` completion tokens."""
 
     prompt_tokens: int
     limit: int
     reservation: Reservation | None = None
+    terms: Terms | None = field(default=None, compare=False, repr=False)
 
     @property
     def nanousd(self) -> int | None:
@@ -45,33 +54,40 @@ class Grant:
 class Purse:
     """Reserves before a request leaves and settles after it. Made for one answer; closed at its end."""
 
-    def __init__(self, price: Price | None, ledger: Ledger, spender: Spender) -> None:
-        """Take the price (None: not known), where it is written, and who spends."""
-        self.price = price
-        self._ledger = ledger
+    def __init__(self, terms: Callable[[], Terms], spender: Spender) -> None:
+        """Take the terms, which may become known while the answer is written, and who spends."""
+        self._terms = terms
         self._spender = spender
-        self._unclaimed: set[int] = set()  # reserved for a caller that may have been cancelled meanwhile
-        self._unwritten: dict[int, Settlement] = {}
+        # Reserved for a caller that may have been cancelled meanwhile; settled, and not yet written.
+        self._unclaimed: dict[Reservation, Ledger] = {}
+        self._unwritten: dict[Reservation, tuple[Ledger, Settlement]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
         self._shut: Denial | None = None
         self._uncapped = False
 
+    @property
+    def price(self) -> Price | None:
+        """What is known by now of what a request costs."""
+        return self._terms().price
+
     async def ask(self, prompt_tokens: int, limit: int, least: int = 1) -> Grant | Denial:
         """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
-        if self._shut is None and self.price is None:
-            return await self._unpriced(Grant(prompt_tokens, limit))
-        if self._shut is not None or self.price is None:
-            return self._shut or Denial(_UNPRICED)
+        if self._shut is not None:
+            return self._shut
+        terms = self._terms()
+        if terms.price is None:
+            return await self._unpriced(terms, Grant(prompt_tokens, limit))
         while self._waiting:  # else an answer could be denied by what its own last request has left
             await asyncio.wait(self._waiting)
-        return await self._reserve(Claim(self.price, prompt_tokens, max(1, limit), max(1, least)))
+        return await self._reserve(terms, Claim(terms.price, prompt_tokens, max(1, limit), max(1, least)))
 
     async def mark_sent(self, grant: Grant) -> Denial | None:
         """Record, before its first byte, that a request leaves. A Denial: that could not be recorded."""
-        if grant.reservation is None:
+        if grant.reservation is None or grant.terms is None:
             return None
+        ledger = grant.terms.ledger
         try:
-            await asyncio.shield(self._begin(partial(self._ledger.mark_sent, grant.reservation.id), _seen))
+            await asyncio.shield(self._begin(ledger, partial(ledger.mark_sent, grant.reservation), _seen))
         except LedgerError as error:
             self._shut = Denial(str(error))
             return self._shut
@@ -82,17 +98,15 @@ class Purse:
 
         Returns a sentence where more was charged than was reserved; the endpoint is then closed.
         """
-        if grant.reservation is None or self.price is None:
+        terms = grant.terms
+        if usage is None or grant.reservation is None or terms is None or terms.price is None:
             return None
-        if usage is None:
-            self._begin(partial(self._ledger.mark_sent, grant.reservation.id), _seen)
-            return None
-        cost, excess = self.price.cost(usage), None
+        cost, excess = terms.price.cost(usage), None
         if cost > grant.reservation.nanousd:
             most = as_usd(grant.reservation.nanousd)
             excess = f"it charged {as_usd(cost)} for a request that may cost {most} at most"
             self._shut = closed_denial(self._spender.endpoint, excess)
-        self._write(Settlement(grant.reservation.id, cost, excess))
+        self._write(terms.ledger, Settlement(grant.reservation, cost, excess))
         return None if excess is None or self._shut is None else self._shut.why
 
     def cost(self, usage: CloudUsage) -> int | None:
@@ -102,9 +116,9 @@ class Purse:
     async def close(self) -> None:
         """Give back what nobody took and write what was charged. Being cancelled is passed on, but not before."""
         again = await self._at_rest()
-        unclaimed = [Settlement(reservation_id, 0) for reservation_id in self._unclaimed]
-        for settlement in [*self._unwritten.values(), *unclaimed]:
-            self._write(settlement)
+        unclaimed = [(ledger, Settlement(reservation, 0)) for reservation, ledger in self._unclaimed.items()]
+        for ledger, settlement in [*self._unwritten.values(), *unclaimed]:
+            self._write(ledger, settlement)
         again = await self._at_rest() or again
         if again is not None:
             raise again
@@ -119,11 +133,12 @@ class Purse:
         """Close it."""
         await self.close()
 
-    async def _unpriced(self, grant: Grant) -> Grant | Denial:
+    async def _unpriced(self, terms: Terms, grant: Grant) -> Grant | Denial:
         """Where a request costs nobody knows what, it leaves only if no cap could be passed."""
         if not self._uncapped:
             try:
-                standings = await asyncio.shield(self._begin(lambda: self._ledger.standings(self._spender), _seen))
+                look = partial(terms.ledger.standings, self._spender)
+                standings = await asyncio.shield(self._begin(terms.ledger, look, _seen))
             except LedgerError as error:
                 self._shut = Denial(str(error))
                 return self._shut
@@ -133,41 +148,45 @@ class Purse:
             self._uncapped = True
         return grant
 
-    async def _reserve(self, claim: Claim) -> Grant | Denial:
+    async def _reserve(self, terms: Terms, claim: Claim) -> Grant | Denial:
         """Reserve a claim. A caller that is cancelled meanwhile leaves it to ``close``, which gives it back."""
 
         def taken(done: asyncio.Future[Reservation | Denial]) -> None:
             if isinstance(error := done.exception(), LedgerError):
                 self._shut = Denial(str(error))
             elif error is None and isinstance(reserved := done.result(), Reservation):
-                self._unclaimed.add(reserved.id)
+                self._unclaimed[reserved] = terms.ledger
 
         try:
-            reserved = await asyncio.shield(self._begin(partial(self._ledger.reserve, claim, self._spender), taken))
+            reserve = partial(terms.ledger.reserve, claim, self._spender)
+            reserved = await asyncio.shield(self._begin(terms.ledger, reserve, taken))
         except LedgerError as error:
             return Denial(str(error))
         if isinstance(reserved, Denial):
             return reserved
-        self._unclaimed.discard(reserved.id)
-        return Grant(claim.prompt_tokens, reserved.limit, reserved)
+        del self._unclaimed[reserved]
+        return Grant(claim.prompt_tokens, reserved.limit, reserved, terms)
 
-    def _write(self, settlement: Settlement) -> None:
+    def _write(self, ledger: Ledger, settlement: Settlement) -> None:
         """Settle in the ledger; nobody waits for it before the next request or the end."""
-        self._unwritten[settlement.reservation_id] = settlement
+        self._unwritten[settlement.reservation] = ledger, settlement
 
         def written(done: asyncio.Future[None]) -> None:
-            # In trouble, what was reserved stays so: too much is on record, never too little. A KeyError: it was
-            # written before, although an error said that it was not.
+            # In trouble, what was reserved stays so: too much is on record. (Of a charge above it too little is, if the
+            # ledger is still in trouble at the end; the answer has told it.) A KeyError: it was written before, though
+            # an error said that it was not.
             if not isinstance(done.exception(), LedgerError | KeyError):
                 done.result()
-                del self._unwritten[settlement.reservation_id]
+                del self._unwritten[settlement.reservation]
 
-        self._begin(partial(self._ledger.settle, settlement), written)
+        self._begin(ledger, partial(ledger.settle, settlement), written)
 
-    def _begin(self, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]) -> asyncio.Future[T]:
+    def _begin(
+        self, ledger: Ledger, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]
+    ) -> asyncio.Future[T]:
         """Do work where it may wait, and ``then`` what follows from it, whether or not anybody still listens."""
         loop = asyncio.get_running_loop()
-        if self._ledger.durable:
+        if ledger.durable:
             future = loop.run_in_executor(None, work)
             self._waiting.add(future)
             future.add_done_callback(then)

@@ -15,7 +15,7 @@ def claim_of(nanousd: int, least: int | None = None) -> Claim:
 
 
 def settled(reservation, charged, excess=None) -> Settlement:
-    return Settlement(reservation.id, charged, excess)
+    return Settlement(reservation, charged, excess)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from money import claim_of, settled
@@ -26,7 +27,7 @@ def path(tmp_path):
     Books(ledger).set_cap("conversation", 2 * CAP)
     for i in range(40):
         ledger.settle(settled(ledger.reserve(claim_of(1_000), SPENDER), SPENT // 40 + (i == 0) * (SPENT % 40)))
-    ledger.mark_sent(ledger.reserve(claim_of(RESERVED), SPENDER).id)
+    ledger.mark_sent(ledger.reserve(claim_of(RESERVED), SPENDER))
     ledger.close()
     return tmp_path / "ledger.sqlite"
 
@@ -74,6 +75,36 @@ def test_no_flipped_bit_of_an_amount_grants_more_than_the_cap(path, table, colum
             after -= (after >> 63) << 64  # as two's complement has it
             db.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (after,))
         assert granted_by(path) is None, f"bit {bit} of {table}.{column}"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "where"),
+    [
+        ("totals", "window", "level = 'day'"), ("totals", "window", "level = 'conversation'"),
+        ("closed", "endpoint", "true"), ("entries", "conversation", "id = 3"), ("entries", "client", "id = 3"),
+    ],
+)  # fmt: skip
+def test_no_flipped_bit_of_a_name_opens_a_window_or_an_endpoint(path, table, column, where):
+    """A day that became another day would have its whole cap again."""
+    ledger = FileLedger(path)
+    dear = replace(SPENDER, endpoint="http://dear")
+    ledger.settle(settled(ledger.reserve(claim_of(1), dear), 2, excess="it charged 2"))
+    ledger.close()
+    content = path.read_bytes()
+    for bit in range(3):
+        path.write_bytes(content)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            (before,) = db.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
+            after = before[:-1] + chr(ord(before[-1]) ^ (1 << bit))
+            db.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (after,))
+        assert granted_by(path) is None, after
+
+
+def test_a_date_that_no_calendar_has_is_damage(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        db.execute("UPDATE entries SET at = 1099511627776 WHERE id = 3")
+    assert granted_by(path) is None
 
 
 @pytest.mark.parametrize("where", ["level = 'total'", "level = 'day'", "true"])

@@ -90,6 +90,29 @@ def test_a_ledger_of_a_newer_version_is_left_alone(file_ledger, tmp_path):
     fails(file_ledger(), "newer version")
 
 
+def test_a_file_of_two_names_is_refused_under_both(file_ledger, tmp_path):
+    """Lock and log stand beside the name: under two names there would be two ledgers, and two times the cap."""
+    first = file_ledger()
+    first.reserve(claim_of(1), SPENDER)
+    first.close()
+    (tmp_path / "second.sqlite").hardlink_to(tmp_path / "ledger.sqlite")
+    for name in ("ledger.sqlite", "second.sqlite"):
+        fails(file_ledger(name), "has a second name")
+
+
+def test_a_file_that_is_mounted_by_itself_is_refused(file_ledger, tmp_path, monkeypatch):
+    """As a container is given one file of a folder."""
+    inside = tmp_path / "in a box"
+    inside.mkdir()
+    there = str(inside).replace(" ", "\\040")
+    told = f"29 1 254:1 /home/me/ledger.sqlite {there}/ledger.sqlite rw - ext4 /dev/vda rw"
+    (tmp_path / "mountinfo").write_text(f"28 1 254:1 / {tmp_path} rw - ext4 /dev/vda rw\n{told}\n")
+    (inside / "ledger.sqlite").touch()
+    monkeypatch.setattr(durable_file, "MOUNTS", tmp_path / "mountinfo")
+    fails(file_ledger("in a box/ledger.sqlite"), "has a second name")
+    assert file_ledger("other.sqlite").reserve(claim_of(1), SPENDER).nanousd == 1
+
+
 def test_a_folder_in_its_place(file_ledger, tmp_path):
     (tmp_path / "ledger.sqlite").mkdir()
     fails(file_ledger(), "cannot be used (Is a directory)")
@@ -293,7 +316,7 @@ def test_reservations_are_flushed_and_settlements_need_not_be(file_ledger):
 
     ledger.file.transaction = watched
     first, second = ledger.reserve(claim_of(1), SPENDER), ledger.reserve(claim_of(1), SPENDER)
-    ledger.mark_sent(first.id)
+    ledger.mark_sent(first)
     ledger.settle(settled(first, 1))
     ledger.settle(settled(second, 5, excess="too much"))
     assert modes == [2, 2, 1, 1, 2]  # 2: FULL, 1: NORMAL

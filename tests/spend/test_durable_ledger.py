@@ -107,7 +107,7 @@ class Spending(RuleBasedStateMachine):
         if not writer.waiting:
             return
         reserved, spender = writer.waiting.pop(number % len(writer.waiting))
-        writer.ledger.mark_sent(reserved.id)
+        writer.ledger.mark_sent(reserved)
         charge = reserved.nanousd * share // 4
         self.true_charge += charge
         self.by_question[spender.request] = self.by_question.get(spender.request, 0) + charge

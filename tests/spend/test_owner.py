@@ -44,7 +44,7 @@ def test_another_process_that_got_the_pid_is_another(child):
     assert owners.is_dead(" ".join([*place, pid, str(int(started) - 1)]))
 
 
-@pytest.mark.parametrize("part", [0, 1, 2], ids=["host", "boot", "pid namespace"])
+@pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["host", "boot", "pid namespace", "time namespace"])
 def test_a_process_of_another_machine_boot_or_container_is_alive(child, part):
     """There is no telling from here; a pid that is free here may be at work there."""
     name, end = child
@@ -61,9 +61,29 @@ def test_a_name_that_says_nothing_is_alive(name):
 
 
 def test_a_process_whose_start_is_not_told_is_alive(child, monkeypatch):
-    """Some systems hide the processes of others."""
+    """Some systems hide the processes of others; and one without a free descriptor cannot read its own start."""
+    started = owners._started
     monkeypatch.setattr(owners, "_started", lambda _: None)
     assert not owners.is_dead(child[0])
+    mine = owners.owner()
+    monkeypatch.setattr(owners, "_started", started)
+    assert not owners.is_dead(mine)
+    assert owners.owner() != mine, "it is told again as soon as it can be read"
+
+
+def test_a_proc_that_shows_other_processes_tells_nothing(child, monkeypatch):
+    """A container that was given its host's: the pids in it are another namespace's."""
+
+    class Elsewhere(type(owners.Path())):
+        def readlink(self):
+            return "1" if str(self) == "/proc/self" else super().readlink()
+
+    name, end = child
+    monkeypatch.setattr(owners, "Path", Elsewhere)
+    assert owners._started(int(name.split(" ")[-2])) is None
+    assert not owners.is_dead(name)
+    end()
+    assert owners.is_dead(name)
 
 
 def test_a_fork_has_a_name_of_its_own():
@@ -105,7 +125,7 @@ def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_i
     Books(ledger).set_cap("total", 100)
     acting[0] = "gone"
     unsent, sent, over = [ledger.reserve(claim_of(amount), spender) for amount in (40, 25, 10)]
-    ledger.mark_sent(sent.id)
+    ledger.mark_sent(sent)
     ledger.settle(settled(over, 7))
     acting[0] = "alive"
     ledger.reserve(claim_of(5), spender)
@@ -119,6 +139,30 @@ def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_i
     assert isinstance(ledger.reserve(claim_of(1), spender), Denial)
 
 
+def test_what_was_reconciled_by_hand_before_it_left_does_not_leave(file_ledger, spender):
+    """Its money may be another's by now."""
+    ledger = file_ledger()
+    reservation = ledger.reserve(claim_of(40), spender)
+    Books(ledger).reconcile(reservation.id, 0)
+    with pytest.raises(LedgerError, match="ask again"):
+        ledger.mark_sent(reservation)
+
+
+def test_what_was_reserved_in_a_file_that_was_replaced_touches_no_entry_of_the_new_one(file_ledger, spender):
+    """A copy that is put in its place has entries of the same numbers, and they are others'."""
+    first, second = file_ledger(), file_ledger()
+    mine = first.reserve(claim_of(40), spender)
+    for path in first.file.path.parent.glob("ledger.sqlite*"):
+        if path.suffix != ".lock":
+            path.unlink()
+    theirs = second.reserve(claim_of(90), spender)
+    assert theirs.id == mine.id
+    for attempt in (lambda: first.mark_sent(mine), lambda: first.settle(settled(mine, 5))):
+        with pytest.raises(LedgerError, match="ask again"):
+            attempt()
+    assert [(entry.state, entry.reserved_nanousd) for entry in Books(second).log(9)] == [("reserved", 90)]
+
+
 def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
     """Whoever was taken for dead must not spend what others have reserved meanwhile; a charge of it is recorded."""
     acting, dead = named
@@ -129,6 +173,6 @@ def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
     acting[0] = "me"
     ledger.reserve(claim_of(1), spender)
     with pytest.raises(LedgerError, match="ask again"):
-        ledger.mark_sent(reservation.id)
+        ledger.mark_sent(reservation)
     ledger.settle(settled(reservation, 40))
     assert Books(ledger).rows()[-1].spent_nanousd == 40

@@ -132,20 +132,39 @@ def test_what_the_last_request_has_left_does_not_stand_in_the_way_of_the_next(fi
     assert in_purse(Account(PRICE, ledger), spend).limit == (100_000 - 14_000 - 10_000) // 4000
 
 
-def test_what_nobody_told_of_is_kept_although_nobody_marked_it(file_ledger):
-    """It may have left, so that it must not look like one that did not, once this process is dead."""
+def test_what_was_sent_and_never_told_is_kept_as_sent(file_ledger):
+    """Else it would look like what never left, once this process is dead."""
     from hybrid.spend.durable import Books
 
     ledger = file_ledger()
 
     async def spend(purse):
-        purse.settle(await purse.ask(10, 5), None)
-        marked = await purse.ask(10, 5)
-        assert await purse.mark_sent(marked) is None
+        sent = await purse.ask(10, 5)
+        assert await purse.mark_sent(sent) is None
+        purse.settle(sent, None)
         await purse.ask(10, 5)
 
     in_purse(Account(PRICE, ledger), spend)
-    assert [entry.state for entry in Books(ledger).log(9)] == ["reserved", "sent", "sent"]
+    assert [entry.state for entry in Books(ledger).log(9)] == ["reserved", "sent"]
+
+
+def test_a_price_that_becomes_known_in_the_middle_of_an_answer_is_that_of_what_follows(file_ledger):
+    """An endpoint that is reached late says late which model it serves: what is asked then is paid from the ledger."""
+    from hybrid.spend.durable import Books
+
+    ledger = file_ledger()
+    account = Account(None, ledger, "http://gpu")
+
+    async def spend(purse):
+        purse.settle(await purse.ask(10, 5), CloudUsage(10, 5))
+        account.learn(PRICE)
+        grant = await purse.ask(10, 5)
+        account.learn(Price.parse("free"))
+        purse.settle(grant, CloudUsage(10, 1))
+        return purse.price.free, grant.nanousd
+
+    assert in_purse(account, spend) == (True, 30_000)
+    assert (total(ledger), len(Books(ledger).log(9))) == ((14_000, 0), 1)
 
 
 def test_a_request_whose_leaving_cannot_be_recorded_does_not_leave():

@@ -43,8 +43,8 @@ def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Figure]:
     def transaction(_: int) -> None:
         reserved = ledger.reserve(claim, spender)
         assert not isinstance(reserved, Denial)
-        ledger.mark_sent(reserved.id)
-        ledger.settle(Settlement(reserved.id, claim.worst_nanousd // 2))
+        ledger.mark_sent(reserved)
+        ledger.settle(Settlement(reserved, claim.worst_nanousd // 2))
 
     def flush(_: int) -> None:
         os.write(file, PAGE)

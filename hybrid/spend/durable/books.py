@@ -8,9 +8,8 @@ from hybrid.errors import UsageError
 from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, CapLevel, windows
 from hybrid.spend.claim import Spender
 from hybrid.spend.durable.integrity import caps_of
-from hybrid.spend.durable.ledger import FileLedger, latest, settle, total
+from hybrid.spend.durable.ledger import FileLedger, latest, replace_charge, total
 from hybrid.spend.durable.schema import checksum, rebuild_totals
-from hybrid.spend.ledger import Settlement
 from hybrid.spend.price import as_usd
 
 # Their windows are not one's own to show: each question and each conversation has its own.
@@ -139,7 +138,7 @@ class Books:
                 raise UsageError(msg)
             entry = Entry(*row)
             charged = entry.charged_nanousd + entry.reserved_nanousd if charged_nanousd is None else charged_nanousd
-            settle(db, Settlement(entry_id, charged), self._clock(), by_hand=True)
+            replace_charge(db, entry_id, charged, "reconciled")
             return Entry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
 
     def reopen(self, endpoint: str) -> None:

@@ -24,6 +24,8 @@ from hybrid.spend.durable.schema import APPLICATION_ID, VERSION, create, from_ve
 # A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
 PATIENCE_S = 5.0
 POLL_S = 0.002
+# What Linux has mounted where (proc_pid_mountinfo(5)); other systems mount no single files.
+MOUNTS = Path("/proc/self/mountinfo")
 # SQLite's own default, a thousand pages; here the checkpoint is ours to make, under the lock.
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 
@@ -124,6 +126,8 @@ class LedgerFile:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         elif not os.access(self.path, os.R_OK | os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        elif self.path.stat().st_nlink > 1 or _is_mounted(self.path):
+            raise Foreign("has a second name (a hard link or a mount), under which it would be a second ledger")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -174,6 +178,16 @@ _NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 class Foreign(sqlite3.Error):
     """A database, but not a ledger that this version reads."""
+
+
+def _is_mounted(path: Path) -> bool:
+    """Whether a file was mounted by itself: lock and log stand beside its name, and its other name has others."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:  # no Linux
+        return False
+    escaped = str(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    return any(line.split(" ")[4] == escaped for line in lines)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 
-from hybrid.spend.caps import LEVELS
-from hybrid.spend.durable.schema import checksum
+from hybrid.spend.durable.schema import SUMS, checksum
 
-# Every entry counts once at each level, so that one scan of the entries serves all of them. Comparing each window with
-# its own entries takes some four times as long, and a hundred thousand entries are a second then.
-_SUMS = "SELECT coalesce(sum(charged), 0), coalesce(sum(reserved), 0) FROM entries"
-_BY_LEVEL = "SELECT level, sum(spent), sum(reserved) FROM totals GROUP BY level"
+# Both ways: a window that is missing, and one that no entry is in. Half a second for 100,000 entries, 0.1 for 10,000.
+_DIFFERING = f"""WITH sums(level, window, spent, reserved) AS ({SUMS}) SELECT 1 FROM (SELECT * FROM sums EXCEPT
+    SELECT level, window, spent, reserved FROM totals) UNION ALL SELECT 1 FROM (SELECT level, window, spent, reserved
+    FROM totals EXCEPT SELECT * FROM sums) LIMIT 1"""  # noqa: S608
 
 
 class Damaged(sqlite3.DatabaseError):
@@ -28,12 +27,13 @@ def hold_sound(db: sqlite3.Connection) -> None:
 
 
 def hold_whole(db: sqlite3.Connection) -> None:
-    """Raise Damaged where the file is not sound, a cap not what was set, or totals are not the sums of entries."""
+    """Raise Damaged where the file is not sound, a row not as it was set, or totals are not the sums of entries."""
     hold_sound(db)
     caps_of(db)
-    sums = db.execute(_SUMS).fetchone()
-    kept = {level: amounts for level, *amounts in db.execute(_BY_LEVEL)}
-    if any(kept.get(level, [0, 0]) != [*sums] for level in LEVELS):
+    for *row, written in db.execute("SELECT endpoint, at, why, checksum FROM closed"):
+        if written != checksum(*row):
+            raise Damaged("a closed endpoint is not what was written")
+    if db.execute(_DIFFERING).fetchone():
         raise Damaged("its totals are not the sums of its entries")
 
 

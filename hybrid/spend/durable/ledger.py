@@ -9,6 +9,7 @@ process, and after a power failure nothing is given back.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from hybrid.spend.claim import Claim, Spender
 from hybrid.spend.durable.file import PATIENCE_S, LedgerFile
 from hybrid.spend.durable.integrity import caps_of
 from hybrid.spend.durable.owner import is_dead, owner
+from hybrid.spend.durable.schema import checksum
 from hybrid.spend.ledger import Reservation, Settlement, closed_denial
 
 
@@ -50,30 +52,44 @@ class FileLedger:
             if isinstance(afforded, Denial):
                 return afforded
             at = max(now, latest(db))  # time never runs backwards in a ledger
-            room, worst = afforded.room_nanousd, afforded.claim.worst_nanousd
-            amounts = f"{claim.price}, {claim.price.source}", room and min(room, 4 * MOST_NANOUSD), worst, worst
+            who = (spender.endpoint, spender.request, spender.conversation, spender.client)
+            price, worst, nonce = (
+                f"{claim.price}, {claim.price.source}",
+                afforded.claim.worst_nanousd,
+                secrets.randbits(62),
+            )
+            room = None if afforded.room_nanousd is None else min(afforded.room_nanousd, 4 * MOST_NANOUSD)
             cursor = db.execute(
                 "INSERT INTO entries (at, endpoint, request, conversation, client, price, room, granted, reserved, "
-                "owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*(at, spender.endpoint, spender.request, spender.conversation, spender.client), *amounts, owner()),
+                "owner, nonce) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (at, *who, price, room, worst, worst, owner(), nonce),
             )
             add(db, windows(spender, at), 0, worst)
             assert cursor.lastrowid is not None
-            return Reservation(cursor.lastrowid, worst, afforded.claim.limit, returned)
+            return Reservation(cursor.lastrowid, worst, afforded.claim.limit, nonce, returned)
 
-    def mark_sent(self, reservation_id: int) -> None:
-        """See the port. Raises LedgerError where the money was given back meanwhile: it may be somebody else's now."""
+    def mark_sent(self, reservation: Reservation) -> None:
+        """See the port. Raises LedgerError where its money was given back, or reconciled, or is in no such file."""
         with self.file.transaction(flushed=False) as db:
-            db.execute("UPDATE entries SET state = 'sent' WHERE id = ? AND state = 'reserved'", (reservation_id,))
-            found = db.execute("SELECT state FROM entries WHERE id = ?", (reservation_id,)).fetchone()
-        if found is None or found[0] == "returned":
-            msg = f"the ledger {self.file.path} does not hold this request's reservation any more: ask again"
-            raise LedgerError(msg)
+            mine = (reservation.id, reservation.nonce)
+            db.execute("UPDATE entries SET state = 'sent' WHERE id = ? AND nonce = ? AND state = 'reserved'", mine)
+            found = db.execute("SELECT state FROM entries WHERE id = ? AND nonce = ?", mine).fetchone()
+        if found != ("sent",):
+            raise self._lost()
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
         with self.file.transaction(flushed=settlement.excess is not None) as db:
-            settle(db, settlement, self.clock())
+            reservation = settlement.reservation
+            found = db.execute("SELECT nonce, state FROM entries WHERE id = ?", (reservation.id,)).fetchone()
+            if found is None or found[0] != reservation.nonce:
+                raise self._lost()  # the file was replaced: that entry is somebody else's
+            if found[1] in {"settled", "disputed"}:
+                raise KeyError(reservation.id)
+            state = "settled" if settlement.excess is None else "disputed"
+            replace_charge(db, reservation.id, settlement.charged_nanousd, state)
+            if settlement.excess is not None:
+                close_endpoint(db, reservation.id, int(self.clock()), settlement.excess)
 
     def standings(self, spender: Spender) -> list[Standing]:
         """See the port. Where there is no file yet, none is made."""
@@ -85,6 +101,9 @@ class FileLedger:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+    def _lost(self) -> LedgerError:
+        return LedgerError(f"the ledger {self.file.path} does not hold this request's reservation any more: ask again")
 
     def _standings(self, db: sqlite3.Connection, spender: Spender, now: int) -> list[Standing]:
         """Return the caps that bind a spender, with their present windows. Raises LedgerError where they vanished."""
@@ -137,27 +156,22 @@ def add(db: sqlite3.Connection, names: dict[Level, str], spent: int, reserved: i
     )
 
 
-def settle(db: sqlite3.Connection, settlement: Settlement, now: float, by_hand: bool = False) -> None:
-    """Replace what an entry holds. Raises KeyError for one that is settled, unless it is done by hand.
-
-    What its process tells replaces what a person has said of it.
-    """
-    found = db.execute(
-        "SELECT at, endpoint, request, conversation, client, reserved, charged, state FROM entries WHERE id = ?",
-        (settlement.reservation_id,),
+def replace_charge(db: sqlite3.Connection, entry_id: int, charged_nanousd: int, state: str) -> None:
+    """Replace all that an entry holds by a charge. Raises TypeError where there is no such entry."""
+    at, endpoint, request, conversation, client, reserved, charged = db.execute(
+        "SELECT at, endpoint, request, conversation, client, reserved, charged FROM entries WHERE id = ?", (entry_id,)
     ).fetchone()
-    if found is None or (found[-1] in {"settled", "disputed"} and not by_hand):
-        raise KeyError(settlement.reservation_id)
-    at, endpoint, request, conversation, client, reserved, charged, _ = found
-    state = "reconciled" if by_hand else "settled" if settlement.excess is None else "disputed"
-    now_charged = min(settlement.charged_nanousd, MOST_NANOUSD)
-    db.execute(
-        "UPDATE entries SET reserved = 0, charged = ?, state = ? WHERE id = ?",
-        (now_charged, state, settlement.reservation_id),
-    )
+    now_charged = min(charged_nanousd, MOST_NANOUSD)
+    update = "UPDATE entries SET reserved = 0, charged = ?, state = ? WHERE id = ?"
+    db.execute(update, (now_charged, state, entry_id))
     add(db, windows(Spender(endpoint, request, conversation, client), at), now_charged - charged, -reserved)
-    if settlement.excess is not None:
-        db.execute("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", (endpoint, int(now), settlement.excess))
+
+
+def close_endpoint(db: sqlite3.Connection, entry_id: int, at: int, why: str) -> None:
+    """Let the endpoint of an entry not be asked any more."""
+    (endpoint,) = db.execute("SELECT endpoint FROM entries WHERE id = ?", (entry_id,)).fetchone()
+    row = endpoint, at, why
+    db.execute("INSERT OR REPLACE INTO closed VALUES (?, ?, ?, ?)", (*row, checksum(*row)))
 
 
 def give_back_unsent(db: sqlite3.Connection) -> int:
@@ -165,13 +179,8 @@ def give_back_unsent(db: sqlite3.Connection) -> int:
     owners = [name for (name,) in db.execute("SELECT DISTINCT owner FROM entries WHERE state = 'reserved'")]
     returned = 0
     for name in filter(is_dead, owners):
-        unsent = db.execute(
-            "SELECT id, at, endpoint, request, conversation, client, reserved FROM entries "
-            "WHERE state = 'reserved' AND owner = ?",
-            (name,),
-        ).fetchall()
-        for entry_id, at, endpoint, request, conversation, client, reserved in unsent:
-            db.execute("UPDATE entries SET reserved = 0, state = 'returned' WHERE id = ?", (entry_id,))
-            add(db, windows(Spender(endpoint, request, conversation, client), at), 0, -reserved)
+        unsent = "SELECT id, reserved FROM entries WHERE state = 'reserved' AND owner = ?"
+        for entry_id, reserved in db.execute(unsent, (name,)).fetchall():
+            replace_charge(db, entry_id, 0, "returned")
             returned += reserved
     return returned

@@ -14,37 +14,46 @@ from pathlib import Path
 
 import psutil
 
+UNTOLD = "?"
+
 
 def owner() -> str:
-    """Name this process: host, boot, pid namespace, pid and start time."""
-    return _named(os.getpid())
+    """Name this process: host, boot, namespaces, pid and start time; one that is not told never counts as dead."""
+    return f"{_place()} {os.getpid()} {_started(os.getpid()) or UNTOLD}"
 
 
 def is_dead(name: str) -> bool:
     """Whether the process that ``owner`` has named is known to have ended."""
     place, pid, started = ["", "", *name.rsplit(" ", 2)][-3:]
-    if place != _place() or not pid.isdecimal():
+    if place != _place() or not pid.isdecimal() or started == UNTOLD:
         return False
-    if not psutil.pid_exists(int(pid)):
+    if not _exists(int(pid)):
         return True
     now = _started(int(pid))
     return now is not None and now != started
 
 
 @lru_cache(maxsize=1)
-def _named(pid: int) -> str:
-    """Name a process by its pid; a fork has another one."""
-    return f"{_place()} {pid} {_started(pid)}"
-
-
-@lru_cache(maxsize=1)
 def _place() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:  # no Linux
-        boot, namespace = f"{psutil.boot_time():.0f}", "-"
-    return f"{platform.node().replace(' ', '_')} {boot} {namespace}"
+        pids, times = (str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "time"))
+    except OSError:  # no Linux, or an old one
+        boot, pids, times = f"{psutil.boot_time():.0f}", "-", "-"
+    return f"{platform.node().replace(' ', '_')} {boot} {pids} {times}"
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process. Not psutil's on POSIX: it believes a /proc that shows another pid namespace."""
+    if os.name != "posix":
+        return psutil.pid_exists(pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _started(pid: int) -> str | None:
@@ -54,10 +63,12 @@ def _started(pid: int) -> str | None:
     date, which moves with the clock, and a process that seems to have started at another time seems to be another one.
     """
     try:
-        if Path("/proc/self/stat").exists():
-            # The second field is the program's name in brackets, and may hold anything.
-            said = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-            return said.rpartition(")")[2].split()[19]
-        return repr(psutil.Process(pid).create_time())
+        if not Path("/proc/self/stat").exists():
+            return repr(psutil.Process(pid).create_time())
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return None  # this /proc shows another pid namespace
+        # The second field is the program's name in brackets, and may hold anything.
+        said = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return said.rpartition(")")[2].split()[19]
     except (OSError, IndexError, psutil.Error):
         return None

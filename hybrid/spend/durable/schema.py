@@ -34,7 +34,7 @@ _CAPS = """CREATE TABLE caps (
 )"""
 _ENTRIES = """CREATE TABLE entries (
     id INTEGER PRIMARY KEY,
-    at INTEGER NOT NULL CHECK (typeof(at) = 'integer'),
+    at INTEGER NOT NULL CHECK (typeof(at) = 'integer' AND at BETWEEN 0 AND 253402300799),
     endpoint TEXT NOT NULL,
     request TEXT NOT NULL,
     conversation TEXT NOT NULL,
@@ -46,6 +46,7 @@ _ENTRIES = """CREATE TABLE entries (
     charged INTEGER NOT NULL DEFAULT 0 CHECK (typeof(charged) = 'integer' AND charged >= 0),
     requests INTEGER NOT NULL DEFAULT 1 CHECK (requests >= 0),
     owner TEXT NOT NULL,
+    nonce INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'reserved'
         CHECK (state IN ('reserved', 'sent', 'settled', 'disputed', 'reconciled', 'returned')),
     CHECK (room IS NULL OR granted <= room),
@@ -62,7 +63,8 @@ _TOTALS = """CREATE TABLE totals (
 _CLOSED = """CREATE TABLE closed (
     endpoint TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
-    why TEXT NOT NULL
+    why TEXT NOT NULL,
+    checksum INTEGER NOT NULL
 )"""
 
 # What ``totals`` must hold: for each window (``caps.windows`` names them) the sums over its entries.
@@ -79,9 +81,9 @@ SUMS = " UNION ALL ".join(
 )
 
 
-def checksum(level: str, nanousd: int) -> int:
-    """Return what a cap's row must hold besides: a cap is in no sum that would betray a flipped bit."""
-    return zlib.crc32(f"{level} {nanousd}".encode())
+def checksum(*row: str | int) -> int:
+    """Return what a row of caps or closed endpoints holds besides: no sum would betray a flipped bit of it."""
+    return zlib.crc32(repr(row).encode())
 
 
 def create(db: sqlite3.Connection) -> None:
@@ -103,11 +105,12 @@ def from_version_1(db: sqlite3.Connection) -> None:
     """
     db.execute("ALTER TABLE caps RENAME TO old_caps")
     db.execute("ALTER TABLE entries RENAME TO old_entries")
-    for statement in (_CAPS, _ENTRIES, _UNSENT):
+    db.execute("ALTER TABLE closed RENAME TO old_closed")
+    for statement in (_CAPS, _ENTRIES, _UNSENT, _CLOSED):
         db.execute(statement)
     db.execute(
         "INSERT INTO entries SELECT id, at, endpoint, request, conversation, client, price, room, granted, reserved, "
-        "min(charged, ?), requests, '', CASE WHEN state = 'open' THEN 'sent' "
+        "min(charged, ?), requests, '', 0, CASE WHEN state = 'open' THEN 'sent' "
         "WHEN state = 'settled' AND charged > granted THEN 'disputed' ELSE state END FROM old_entries",
         (MOST_NANOUSD,),
     )
@@ -115,7 +118,10 @@ def from_version_1(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO caps VALUES (?, ?, ?)", (level, nanousd, checksum(level, nanousd)))
     rebuild_totals(db)
     db.execute("DROP TABLE old_caps")
+    for row in db.execute("SELECT endpoint, at, why FROM old_closed").fetchall():
+        db.execute("INSERT INTO closed VALUES (?, ?, ?, ?)", (*row, checksum(*row)))
     db.execute("DROP TABLE old_entries")
+    db.execute("DROP TABLE old_closed")
     for statement in _named():
         db.execute(statement)
 
