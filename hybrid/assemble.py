@@ -24,7 +24,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings, Notebook
 from hybrid.cloud.metering import lost
 from hybrid.cloud.probe import Probe, Settle
-from hybrid.cloud.wire import Wire
+from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, models_file, price_file
 from hybrid.engine import Engine, Vocabulary, Worker
 from hybrid.engine.llama import Weights
@@ -261,7 +261,9 @@ def _wire(settings: Settings, url: str) -> Wire:
     first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
     deadlines = Deadlines(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     # A proxy of the environment is for the world outside; it would not find a server on this machine.
-    return Wire(url, _key(settings.api_key_env), deadlines, through_proxies=not _is_loopback(url))
+    key = _key(settings.api_key_env)
+    hint = _key_hint(settings.api_key_env, sent=key is not None)
+    return Wire(url, key, deadlines, through_proxies=not _is_loopback(url), key_hint=hint)
 
 
 def _is_loopback(url: str) -> bool:
@@ -280,6 +282,16 @@ def _key(variable: str) -> SecretStr | None:
         msg = f"the key in {variable} holds characters that no key has (spaces, line breaks or others than ASCII)"
         raise UsageError(msg)
     return SecretStr(key) if key else None
+
+
+def _key_hint(variable: str, *, sent: bool) -> str:
+    """Say of the key what mends a 401: none was named, the one that was named is not there, or it is the wrong one."""
+    if sent:
+        return f"the key in {variable} was sent and turned down"
+    missing = "is empty" if variable in os.environ else "is not set"
+    if variable != Settings.model_fields["api_key_env"].default:
+        return f"{variable}, which is named as the key's variable, {missing}"
+    return f"{variable} {missing}: {KEY_HINT}"
 
 
 @asynccontextmanager

@@ -43,18 +43,29 @@ NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUES
 BUSY = frozenset({408, 409, 425, 429})
 # What says why a request was turned away is a sentence; a longer one is a page, and its status says enough.
 MAX_REASON_BYTES = 1024 * 1024
+KEY_HINT = "--api-key-env names the variable that holds the key"
 
 
 class Wire:
     """A connection pool to one endpoint."""
 
     def __init__(
-        self, url: str, api_key: SecretStr | None, deadlines: Deadlines, *, through_proxies: bool = True
+        self,
+        url: str,
+        api_key: SecretStr | None,
+        deadlines: Deadlines,
+        *,
+        through_proxies: bool = True,
+        key_hint: str = KEY_HINT,
     ) -> None:
-        """Take the endpoint's base URL (with or without ``/v1``); ``through_proxies``: those of the environment."""
+        """Take the endpoint's base URL (with or without ``/v1``); ``through_proxies``: those of the environment.
+
+        ``key_hint`` is what is said of the key where access is denied.
+        """
         base = url.rstrip("/").removesuffix("/v1")
         self._deadlines = deadlines
         self._key = api_key.get_secret_value() if api_key else None
+        self._key_hint = key_hint
         self._client = httpx.AsyncClient(
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
@@ -222,7 +233,7 @@ class Wire:
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
         if status in BUSY or status >= 500:
             return Unreachable(said, sent=status not in REFUSED, **hints(response.headers))
-        error = _named(status, said, detail)
+        error = _named(status, said, detail, self._key_hint)
         error.sent = status not in REFUSED
         return error
 
@@ -261,9 +272,9 @@ def _headers(request_id: str | None) -> dict[str, str]:
     return {"x-request-id": request_id} if request_id else {}
 
 
-def _named(status: int, said: str, detail: str) -> CloudError:
+def _named(status: int, said: str, detail: str, key_hint: str) -> CloudError:
     if status in {401, 403}:
-        return AccessDenied(f"{said} (--api-key-env names the variable that holds the key)")
+        return AccessDenied(f"{said}; {key_hint}")
     if status == 404:
         return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
     if status == 405:

@@ -41,7 +41,7 @@ OTHER_MODEL = answered(200, json.dumps({"data": [{"id": "other"}]}).encode())
 ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
 WRONG = {
     "page": (answered(200, b"<html>welcome</html>", "content-type: text/html"), "a web page"),
-    "401": (answered(401, b'{"error": {"message": "no key"}}'), "--api-key-env names the variable"),
+    "401": (answered(401, b'{"error": {"message": "no key"}}'), "answered 401: no key"),
     "404": (answered(404, b"<html>nothing here</html>", "content-type: text/html"), "answered 404"),
     "another model": (OTHER_MODEL, "does not serve 'gpt-9'; it serves other"),
     "redirect loop": (answered(307, b"", "location: /v1/models"), "a redirect: give the final address"),
@@ -64,6 +64,24 @@ def test_a_wrong_address_key_or_model_is_one_sentence_and_exit_4(raw_server, bun
     assert done.stderr.startswith("hybrid: ")
     assert done.stderr.count("\n") == 1
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("env", "flags", "said"),
+    [
+        ({}, (), "HYBRID_API_KEY is not set: --api-key-env names the variable that holds the key"),
+        ({"HYBRID_API_KEY": ""}, (), "HYBRID_API_KEY is empty: --api-key-env names the variable that holds the key"),
+        ({}, ("--api-key-env", "MY_KEY"), "MY_KEY, which is named as the key's variable, is not set"),
+        ({"MY_KEY": KEY}, ("--api-key-env", "MY_KEY"), "the key in MY_KEY was sent and turned down"),
+        ({"HYBRID_API_KEY": KEY}, (), "the key in HYBRID_API_KEY was sent and turned down"),
+    ],
+)
+@pytest.mark.parametrize("status", [401, 403])
+def test_where_access_is_denied_it_is_said_whether_a_key_was_sent(raw_server, bundled, status, env, flags, said):
+    url = raw_server(answered(status, b'{"error": {"message": "no key"}}'))
+    done = ask("--cloud", url, "--cloud-model", "gpt-9", *flags, **env)
+    assert done.exit_code == 4
+    assert done.stderr == f"hybrid: {url} answered {status}: no key; {said}\n"
 
 
 def test_a_server_that_speaks_no_tls_is_one_sentence_and_exit_4(raw_server, bundled):
