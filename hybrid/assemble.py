@@ -114,6 +114,7 @@ class Opening:
         path = settings.local or BUNDLED_LOCAL
         weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers))
         stack.callback(weights.close)
+        _mind_length(weights, settings.ctx)
         # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
         threads = settings.threads or (1 if settings.cloud is None else None)
         engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
@@ -193,6 +194,13 @@ def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
         if (known := NoiseNotebook(models_file()).read(weights.path, gpu_layers)) is not None:
             return known
     return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else UNMEASURED
+
+
+def _mind_length(weights: Weights, ctx: int) -> None:
+    """Raise UsageError for a longer context than a model was trained with: llama.cpp opens it, and nonsense follows."""
+    if (longest := weights.longest_context) is not None and ctx > longest:
+        msg = f"ctx: {ctx} tokens are more than the {longest} that {weights.path} was trained with"
+        raise UsageError(msg)
 
 
 def _measured(weights: Weights, threads: int | None) -> float:

@@ -21,7 +21,7 @@ import psutil
 
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model
-from hybrid.engine.port import Cancelled, Interrupted, Logits, never
+from hybrid.engine.port import MEND_CONTEXT, Cancelled, Interrupted, Logits, never
 from hybrid.engine.template import render_chat
 from hybrid.errors import ContextOverflow, EngineError, UsageError, one_line
 from hybrid.types import Ids, Message
@@ -188,6 +188,14 @@ class Weights:
         return 2 * int(ll.llama_model_n_layer(model)) * int(ll.llama_model_n_head_kv(model)) * per_head
 
     @property
+    def longest_context(self) -> int | None:
+        """How many tokens it was trained to read; None where more are meant: recurrent layers, or scaled positions."""
+        scaling = self.metadata(f"{self.metadata('general.architecture')}.rope.scaling.type")
+        if scaling in {"linear", "yarn", "longrope"} or ll.llama_model_is_recurrent(self._model):
+            return None
+        return int(ll.llama_model_n_ctx_train(self._model))
+
+    @property
     def num_parameters(self) -> int:
         """How many numbers the tensors hold together."""
         return int(ll.llama_model_n_params(self._model))
@@ -305,7 +313,7 @@ class LlamaEngine:
         """Decode ``ids`` in chunks and return the last ``num_rows`` rows."""
         if len(self._ids) + len(ids) > self.num_context:
             total = len(self._ids) + len(ids)
-            msg = f"{total} tokens do not fit the context of {self.num_context}: raise --ctx or shorten the text"
+            msg = f"{total} tokens do not fit the context of {self.num_context}: {MEND_CONTEXT}"
             raise ContextOverflow(msg)
         rows = np.empty((num_rows, self.num_tokens), dtype=np.float32)
         first_row, done, filled = len(ids) - num_rows, 0, 0

@@ -20,6 +20,9 @@ from hybrid.types import Ids, Message, Words
 Logits: TypeAlias = NDArray[np.float32]
 Cancelled: TypeAlias = Callable[[], bool]
 
+# What a person can do about a text that is too long.
+MEND_CONTEXT = "shorten the text, or raise --ctx to at most what the model was trained with"
+
 
 class Interrupted(Exception):
     """The work was cancelled between two chunks."""

@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.breaker import Trip
 from hybrid.config import Settings
-from hybrid.engine import Cursor, Engine, Worker
+from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
@@ -177,7 +177,7 @@ class AsyncClient:
             raise UsageError(msg)
         if len(ids) >= engine.num_context:
             room = engine.num_context
-            msg = f"the prompt has {len(ids)} tokens and the local context holds {room}: raise --ctx or shorten it"
+            msg = f"the prompt has {len(ids)} tokens and the local context holds {room}: {MEND_CONTEXT}"
             raise ContextOverflow(msg)
         return ids
 

@@ -130,7 +130,11 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--cloud", "http://host:abc"], "a host"),
         (["--cloud", "http://exa mple.com"], "a host"),
         (["--cloud", "http://host:99999999"], "a host"),
-        (["--ctx", "16"], "context holds 16"),
+        (
+            ["--ctx", "16"],
+            "context holds 16: shorten the text, or raise --ctx to at most what the model was trained with",
+        ),
+        (["--ctx", "1025"], "ctx: 1025 tokens are more than the 1024 that "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -185,6 +185,14 @@ def test_a_context_takes_the_default_threads_and_the_trained_length(weights):
     engine.close()  # twice does no harm
 
 
+def test_the_longest_context_is_the_trained_one_unless_more_is_meant(weights, monkeypatch):
+    assert weights["bundled"].longest_context == 1024
+    assert weights["recurrent"].longest_context is None
+    for scaling, longest in [("yarn", None), ("linear", None), ("none", 1024)]:
+        monkeypatch.setattr(Weights, "metadata", lambda _, key, s=scaling: s if "rope.scaling.type" in key else "llama")
+        assert weights["bundled"].longest_context == longest
+
+
 @pytest.mark.parametrize("kind", ["attention", "bundled"])
 @given(text=st.text(max_size=30))
 def test_text_survives_tokens(weights, kind, text):
