@@ -324,9 +324,10 @@ WRONG = {
 
 
 @families
-def test_no_changed_final_answer_is_graded_right(family):
+@pytest.mark.parametrize("count", [80, pytest.param(300, marks=pytest.mark.slow)])
+def test_no_changed_final_answer_is_graded_right(family, count):
     """A grader that is lenient by mistake would show a small model as good as a large one."""
-    for problem in drawn(family, 300):
+    for problem in drawn(family, count):
         head = problem.worked.removesuffix(".").removesuffix(problem.final)
         for wrong in WRONG[family.name](problem):
             for text in (wrong, f"{head}{wrong}."):

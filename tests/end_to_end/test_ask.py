@@ -203,14 +203,19 @@ def test_a_full_disk_ends_the_trace_and_not_the_answer(invoke, stub):
     assert json.loads(done.stdout)["text"]
 
 
-def test_a_reader_that_leaves_and_a_full_disk_for_the_answer_are_no_tracebacks(bundled):
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "| true",
+        "--json > /dev/full",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("--json | true", "> /dev/full")),
+    ],
+)
+def test_a_reader_that_leaves_and_a_full_disk_for_the_answer_are_no_tracebacks(bundled, rest):
     shell = " ".join(map(shlex.quote, [*COMMAND, QUESTION, "--policy", "local"]))
-    for rest in ("| true", "--json | true", "> /dev/full", "--json > /dev/full"):
-        done = subprocess.run(
-            ["bash", "-c", f"{shell} {rest}"], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert "Traceback" not in done.stderr, rest
-        assert len(done.stderr.splitlines()) <= 1
+    done = subprocess.run(["bash", "-c", f"{shell} {rest}"], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
 
 
 def test_a_prompt_that_is_not_text_is_exit_2(invoke):
@@ -219,29 +224,40 @@ def test_a_prompt_that_is_not_text_is_exit_2(invoke):
     assert "UTF-8" in done.stderr
 
 
-def test_flags_win_over_the_environment_and_the_environment_over_the_file(bundled, tmp_path):
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(invoke, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "hybrid.toml").write_text('policy = "local"\nmax_tokens = 3\n')
 
     def length(*args, **env):
-        return len(json.loads(ask(QUESTION, "--json", *args, cwd=tmp_path, **env).stdout)["tokens"])
+        return len(json.loads(invoke(QUESTION, "--json", *args, env=env).stdout)["tokens"])
 
     assert length() == 3
     assert length(HYBRID_MAX_TOKENS="2") == 2
     assert length("--max-tokens", "1", HYBRID_MAX_TOKENS="2") == 1
     (tmp_path / "hybrid.toml").write_text("polcy = 'local'\n")
-    wrong = ask(QUESTION, cwd=tmp_path)
-    assert (wrong.returncode, wrong.stderr) == (2, "hybrid: there is no setting called polcy (./hybrid.toml, line 1)\n")
+    wrong = invoke(QUESTION)
+    assert (wrong.exit_code, wrong.stderr) == (2, "hybrid: there is no setting called polcy (./hybrid.toml, line 1)\n")
     (tmp_path / "hybrid.toml").write_text("policy = \n")
-    assert ask(QUESTION, cwd=tmp_path).returncode == 2
+    assert invoke(QUESTION).exit_code == 2
 
 
-@pytest.mark.parametrize(("how", "flags"), [("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", [])])
+@pytest.mark.parametrize(
+    ("how", "flags"),
+    [
+        ("SIGINT", []),
+        ("SIGTERM", ["--json"]),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))
+        ),
+    ],
+)
 def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own_stub, cleanup, tmp_path, how, flags):
-    """A request of 500 ms for every token: there is a middle to interrupt, and the trace tells when it is reached.
+    """A request of 250 ms for every token: there is a middle to interrupt, and the trace tells when it is reached.
 
     Ctrl-C, a service that is stopped and a window that is closed alike: exit code 128 + signal, and no open entry.
     """
-    far = own_stub("--latency-ms", "500")
+    far = own_stub("--latency-ms", "250")
     trace, ledger = tmp_path / "trace", FileLedger(tmp_path / "ledger.sqlite")
     paid = ["--cloud", far.url, "--price", "1/0.1/4", "--ledger", ledger.file.path]
     process = subprocess.Popen(
@@ -279,7 +295,7 @@ def runs(process: Path) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to see child processes")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_however_the_client_ends_its_server_ends_too(bundled, cleanup, how):
     program = (
         "import hybrid, time\n"
@@ -320,11 +336,12 @@ def test_nothing_in_the_working_directory_is_executed(bundled, tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_switch_of_the_file_can_be_undone_by_a_flag(bundled, tmp_path):
-    (tmp_path / "mine.toml").write_text("offline = true\ncap = 0.02\nprice = 'free'\n")
+def test_a_switch_of_the_file_can_be_undone_by_a_flag(invoke, stub, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(f"offline = true\ncap = 0.02\nprice = 'free'\ncloud = '{stub.url}'\n")
 
     def requests(*args):
-        done = ask(QUESTION, "--json", "--config", "mine.toml", *args, cwd=tmp_path)
+        done = invoke(QUESTION, "--json", "--config", str(file), *args)
         return json.loads(done.stdout)["usage"]["cloud_requests"]
 
     assert requests() == 0

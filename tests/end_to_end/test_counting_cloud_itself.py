@@ -112,6 +112,7 @@ def test_rows_of_a_prompt_are_llama_cpps_log_probabilities(cloud):
     llama.close()
 
 
+@pytest.mark.slow
 def test_the_same_request_is_answered_to_the_last_bit_whatever_came_before(cloud):
     body = GREEDY | {"max_tokens": 12, "logprobs": 20, "prompt_logprobs": 20}
     _, first = post(cloud, body)
@@ -142,7 +143,13 @@ CLAIMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", CLAIMED)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(mode, marks=() if mode in {"honest", "tenth", "preamble-untold"} else pytest.mark.slow)
+        for mode in CLAIMED
+    ],
+)
 def test_each_mode_claims_what_it_should_and_charges_the_truth(cloud, mode):
     prompt, completion, written = CLAIMED[mode]
     cloud.set(mode=mode)
@@ -205,7 +212,9 @@ def test_what_is_written_after_the_client_has_closed_is_charged(cloud, run_ahead
     assert charged["nanousd"] == 18 * PROMPT + charged["completion_tokens"] * COMPLETION
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize(
+    "status", [pytest.param(s, marks=() if s in {400, 503} else pytest.mark.slow) for s in STATUSES]
+)
 @pytest.mark.parametrize("charge", [False, True])
 def test_an_error_charges_only_if_it_is_told_to_and_something_was_computed(cloud, status, charge):
     cloud.set(mode=f"status={status}", charge_errors=charge, retry_after="0")
@@ -249,6 +258,7 @@ def test_a_cut_stream_ends_without_an_end_and_is_charged(cloud):
     assert last(cloud)["completion_tokens"] == 7
 
 
+@pytest.mark.slow
 def test_a_limit_beyond_the_context_is_lowered(cloud):
     _, said = post(cloud, {"prompt": [65] * 1020, "max_tokens": 100, "ignore_eos": True})
     assert (said["usage"]["completion_tokens"], said["choices"][0]["finish_reason"]) == (4, "length")
@@ -279,6 +289,7 @@ def test_drawn_texts_depend_on_the_seed_alone(cloud):
     assert drawn(1) == drawn(1) != drawn(2)
 
 
+@pytest.mark.slow
 def test_a_chat_is_charged_its_preamble_told_or_not(cloud):
     for mode, prompt in [("preamble", 93), ("preamble-untold", 18)]:
         cloud.set(mode=mode)
@@ -338,6 +349,7 @@ def test_the_tables_texts_end_and_its_rows_are_distributions():
             assert cloud.model.row([*ids, *choice["token_ids"][:place]]).argmax() == token
 
 
+@pytest.mark.slow
 def test_the_account_survives_the_cloud_being_killed_in_the_middle_of_an_answer(tmp_path):
     file = tmp_path / "account.jsonl"
     command = [sys.executable, counting_cloud.__file__, "--account", file, "--model", "none", "--token-s", "0.05"]
@@ -362,6 +374,7 @@ def test_the_account_survives_the_cloud_being_killed_in_the_middle_of_an_answer(
     assert second["nanousd"] == 18 * PROMPT + second["completion_tokens"] * COMPLETION
 
 
+@pytest.mark.slow
 def test_every_mode_is_known_by_name():
     with CountingCloud(model="none", delay_s=0.01) as cloud:
         for mode in MODES:

@@ -24,6 +24,13 @@ STREAMED = BODY | {"stream": True, "stream_options": {"include_usage": True}}
 # Bodies that begin with no status line, and those that send nothing at all.
 NO_HEAD = {"status-line-garbage", "http-0.9", "http-2", "tls", "ssh", "garbage-at-full-speed"}
 NOTHING = {"silence", "reset", "closed"}
+SOME = {"sane", "status-line-garbage", "1xx-for-ever", "two-replies", "one-byte-a-half-second", *NOTHING}
+
+
+def some(names, chosen):
+    """Those that are looked at by default; the others are among the slow tests."""
+    assert chosen <= set(names)
+    return [pytest.param(name, marks=() if name in chosen else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +83,7 @@ def events_of(text):
     return [event if event == "[DONE]" else json.loads(event) for event in events]
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", some(BODIES, SOME))
 @pytest.mark.parametrize("request_body", [BODY, STREAMED], ids=["whole", "streamed"])
 def test_each_body_comes_and_the_visit_is_recorded(server, body, request_body):
     server.body = body
@@ -103,7 +110,7 @@ def test_no_two_bodies_say_the_same():
     assert len(BODIES) == len(set(seen.values()))
 
 
-@pytest.mark.parametrize("body", READABLE)
+@pytest.mark.parametrize("body", some(READABLE, {"byte-order-mark", "mixed-line-ends"}))
 def test_what_is_readable_says_what_the_sane_reply_says(server, body):
     """Read with httpx, and with events as their standard has them."""
 
@@ -118,6 +125,7 @@ def test_what_is_readable_says_what_the_sane_reply_says(server, body):
     assert len(read(body, STREAMED)) == 5  # three tokens, usage, [DONE]
 
 
+@pytest.mark.slow
 def test_a_bomb_is_small_and_holds_a_gibibyte():
     """Unpacked a MiB at a time: what a careless client would hold at once."""
     assert 2000 < len(bomb(2)) < 4000

@@ -18,38 +18,46 @@ QUESTIONS = [
     for number, family in enumerate(FAMILIES)
     for problem in distinct(family, "test", 1 + number % 2, seed=5)
 ]
+# By default every third of them; all among the slow tests.
+asked = pytest.mark.parametrize(
+    "questions", [QUESTIONS[::3], pytest.param(QUESTIONS, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 
 
-def compare(oracle, stub, **choices):
+def compare(oracle, stub, questions, **choices):
     """Texts must agree token for token, up to a near tie; how many part at one is printed (pytest -s)."""
     ties = 0
     with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, **choices) as client:
-        for question in QUESTIONS:
+        for question in questions:
             expected, tie = oracle.text(question, MAX_TOKENS)
             answer = client.generate(question)
             assert answer.degraded is None
             got = tuple(token.id for token in answer.tokens)
             ties += tie is not None and got != expected
             assert got[:tie] == expected[:tie], question
-    print(f"{ties} of {len(QUESTIONS)} texts part at a near tie")
-    assert ties <= len(QUESTIONS) // 4, "near ties are rare; this many mean another fault"
+    print(f"{ties} of {len(questions)} texts part at a near tie")
+    assert ties <= len(questions) // 4, "near ties are rare; this many mean another fault"
 
 
+@asked
 @pytest.mark.parametrize("span", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(11, marks=pytest.mark.slow)])
-def test_greedy_exact_gives_the_large_models_own_greedy_text(oracles, stub, span):
-    compare(oracles[1], stub, policy="greedy-exact", span=span)
+def test_greedy_exact_gives_the_large_models_own_greedy_text(oracles, stub, span, questions):
+    compare(oracles[1], stub, questions, policy="greedy-exact", span=span)
 
 
-def test_kl_at_threshold_zero_gives_the_large_models_own_greedy_text(oracles, stub):
-    compare(oracles[1], stub, policy="kl", threshold=0.0)
+@asked
+def test_kl_at_threshold_zero_gives_the_large_models_own_greedy_text(oracles, stub, questions):
+    compare(oracles[1], stub, questions, policy="kl", threshold=0.0)
 
 
-def test_cloud_gives_the_large_models_own_greedy_text(oracles, stub):
-    compare(oracles[1], stub, policy="cloud")
+@asked
+def test_cloud_gives_the_large_models_own_greedy_text(oracles, stub, questions):
+    compare(oracles[1], stub, questions, policy="cloud")
 
 
-def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(oracles, stub):
-    compare(oracles[0], stub, policy="kl", threshold=math.inf)
+@asked
+def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(oracles, stub, questions):
+    compare(oracles[0], stub, questions, policy="kl", threshold=math.inf)
     with hybrid.open(cloud=stub.url, policy="kl", threshold=math.inf, max_tokens=MAX_TOKENS) as client:
         answer = client.generate(QUESTIONS[0])
     assert answer.handoffs == ()
@@ -97,8 +105,20 @@ def charges(server):
     return {entry["id"]: entry for entry in server.client.get("/v1/charges").json()["data"]}
 
 
-@pytest.mark.parametrize("flags", [(), ("--scoring-keeps-cache",)])
-@pytest.mark.parametrize("policy", ["kl", "greedy-exact", "paper", "cloud"])
+@pytest.mark.parametrize(
+    ("policy", "flags"),
+    [
+        ("kl", ()),
+        ("kl", ("--scoring-keeps-cache",)),
+        ("cloud", ()),
+        *(
+            pytest.param(policy, flags, marks=pytest.mark.slow)
+            for policy in ("greedy-exact", "paper", "cloud")
+            for flags in ((), ("--scoring-keeps-cache",))
+            if (policy, flags) != ("cloud", ())
+        ),
+    ],
+)
 def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
     """Every clean run: what the server computed, request by request, is what the answer says it was charged."""
     server = own_stub(*flags)

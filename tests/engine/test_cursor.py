@@ -48,24 +48,30 @@ def test_rows_depend_on_the_prefix_alone(opened, afresh, calls, last):
                 assert engine.ids[: len(at)] == at
 
 
-@pytest.mark.parametrize("kind", ["bundled", "hybrid"])
-@settings(max_examples=15)
-@given(
-    calls=st.lists(
-        st.tuples(st.sampled_from(["row", "rows", "stand"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)),
-        min_size=1,
-        max_size=10,
-    )
+WALKS = st.lists(
+    st.tuples(st.sampled_from(["row", "rows", "stand"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)),
+    min_size=1,
+    max_size=10,
 )
-def test_a_real_model_is_read_as_if_it_had_never_held_anything_else(opened, afresh, agree, weights, kind, calls):
+
+
+@pytest.mark.parametrize("num_examples", [5, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["bundled", "hybrid"])
+def test_a_real_model_is_read_as_if_it_had_never_held_anything_else(opened, afresh, agree, weights, kind, num_examples):
     """To what batches of different shapes do to float16 sums, as ``agree`` has it."""
     text = weights[kind].tokenize("What is 27 + 48? Add the tens, then the ones: 20 + 40 = 60 and 7 + 8 = 15. So 75.")
-    with opened(kind) as engine:
-        cursor = Cursor(engine)
-        for call, length, branch, num in calls:
-            at = text[:length] + (5,) * branch
-            for prefix, row in replay(cursor, call, at, num):
-                assert agree(row, afresh(kind, prefix)[0])
+
+    @settings(max_examples=num_examples)
+    @given(calls=WALKS)
+    def after(calls):
+        with opened(kind) as engine:
+            cursor = Cursor(engine)
+            for call, length, branch, num in calls:
+                at = text[:length] + (5,) * branch
+                for prefix, row in replay(cursor, call, at, num):
+                    assert agree(row, afresh(kind, prefix)[0])
+
+    after()
 
 
 def test_what_is_shared_is_not_decoded_again(opened):

@@ -28,6 +28,11 @@ NOBODY_LISTENS = "http://127.0.0.1:9"
 
 @pytest.fixture
 def run(tmp_path):
+    """Run an example by its name in the test's own folder."""
+    return running_in(tmp_path)
+
+
+def running_in(folder: Path):
     """Run an example by its name, away from the repository and from settings of this machine."""
 
     def start(name: str, *args: str) -> subprocess.CompletedProcess:
@@ -35,7 +40,7 @@ def run(tmp_path):
         environment = {k: v for k, v in os.environ.items() if k in kept or not k.startswith("HYBRID_")}
         command = [sys.executable, str(EXAMPLES / name), *args]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     return start
@@ -45,6 +50,13 @@ def run(tmp_path):
 def endpoint(start_server):
     """The large model behind an address of one's own."""
     return start_server(model=MODELS / "large.gguf").url
+
+
+@pytest.fixture(scope="module")
+def provenance(tmp_path_factory):
+    """The lines of that example, run once for all that is asked of them."""
+    run = running_in(tmp_path_factory.mktemp("provenance"))
+    return finished(run("provenance.py"))
 
 
 def finished(done: subprocess.CompletedProcess) -> list[str]:
@@ -72,12 +84,11 @@ def test_both_ways_of_asking_write_the_same_text_and_gathered_questions_get_thei
     assert texts[4] == "April 24, 1978, 7:12 am"
 
 
-def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_why(run):
-    lines = finished(run("provenance.py"))
-    tokens = [line for line in lines if re.match(r" *\d+ ['\"]", line)]
+def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_why(provenance):
+    tokens = [line for line in provenance if re.match(r" *\d+ ['\"]", line)]
     parts = [re.fullmatch(r" *(\d+) (['\"].*?['\"]) +(local|cloud) +(\w+) +KL (.*)", line) for line in tokens]
     assert [int(part[1]) for part in parts] == list(range(len(parts)))
-    assert "".join(ast.literal_eval(part[2]) for part in parts) == lines[-2]
+    assert "".join(ast.literal_eval(part[2]) for part in parts) == provenance[-2]
     assert {("local", "accepted"), ("cloud", "recovered"), ("cloud", "written")} <= {
         (part[3], part[4]) for part in parts
     }
@@ -86,14 +97,13 @@ def test_the_tokens_of_provenance_are_the_answer_and_each_says_who_wrote_it_and_
         assert float(lower) <= float(upper)
         assert part[4] != "accepted" or float(lower) <= 0.5
         assert part[4] != "recovered" or (float(lower) > 0.5 and part[5].endswith("nats, above 0.5"))
-    assert f"{sum(part[3] == 'cloud' for part in parts)} of {len(parts)} tokens by the cloud" in lines[-1]
+    assert f"{sum(part[3] == 'cloud' for part in parts)} of {len(parts)} tokens by the cloud" in provenance[-1]
 
 
-def test_provenance_tells_each_request_when_it_is_asked_and_when_it_is_settled(run):
-    lines = finished(run("provenance.py"))
+def test_provenance_tells_each_request_when_it_is_asked_and_when_it_is_settled(provenance):
     told = [
         re.match(rf"  ([<>]) (check|write)\b.*?(?:at most|:) {USD}", line)
-        for line in lines
+        for line in provenance
         if line[:3] in {"  >", "  <"}
     ]
     assert [event[1] for event in told] == [">", "<"] * (len(told) // 2), "one request at a time, each settled"
@@ -101,7 +111,7 @@ def test_provenance_tells_each_request_when_it_is_asked_and_when_it_is_settled(r
     assert [event[2] for event in asked] == [event[2] for event in paid]
     assert {event[2] for event in asked} == {"check", "write"}
     assert all(0 < Decimal(after[3]) <= Decimal(before[3]) for before, after in zip(asked, paid, strict=True))
-    count, billed = re.search(rf"(\d+) requests, {USD}", lines[-1]).groups()
+    count, billed = re.search(rf"(\d+) requests, {USD}", provenance[-1]).groups()
     assert int(count) == len(asked)
     assert sum(Decimal(event[3]) for event in paid) == Decimal(billed)
 

@@ -30,6 +30,11 @@ def pairs(toys, share=0.5):
         yield small, toys.Mix(small, f"large{i}", share)
 
 
+def models(few, many):
+    """So many pairs of models by default, and more among the slow tests."""
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
 def text(shown):
     return tuple(held.id for held in shown)
 
@@ -126,9 +131,10 @@ def test_kl_equals_a_separate_naive_program(toys, threshold):
             assert text(shown) == naive_kl_text(small, large, threshold, span, LENGTH, toys.END)
 
 
-def test_kl_equals_a_separate_naive_program_on_long_texts(toys):
+@models(8, 30)
+def test_kl_equals_a_separate_naive_program_on_long_texts(toys, count):
     """Texts that do not end early go through many hand-overs and hand-backs."""
-    for i in range(30):
+    for i in range(count):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.35)
         policy = preset("kl", Choices(span=3, threshold=0.1))
@@ -158,10 +164,11 @@ def naive_doubt_text(small, large, entropy, threshold, length, end):
     return shown
 
 
+@models(10, PAIRS)
 @pytest.mark.parametrize("threshold", [0.0, 0.1, 0.4])
-def test_doubt_equals_a_separate_naive_program(toys, threshold):
+def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
     """Limits of the rule are cases of it: doubt at 0 is always, at infinity never."""
-    for i in range(PAIRS):
+    for i in range(count):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.3)
         for entropy in (0.0, 1.0, 1.3, math.inf):

@@ -17,6 +17,17 @@ from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
 ASKING = [name for name in PRESETS if name != "local"]
+# What checks, what hands over and what only writes: with these every case is seen by default, and with all one of them.
+FEW = ("greedy-exact", "kl", "cloud")
+
+
+def with_each(cases, always):
+    """All policies with one case, a few with the others; the rest of the grid is slow."""
+    return [
+        pytest.param(policy, case, marks=() if policy in FEW or case == always else pytest.mark.slow)
+        for case in cases
+        for policy in ASKING
+    ]
 
 
 def ids(answer):
@@ -58,8 +69,9 @@ def test_a_durable_ledger_holds_the_bill_of_every_answer(house, run, file_ledger
     assert total(ledger) == (answer.bill.nanousd, 0)
 
 
-@pytest.mark.parametrize("policy", ASKING)
-@pytest.mark.parametrize("level", ["request", "conversation", "day", "month", "total"])
+@pytest.mark.parametrize(
+    ("policy", "level"), with_each(("request", "conversation", "day", "month", "total"), always="total")
+)
 def test_each_cap_holds_is_named_with_what_is_left_and_the_answer_is_finished(house, run, file_ledger, policy, level):
     ledger = file_ledger(**{level: 20_000})
     h = house(ledger=ledger)
@@ -147,8 +159,7 @@ def charged(h):
     return sum(h.price.cost(usage) for usage in h.cloud.charged.values())
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("policy", ASKING)
+@pytest.mark.parametrize(("policy", "lie"), with_each(LIES, always="nothing"))
 def test_a_server_that_tells_too_little_is_recorded_for_what_it_did(house, run, policy, lie):
     """What was sent and what came is known to whoever sent it and read it."""
     choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}

@@ -31,7 +31,12 @@ EVERY = [
     if not (name == "greedy-exact" and temperature)
 ]
 # By default one of each kind; all of them among the slow tests.
-FEW = [c for c in EVERY if c["policy"] in WHOLE and c["span"] == 4 and c["threshold"] == 0.05]
+FEW = [
+    c
+    for c in EVERY
+    if c["policy"] in WHOLE and c["span"] == 4 and c["threshold"] == 0.05
+    if c["temperature"] or c["policy"] in {"kl", "greedy-exact"}
+]
 CHOICES = [*FEW, *(pytest.param(c, marks=pytest.mark.slow) for c in EVERY if c not in FEW)]
 
 
