@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vocabularies import WORDS, A, B, C, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -26,6 +28,7 @@ from server_stub.dialects.openai_chat import CreateChatCompletionRequest
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "openai-chat.json").read_text())
 FOUR = Setup("m", Spelling(Pieces(["a ", "b ", "c ", "d "])))
 SETUP = Setup("m", Spelling(WORDS))
+USER = Message("user", "cab")
 TURNS = (Message("system", "be brief"), Message("user", "é?"))
 WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), "r", turns=TURNS)
 
@@ -141,15 +144,28 @@ def test_the_worst_case_is_a_token_per_byte_and_some_for_every_turn():
     assert Chat(SETUP, preamble=0).worst(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)
 
 
-def test_what_a_server_puts_before_a_conversation_is_allowed_for_until_it_is_seen():
+def test_a_longer_preamble_than_is_allowed_for_is_learned():
     """A system message of its own costs more than a short question."""
     chat = Chat(SETUP)
     assert chat.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE
     known = chat.least(WRITE).prompt_tokens
-    seen = chat.learned(WRITE, CloudUsage(known + 75, 2))
-    assert seen.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + 75
-    assert seen.learned(WRITE, CloudUsage(known + 30, 2)).preamble == 75, "the longest that was seen"
-    assert chat.learned(WRITE, CloudUsage(known, 2)).preamble == 0
+    seen = chat.learned(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
+    assert seen.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE + 75
+    assert seen.learned(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=6))
+def test_what_one_conversation_teaches_lowers_the_reservation_of_no_other(seen):
+    """A template adds its default system message only where a conversation brings none."""
+    plain, turned = (replace(WRITE, turns=turns) for turns in ((USER,), (Message("system", "cab"), USER)))
+    chat = Chat(SETUP)
+    for with_system, more in seen:
+        asked = turned if with_system else plain
+        before = [chat.worst(question).prompt_tokens for question in (plain, turned)]
+        chat = chat.learned(asked, CloudUsage(chat.least(asked).prompt_tokens + more, 2))
+        after = [chat.worst(question).prompt_tokens for question in (plain, turned)]
+        assert all(a >= b for a, b in zip(after, before, strict=True))
+        assert chat.worst(asked).prompt_tokens >= chat.least(asked).prompt_tokens + more
 
 
 def test_what_was_learned_holds_for_any_conversation():
@@ -168,4 +184,4 @@ def test_the_least_is_the_tokens_of_the_texts():
 
 def test_a_server_that_tells_fewer_tokens_than_were_sent_has_told_nothing_of_what_it_adds():
     plain = replace(WRITE, turns=(Message("user", "cab"),))
-    assert Chat(SETUP).learned(plain, CloudUsage(1, 1)).preamble is None
+    assert Chat(SETUP).learned(plain, CloudUsage(1, 1)) == Chat(SETUP)

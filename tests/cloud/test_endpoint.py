@@ -335,9 +335,9 @@ def test_a_question_that_needs_no_request_costs_nothing():
 # ---- what a server puts before a conversation ----------------------------------------------------------------------
 
 
-def test_the_first_usage_of_a_chat_service_teaches_what_it_adds():
+def test_a_usage_of_a_chat_service_teaches_what_it_adds_beyond_the_allowance():
     said = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}]}
-    usage = {"choices": [], "usage": {"prompt_tokens": 2 + 75, "completion_tokens": 1}}
+    usage = {"choices": [], "usage": {"prompt_tokens": 2 + PREAMBLE + 75, "completion_tokens": 1}}
     found = endpoint(Chat(SETUP, rows=False), said, usage, said, usage)
     before = found.worst(WRITE).prompt_tokens
 
@@ -345,8 +345,8 @@ def test_the_first_usage_of_a_chat_service_teaches_what_it_adds():
         return [chunk async for chunk in found.write(WRITE)]
 
     chunks = asyncio.run(ask())
-    assert last_usage(chunks).prompt_tokens == 77 <= before
-    assert found.worst(WRITE).prompt_tokens == before - PREAMBLE + 75
+    assert last_usage(chunks).prompt_tokens == 2 + PREAMBLE + 75
+    assert found.worst(WRITE).prompt_tokens == before + 75
 
 
 def test_a_reply_that_cannot_be_believed_keeps_its_reservation():

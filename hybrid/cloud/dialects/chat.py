@@ -32,7 +32,7 @@ PREAMBLE = 1024
 
 @dataclass(frozen=True)
 class Chat(OpenAiUsage):
-    """The dialect of the chat route. ``preamble``: tokens that the server adds to a conversation; None: not seen."""
+    """The dialect of the chat route. ``preamble``: the most tokens that a server may add to a conversation."""
 
     setup: Setup
     way: Way | None = None
@@ -44,7 +44,7 @@ class Chat(OpenAiUsage):
     candidates: bool = False
     most_k: int | None = MOST_K
     keeps_cache: bool | None = None
-    preamble: int | None = None
+    preamble: int = PREAMBLE
 
     def score(self, question: ScoreQuestion) -> Asking[Scores]:
         """Refuse: no draft can be put to it."""
@@ -55,8 +55,7 @@ class Chat(OpenAiUsage):
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
-        prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN
-        prompt += PREAMBLE if self.preamble is None else self.preamble
+        prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN + self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
 
     def least(self, question: Question) -> CloudUsage:
@@ -65,12 +64,12 @@ class Chat(OpenAiUsage):
         return CloudUsage(sum(len(self.setup.words.split(turn.content) or ()) for turn in turns), 0)
 
     def learned(self, question: Question, usage: CloudUsage) -> Chat:
-        """Return the dialect that reserves for what the server says that it adds to a conversation.
+        """Return the dialect that reserves for the most that the server has said that it adds to a conversation.
 
-        One that tells fewer tokens than were sent has told nothing.
+        Little lowers nothing: a template may add its default system message where a conversation brings none.
         """
         more = usage.prompt_tokens - self.least(question).prompt_tokens
-        return self if more < 0 else replace(self, preamble=max(self.preamble or 0, more))
+        return replace(self, preamble=max(self.preamble, more))
 
     def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
         """Ask for the whole answer; None once it has begun."""
