@@ -253,7 +253,8 @@ def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
 @asynccontextmanager
 async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
     """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
-    grant = await purse.ask(worst.prompt_tokens, worst.completion_tokens, least=worst.completion_tokens)
+    limit = worst.completion_tokens
+    grant = await purse.ask(worst.prompt_tokens, limit, least=limit, requests=worst.requests)
     if isinstance(grant, Denial):
         raise UsageError(grant.why)
     if denial := await purse.mark_sent(grant):

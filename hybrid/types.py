@@ -60,32 +60,35 @@ class Divergence:
 
 @dataclass(frozen=True)
 class CloudUsage:
-    """Tokens one request was charged for. ``cached_tokens`` are among ``prompt_tokens``."""
+    """Tokens that were charged, ``cached_tokens`` among ``prompt_tokens``, and in how many ``requests`` over HTTP."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    requests: int = 1
 
     def __add__(self, other: CloudUsage) -> CloudUsage:
-        """Add two requests up."""
+        """Add up what was charged."""
         return CloudUsage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
+            self.requests + other.requests,
         )
 
     def at_least(self, known: CloudUsage) -> CloudUsage:
         """Raise it to what is known; what it says was cached stays, as far as there was a prompt.
 
         >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3))
-        CloudUsage(prompt_tokens=5, completion_tokens=9, cached_tokens=1)
+        CloudUsage(prompt_tokens=5, completion_tokens=9, cached_tokens=1, requests=1)
         """
         prompt = max(self.prompt_tokens, known.prompt_tokens)
         completion = max(self.completion_tokens, known.completion_tokens)
-        return CloudUsage(prompt, completion, min(self.cached_tokens, prompt))
+        return CloudUsage(prompt, completion, min(self.cached_tokens, prompt), max(self.requests, known.requests))
 
 
-NO_USAGE = CloudUsage(0, 0)
+# What never left, or was turned away.
+NO_USAGE = CloudUsage(0, 0, requests=0)
 
 
 class Words(Protocol):

@@ -108,28 +108,30 @@ class Endpoint:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
         asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at, question.leaving)
         asked: Asked | None = None
-        last = NO_USAGE
+        last, answered = NO_USAGE, 0
         try:
             with self._doubted():
                 asked = next(asking)
                 while True:
                     last = NO_USAGE
                     reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
-                    last = self.dialect.charged(question, reply)
+                    last, answered = self.dialect.charged(question, reply), answered + 1
                     asked = asking.send(reply)
         except StopIteration as done:
             scores: Scores = done.value
             scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
-            return scores if asked is None else self._metered(question, scores, last)
+            if asked is None:
+                return scores
+            return replace(scores, usage=replace(self._metered(question, scores.usage, last), requests=answered))
         except CloudError as error:
             error.sent = error.sent and asked is not None  # what is refused before it is asked costs nothing
-            error.charged = NO_USAGE if asked is None else asked.before + last
+            error.charged = replace(NO_USAGE if asked is None else asked.before + last, requests=answered)
             raise
 
-    def _metered(self, question: ScoreQuestion, scores: Scores, last: CloudUsage) -> Scores:
-        """Return scores with what they were charged: what the last reply shows is part of it, whoever read its rows."""
+    def _metered(self, question: ScoreQuestion, told: CloudUsage, last: CloudUsage) -> CloudUsage:
+        """Return what a check was charged: what the last reply shows is part of it, whoever read its rows."""
         known = self.dialect.least(question).at_least(last)
-        return replace(scores, usage=settled(scores.usage, known, self.dialect.worst(question).prompt_tokens))
+        return settled(told, known, self.dialect.worst(question).prompt_tokens)
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.

@@ -22,7 +22,7 @@ from hybrid.cloud.findings import Findings
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable, one_line
 from hybrid.prob import TopK, apart
-from hybrid.types import CloudUsage, Ids, Message, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
 Settle: TypeAlias = Callable[[CloudUsage | None], object]
@@ -49,7 +49,7 @@ class Probe:
     leave: Leave
     tell: Callable[[str], None]
     found: Findings = field(init=False)
-    _spent: CloudUsage = field(default=CloudUsage(0, 0), init=False)
+    _spent: CloudUsage = field(default=NO_USAGE, init=False)
 
     async def run(self, capabilities: Capabilities, url: str) -> Findings:
         """Ask everything there is to ask, the free things first, and return what came of it."""
@@ -211,7 +211,7 @@ class Probe:
             chunks = await _all(self.endpoint.write(question))
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
             settle(usage or self.endpoint.worst(question))
-        self._spent += usage or CloudUsage(0, 0)
+        self._spent += usage or NO_USAGE
         return chunks
 
     def _leave(self, question: Question) -> AbstractAsyncContextManager[Settle]:

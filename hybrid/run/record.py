@@ -10,7 +10,7 @@ from hybrid.policy.requests import Held
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.run.readable import Readable
 from hybrid.spend import Price, bill
-from hybrid.types import CloudUsage, FinishReason
+from hybrid.types import NO_USAGE, CloudUsage, FinishReason
 
 
 class Record:
@@ -77,7 +77,7 @@ class Record:
     def answer(self, finish: FinishReason, price: Price | None, seed: int) -> Answer:
         """Add everything up."""
         tokens = tuple(self._tokens)
-        charged = sum(self._charged, CloudUsage(0, 0))
+        charged = sum(self._charged, NO_USAGE)
         local = sum(token.source == "local" for token in tokens)
         usage = Usage(
             local_tokens=local,

@@ -45,7 +45,8 @@ class Till:
     ) -> Leave | Denial:
         """Reserve the worst case of a request. A write's limit may come back lowered to what the cap allows."""
         limit = worst.completion_tokens
-        grant = await self._purse.ask(worst.prompt_tokens, limit, least=1 if kind == "write" else limit)
+        least = 1 if kind == "write" else limit
+        grant = await self._purse.ask(worst.prompt_tokens, limit, least, requests=worst.requests)
         if isinstance(grant, Denial):
             return grant
         if grant.reservation is not None and grant.reservation.returned_nanousd:
@@ -93,7 +94,7 @@ class Leave:
     @property
     def worst(self) -> CloudUsage:
         """The most it can be charged: nothing cached, everything written."""
-        return CloudUsage(self.grant.prompt_tokens, self.grant.limit)
+        return CloudUsage(self.grant.prompt_tokens, self.grant.limit, requests=self.grant.requests)
 
     @property
     def age_ms(self) -> float:

@@ -11,18 +11,22 @@ from hybrid.spend.price import Price
 class Claim:
     """A request that would leave: its prompt, and the most completion tokens it may be charged for (at least 1).
 
-    ``least``: what the limit may be lowered to; a check needs all its rows.
+    ``least``: what the limit may be lowered to; a check needs all its rows. ``requests``: over HTTP, at most.
     """
 
     price: Price
     prompt_tokens: int
     limit: int
     least: int = 1
+    requests: int = 1
 
     @property
     def worst_nanousd(self) -> int:
         """The most it can cost."""
-        return self.price.worst_case(self.prompt_tokens, self.limit)
+        return self._worst_nanousd(self.limit)
+
+    def _worst_nanousd(self, limit: int) -> int:
+        return self.price.worst_case(self.prompt_tokens, limit, self.requests)
 
     def fitted(self, room_nanousd: int | None) -> Claim | None:
         """Lower the limit to the largest that fits; None where not even the least does.
@@ -31,16 +35,14 @@ class Claim:
         2
         """
         limit, least = max(1, self.limit), max(1, min(self.least, self.limit))
-        if room_nanousd is None or self.price.worst_case(self.prompt_tokens, limit) <= room_nanousd:
+        if room_nanousd is None or self._worst_nanousd(limit) <= room_nanousd:
             return replace(self, limit=limit)
-        if self.price.worst_case(self.prompt_tokens, least) > room_nanousd:
+        if self._worst_nanousd(least) > room_nanousd:
             return None
         low, high = least, limit  # low fits, high does not
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (
-                (middle, high) if self.price.worst_case(self.prompt_tokens, middle) <= room_nanousd else (low, middle)
-            )
+            low, high = (middle, high) if self._worst_nanousd(middle) <= room_nanousd else (low, middle)
         return replace(self, limit=low)
 
 

@@ -70,22 +70,17 @@ class Price:
         return not (self.prompt or self.cached_prompt or self.completion or self.request)
 
     def cost(self, usage: CloudUsage) -> int:
-        """Nano-dollars for one request, rounded up to a whole one.
-
-        A usage of no tokens is a request that never left, and costs nothing.
-        """
-        if not (usage.prompt_tokens or usage.completion_tokens):
-            return 0
+        """Nano-dollars for a usage, rounded up to a whole one."""
         fresh = usage.prompt_tokens - usage.cached_tokens
         total = (
             fresh * self.prompt + usage.cached_tokens * self.cached_prompt + usage.completion_tokens * self.completion
         )
-        return -(-total // MILLION) + self.request
+        return -(-total // MILLION) + usage.requests * self.request
 
-    def worst_case(self, prompt_tokens: int, limit: int) -> int:
-        """Nano-dollars for a request whose prompt is not cached and whose completion runs to its limit."""
+    def worst_case(self, prompt_tokens: int, limit: int, requests: int = 1) -> int:
+        """Nano-dollars for a question whose prompts are not cached and whose completions run to their limit."""
         dearest = max(self.prompt, self.cached_prompt)
-        return -(-(prompt_tokens * dearest + limit * self.completion) // MILLION) + self.request
+        return -(-(prompt_tokens * dearest + limit * self.completion) // MILLION) + requests * self.request
 
 
 def as_usd(nanousd: int | None) -> str:

@@ -38,11 +38,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Grant:
-    """Leave to send one request with at most ``limit`` completion tokens."""
+    """Leave to put one question with at most ``limit`` completion tokens, in at most so many ``requests`` over HTTP."""
 
     prompt_tokens: int
     limit: int
     reservation: Reservation | None = None
+    requests: int = 1
     terms: Terms | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -70,16 +71,17 @@ class Purse:
         """What is known by now of what a request costs."""
         return self._terms().price
 
-    async def ask(self, prompt_tokens: int, limit: int, least: int = 1) -> Grant | Denial:
+    async def ask(self, prompt_tokens: int, limit: int, least: int = 1, *, requests: int = 1) -> Grant | Denial:
         """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
         if self._shut is not None:
             return self._shut
         terms = self._terms()
         if terms.price is None:
-            return await self._unpriced(terms, Grant(prompt_tokens, limit))
+            return await self._unpriced(terms, Grant(prompt_tokens, limit, requests=requests))
         while self._waiting:  # else an answer could be denied by what its own last request has left
             await asyncio.wait(self._waiting)
-        return await self._reserve(terms, Claim(terms.price, prompt_tokens, max(1, limit), max(1, least)))
+        claim = Claim(terms.price, prompt_tokens, max(1, limit), max(1, least), requests)
+        return await self._reserve(terms, claim)
 
     async def mark_sent(self, grant: Grant) -> Denial | None:
         """Record, before its first byte, that a request leaves. A Denial: that could not be recorded."""
@@ -165,7 +167,7 @@ class Purse:
         if isinstance(reserved, Denial):
             return reserved
         del self._unclaimed[reserved]
-        return Grant(claim.prompt_tokens, reserved.limit, reserved, terms)
+        return Grant(claim.prompt_tokens, reserved.limit, reserved, claim.requests, terms)
 
     def _write(self, ledger: Ledger, settlement: Settlement) -> None:
         """Settle in the ledger; nobody waits for it before the next request or the end."""

@@ -23,7 +23,7 @@ from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.find import FAMILIES
 from hybrid.errors import BadReply, MissingCapability
-from hybrid.types import CloudUsage, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.openai_legacy import CreateCompletionRequest
 from server_stub.dialects.together import CompletionRequest
 
@@ -142,7 +142,7 @@ def test_bodies_are_made_of_published_fields():
 def test_what_ends_inside_a_character_is_not_asked_about_and_costs_nothing(dialect):
     with pytest.raises(StopIteration) as done:
         asked(dialect, replace(SCORE, span=(HALF,)))
-    assert (done.value.value.rows, done.value.value.usage) == ((), CloudUsage(0, 0))
+    assert (done.value.value.rows, done.value.value.usage) == ((), NO_USAGE)
     assert dialect.write(replace(WRITE, prefix=(A, HALF))) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from vocabularies import END, WORDS
@@ -249,7 +250,7 @@ def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_beli
 def test_reading_what_a_reply_charged_trips_over_nothing(reply):
     for name, family in FAMILY_NAMES.items():
         dialect = family.build(SETUP)
-        assert dialect.charged(SCORE, reply) == NO_USAGE, name
+        assert dialect.charged(SCORE, reply) in (NO_USAGE, CloudUsage(0, 0)), name
 
 
 # ---- what is free --------------------------------------------------------------------------------------------------
@@ -311,6 +312,20 @@ class AsksTwice:
         usage = yield Asked("/", {})
         usage += yield Asked("/", {}, before=usage)
         return Scores((), usage)
+
+
+def test_a_check_is_charged_for_as_many_requests_as_were_answered():
+    """Each may have a price of its own."""
+    asked = score(AsksTwice(), CloudUsage(9, 1), CloudUsage(7, 1))
+    assert asked.usage == CloudUsage(16, 2, requests=2)
+
+
+def test_prompts_that_leave_in_one_request_are_charged_for_one():
+    prompt = {"tokens": [1], "content": "a", "stop": True, "stop_type": "limit", "tokens_evaluated": 2}
+    listed = {"id": 1, "logprob": -0.1, "top_logprobs": [{"id": 1, "logprob": -0.1}]}
+    replies = [prompt | {"index": i, "completion_probabilities": [listed]} for i in range(2)]
+    asked = score(LlamaServer(SETUP, way="prefixes"), replies, question=replace(SCORE, after=True))
+    assert asked.usage == CloudUsage(5, 2, requests=1)
 
 
 @pytest.mark.parametrize("sent", [False, True])

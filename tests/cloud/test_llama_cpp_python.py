@@ -24,7 +24,7 @@ from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.errors import BadReply, MissingCapability
-from hybrid.types import CloudUsage, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
 LARGE = Path(hybrid.__file__).parent / "models" / "large.gguf"
 END = 2
@@ -143,13 +143,13 @@ def test_a_draft_is_asked_about_as_far_as_it_ends_with_a_whole_character(speak, 
 
 def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_charged(speak):
     asked, scores = drive(speak().score(ScoreQuestion((67, 130), (68,), True, 3, "r")))
-    assert (asked, scores.rows, scores.usage) == ([], (), CloudUsage(0, 0))
+    assert (asked, scores.rows, scores.usage) == ([], (), NO_USAGE)
     assert speak().write(WriteQuestion((67, 130), 4, 2, Sampling(), "r")) is None
 
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):
     question = ScoreQuestion((67, *E_ACUTE), (68,), True, 3, "r")
-    assert speak().worst(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN)
+    assert speak().worst(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN, requests=1 + AGAIN)
     assert speak().worst(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling(), "r")) == CloudUsage(4, 9)
 
 
@@ -197,7 +197,7 @@ def test_a_row_that_hides_its_most_likely_token_is_asked_about_and_the_end_is_fo
     assert again.body == PLAIN | {"prompt": "<|im_start|>assistant\ncic.", "max_tokens": 1, "logprobs": 3}
     assert_right(large, question, scores.rows)
     assert scores.rows[1].best == END
-    assert scores.usage == CloudUsage(15, 2), "the end was computed, which this server does not count"
+    assert scores.usage == CloudUsage(15, 2, requests=2), "the end was computed, which this server does not count"
 
 
 def collapsed(reply, i, **tops):
@@ -233,7 +233,7 @@ def test_what_is_hidden_and_no_end_cuts_the_rows(speak):
     goes_on["usage"]["completion_tokens"] = 1
     _, scores = drive(speak().score(question), first, goes_on)
     assert len(scores.rows) == 1
-    assert scores.usage == CloudUsage(15, 2)
+    assert scores.usage == CloudUsage(15, 2, requests=2)
 
 
 def test_a_check_asks_again_no_oftener_than_its_worst_case_reserves(speak):

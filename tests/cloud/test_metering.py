@@ -142,13 +142,13 @@ NONSENSE = [None, 0, -1, -(10**30), 1.5, 7.0, float("nan"), float("inf"), "7", T
 
 @pytest.mark.parametrize("told", NONSENSE, ids=repr)
 def test_what_cannot_be_a_count_was_not_told(told):
-    assert usage_of(told, told, told) == NO_USAGE
+    assert usage_of(told, told, told) == CloudUsage(0, 0)
     assert usage_of(5, told, told) == CloudUsage(5, 0)
 
 
 @pytest.mark.parametrize("usage", [None, 7, "much", [], {}, {"prompt_tokens": None}, {"prompt_tokens_details": 3}])
 def test_a_usage_of_any_shape_is_read(usage):
-    assert read_usage({"usage": usage}) == read_usage({}) == read_usage([]) == NO_USAGE
+    assert read_usage({"usage": usage}) == read_usage({}) == read_usage([]) == CloudUsage(0, 0)
 
 
 def test_more_cached_tokens_than_there_were_are_none():

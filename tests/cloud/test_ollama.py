@@ -19,7 +19,7 @@ from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.errors import BadReply, MissingCapability
-from hybrid.types import CloudUsage, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.ollama import GenerateRequest, Options
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
@@ -92,7 +92,7 @@ def test_what_ends_inside_a_character_is_not_asked_about():
     assert Ollama(SETUP).write(replace(WRITE, prefix=(A, HALF))) is None
     with pytest.raises(StopIteration) as done:
         next(Ollama(SETUP).score(replace(SCORE, prefix=(A, HALF))))
-    assert done.value.value.usage == CloudUsage(0, 0)
+    assert done.value.value.usage == NO_USAGE
 
 
 def test_the_golden_reply_is_read():

@@ -120,7 +120,7 @@ def test_an_empty_list_is_missing_and_not_certain():
 def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
     score = ScoreQuestion((A, ACCENT), (E, X1), True, 5, "r")
     assert bytes_worst(SPELLING, score, 1) == CloudUsage(1 + 3 + 2 + 1 + 1, 1)
-    assert bytes_worst(SPELLING, score, 2) == CloudUsage(16, 2)
+    assert bytes_worst(SPELLING, score, 2) == CloudUsage(16, 2, requests=2)
     assert bytes_worst(SPELLING, WriteQuestion((ACCENT,), 7, 5, Sampling(), "r"), 1) == CloudUsage(4, 7)
 
 

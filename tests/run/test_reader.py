@@ -11,7 +11,7 @@ from hybrid.errors import BadReply, Unreachable
 from hybrid.run.reader import Reader
 from hybrid.run.till import Leave
 from hybrid.spend import Grant
-from hybrid.types import CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage
 
 WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
 
@@ -175,4 +175,4 @@ def test_a_request_that_never_left_is_settled_for_nothing(run):
     leave = leave_to(settled)
     leave.failed(Unreachable("refused", sent=False))
     leave.failed(Unreachable("cut"))
-    assert settled == [CloudUsage(0, 0)]
+    assert settled == [NO_USAGE]

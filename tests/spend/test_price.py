@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
 from hybrid.spend import Bill, Price, bill, usd_to_nanousd
-from hybrid.types import CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 10**12) | st.integers(0, 10)
 PRICES = st.builds(Price, RATES, RATES, RATES, RATES)
@@ -18,7 +18,7 @@ PRICES = st.builds(Price, RATES, RATES, RATES, RATES)
 @st.composite
 def usages(draw):
     prompt = draw(st.integers(0, 200_000))
-    return CloudUsage(prompt, draw(st.integers(0, 10_000)), draw(st.integers(0, prompt)))
+    return CloudUsage(prompt, draw(st.integers(0, 10_000)), draw(st.integers(0, prompt)), draw(st.integers(0, 4)))
 
 
 @pytest.mark.parametrize(
@@ -113,16 +113,17 @@ def test_a_request_costs_the_exact_sum_rounded_up_to_a_whole_nano_dollar(price, 
     ) / 10**6
     cost = price.cost(usage)
     assert type(cost) is int
-    left = usage != CloudUsage(0, 0)
-    assert cost == math.ceil(exact) + price.request * left
+    assert cost == math.ceil(exact) + price.request * usage.requests
 
 
 def test_a_request_has_a_price_of_its_own_and_one_that_never_left_has_none():
     price = Price.parse("1/0.1/4/0.000003")
     assert price.cost(CloudUsage(1, 0)) == 1000 + 3000
     assert price.cost(CloudUsage(0, 1)) == 4000 + 3000
-    assert price.cost(CloudUsage(0, 0)) == 0
+    assert price.cost(CloudUsage(1, 1, requests=3)) == 1000 + 4000 + 9000
+    assert price.cost(NO_USAGE) == 0
     assert price.worst_case(1, 1) == 1000 + 4000 + 3000
+    assert price.worst_case(1, 1, requests=3) == 1000 + 4000 + 9000
 
 
 def test_a_single_token_of_the_cheapest_price_is_not_free():
@@ -141,7 +142,8 @@ def test_prompt_cached_prompt_and_completion_have_their_own_prices():
 @given(PRICES, usages(), st.integers(0, 1000), st.integers(0, 1000))
 def test_no_request_within_its_limits_costs_more_than_the_worst_case(price, usage, more_prompt, more_limit):
     """Reserving the worst case is only safe if it is one, whatever the server cached."""
-    worst = price.worst_case(usage.prompt_tokens + more_prompt, usage.completion_tokens + more_limit)
+    prompt, limit = usage.prompt_tokens + more_prompt, usage.completion_tokens + more_limit
+    worst = price.worst_case(prompt, limit, usage.requests)
     assert type(worst) is int
     assert price.cost(usage) <= worst
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hybrid.errors import LedgerError
 from hybrid.spend import Account, Denial, Grant, MemoryLedger, Price
-from hybrid.types import CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 3_000_000)
 PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
@@ -95,7 +95,7 @@ def test_an_unknown_usage_keeps_its_part_and_a_known_one_frees_what_was_not_spen
     async def spend(purse):
         purse.settle(await purse.ask(10, 5), None)
         purse.settle(await purse.ask(10, 5), CloudUsage(10, 1, cached_tokens=5))
-        purse.settle(await purse.ask(10, 5), CloudUsage(0, 0))
+        purse.settle(await purse.ask(10, 5), NO_USAGE)
 
     in_purse(Account(PRICE, ledger), spend)
     assert total(ledger) == (5 * 1000 + 5 * 100 + 4000, 30_000)
@@ -314,7 +314,7 @@ def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_
             grant = await purse.ask(10, 5)
             purse.settle(grant, CloudUsage(10, 2))
             told.append(18_000)
-            purse.settle(await purse.ask(10, 500), CloudUsage(0, 0))
+            purse.settle(await purse.ask(10, 500), NO_USAGE)
             await asyncio.sleep(1)
 
     async def cancel():
@@ -381,3 +381,16 @@ def test_several_requests_at_once_share_a_purse(make_ledger):
 
     spent = in_purse(Account(PRICE, ledger), spend)
     assert total(ledger) == (spent, 0)
+
+
+@given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 200_000))
+def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_each(limit, requests, cap):
+    price = Price.parse("1/0.1/4/0.00002")
+    account = Account(price, MemoryLedger(cap), "http://gpu")
+    answer = in_purse(account, lambda purse: purse.ask(10, limit, requests=requests))
+    fitting = [n for n in range(1, limit + 1) if price.worst_case(10, n, requests) <= cap]
+    if isinstance(answer, Denial):
+        assert not fitting
+    else:
+        assert (answer.limit, answer.nanousd) == (max(fitting), price.worst_case(10, max(fitting), requests))
+        assert answer.requests == requests

@@ -43,7 +43,7 @@ from hybrid.cloud.dialects.vllm import COMPLETIONS
 from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
 # OpenAI's own limit on the legacy route; others give more, and are asked for it by the probe.
 MOST_K = 5
@@ -106,7 +106,7 @@ class Completions(OpenAiUsage):
         for i, question in enumerate(questions):
             alone = {"choices": [choice_of(reply, i)], "usage": reply.get("usage")}
             chunk = read_written(words, alone, top_k=self._k(question.top_k))
-            charged = usage if i == 0 else CloudUsage(0, 0)
+            charged = usage if i == 0 else NO_USAGE
             chunks.append(Chunk(chunk.ids, chunk.rows, chunk.text, chunk.finish, charged))
         return chunks
 
@@ -129,7 +129,7 @@ class Completions(OpenAiUsage):
         words = self.setup.words
         prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
         if prefix is None or text is None:
-            return Scores((), CloudUsage(0, 0))  # it ends inside a character: nothing can be asked about it
+            return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
         reply = yield Asked(COMPLETIONS, self._body(text, write) | {"echo": True})
         return _echoed(words, question, prefix, reply, self._k(question.top_k))

@@ -29,7 +29,7 @@ from hybrid.cloud.metering import settled
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
 COMPLETIONS, TOKENIZE = "/v1/completions", "/extras/tokenize"
 # How often a check may ask what a row hides: the end of a text is the one place where it matters, and comes once.
@@ -59,7 +59,7 @@ class LlamaCppPython(OpenAiUsage):
         span = _sayable(words, question)
         text = None if span is None else self._text(question.prefix + span)
         if span is None or text is None:
-            return Scores((), CloudUsage(0, 0))  # the prefix ends inside a character: nothing can be asked about it
+            return Scores((), NO_USAGE)  # the prefix ends inside a character: nothing can be asked about it
         never = {str(token): BAN for token in sorted(words.end_ids)}
         reply = yield self._ask(text, question.top_k, echo=True, logit_bias=never)
         usage = self._charged(reply, question.prefix + span)

@@ -103,7 +103,7 @@ class Ollama:
 
 def _nothing() -> Asking[Scores]:
     yield from ()
-    return Scores((), CloudUsage(0, 0))
+    return Scores((), NO_USAGE)
 
 
 @guarded

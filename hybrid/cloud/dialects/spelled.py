@@ -45,7 +45,7 @@ def bytes_worst(words: Spelling, question: Question, requests: int) -> CloudUsag
     """Return the most that some requests in text are charged: a token per byte, and one that opens the text."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1
-        return CloudUsage(requests * prompt, requests)
+        return CloudUsage(requests * prompt, requests, requests=requests)
     return CloudUsage(requests * (len(words.bytes_of(question.prefix)) + 1), question.limit)
 
 

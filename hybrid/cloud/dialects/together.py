@@ -17,7 +17,7 @@ from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Sampling
+from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
 MOST_K = 20
 
@@ -45,7 +45,7 @@ class Together(OpenAiUsage):
         """Echo the text, and write one token for the row after it."""
         legacy, whole = self._legacy, question.prefix + question.span
         if self.setup.words.text_of(whole) is None:
-            return Scores((), CloudUsage(0, 0))  # it ends inside a character: nothing can be asked about it
+            return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling(), question.request_id)])
         reply = yield replace(asked, body={**asked.body, "echo": True})
         return read_scores(self.setup.words, question, reply, min(question.top_k, MOST_K))

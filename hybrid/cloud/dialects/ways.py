@@ -12,6 +12,7 @@ The law: each way's rows are those that scoring in one request gives, for as man
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hybrid.cloud.dialects.dialect import Asked, Asking, Setup
@@ -77,12 +78,15 @@ def _scores(writer: Writer, rows: list[TopK], asked: Sequence[WriteQuestion], ch
 
 
 def added(writer: Writer, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
-    """Add up what is told of some continuations: no fewer tokens than were written, of which some may tell for all."""
+    """Add up what is told of some continuations in one request: no fewer tokens than were written.
+
+    One of them may tell for all.
+    """
     told, written, ends = NO_USAGE, 0, writer.setup.words.end_ids
     for question, chunk in zip(asked, chunks, strict=True):
         told += chunk.usage or NO_USAGE
         written += num_written(chunk.ids, chunk.finish, ends, question.limit)
-    return told.at_least(CloudUsage(0, written))
+    return replace(told, requests=1).at_least(CloudUsage(0, written))
 
 
 def least_of(way: str | None, question: Question) -> CloudUsage:
