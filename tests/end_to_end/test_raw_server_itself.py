@@ -101,6 +101,7 @@ def test_each_body_comes_and_the_visit_is_recorded(server, body, request_body):
         assert said[:5] == b"HTTP/" or body == "one-byte-a-half-second"
 
 
+@pytest.mark.slow
 def test_no_two_bodies_say_the_same():
     """Each name stands for bytes of its own; a body that is the sane reply by mistake would test nothing."""
     whole = Sane(200, "application/json", b'{"text": -0.5, "usage": 1}', "http://host/path")
