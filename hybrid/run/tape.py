@@ -60,22 +60,25 @@ class Tape:
         tape = cls()
         try:
             with path.open(encoding="utf-8") as file:
-                header = json.loads(file.readline() or "null")
-                if not isinstance(header, dict) or header.get("trace") != TRACE_VERSION:
-                    msg = f"{path} is no trace of version {TRACE_VERSION}: record one with --trace FILE --trace-rows"
-                    raise UsageError(msg)
-                for line in file:
-                    tape._take(json.loads(line))
+                _mind_header(file.readline(), path)
+                for number, line in enumerate(file, start=2):
+                    tape._read(line, f"{path} is damaged: line {number} is no event of a trace")
         except OSError as error:
             msg = f"{path}: {error.strerror}"
             raise UsageError(msg) from None
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            msg = f"{path} is damaged: {error!r}"
+        except UnicodeError:  # read in blocks, so no line is known
+            msg = f"{path} is no trace, or a damaged one: it holds bytes that are no text"
             raise UsageError(msg) from None
         if not tape.pieces:
             msg = f"{path} holds no rows: record it with --trace-rows"
             raise UsageError(msg)
         return tape
+
+    def _read(self, line: str, otherwise: str) -> None:
+        try:
+            self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            raise UsageError(otherwise) from None
 
     def _take(self, line: dict[str, Any]) -> None:
         match line["event"]:
@@ -98,6 +101,17 @@ class Tape:
                     self.written[drawn] = line["written"]
                     if line["cloud"] is None:
                         self.rowless.add(drawn)
+
+
+def _mind_header(line: str, path: Path) -> None:
+    """Raise UsageError for another first line than a trace's."""
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.get("trace") != TRACE_VERSION:
+        msg = f"{path} is no trace of version {TRACE_VERSION}: record one with --trace FILE --trace-rows"
+        raise UsageError(msg)
 
 
 def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:

@@ -174,12 +174,14 @@ def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(hous
     path.write_text('{"trace": 2}\n')
     with pytest.raises(UsageError, match="no trace of version 3"):
         Tape.read(path)
-    path.write_text('{"trace": 3}\n{"event": "rows"}\n')
-    with pytest.raises(UsageError, match="is damaged"):
-        Tape.read(path)
-    path.write_text('{"trace": 3}\nhalf a li')
-    with pytest.raises(UsageError, match="is damaged"):
-        Tape.read(path)
+    for text, number in [('{"event": "rows"}\n', 2), ('{"event": "notes"}\nhalf a li', 3), ("[" * 10**5, 2), ("3", 2)]:
+        path.write_text('{"trace": 3}\n' + text)
+        with pytest.raises(UsageError, match=f"is damaged: line {number} is no event of a trace$"):
+            Tape.read(path)
+    for content in (b"a shopping list", b"", b"[3]", b"\xff\x00", b"[" * 10**5):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=r"trace\.jsonl is no trace"):
+            Tape.read(path)
     with pytest.raises(UsageError, match="No such file"):
         Tape.read(tmp_path / "none")
 
