@@ -51,6 +51,22 @@ APP = "hybrid-llm"
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
 MOST_SPAN = 256
+# What pydantic finds wrong with a value, as a user reads it; {} is the bound.
+_WORDS = (
+    dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number")
+    | dict.fromkeys(("float_type", "float_parsing"), "must be a number")
+    | dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
+    | dict.fromkeys(("string_type", "path_type"), "must be text")
+    | {
+        "finite_number": "must be a finite number",
+        "string_too_short": "must not be empty",
+        "tuple_type": "must be a list of texts",
+        "greater_than": "must be more than {gt}",
+        "greater_than_equal": "must be at least {ge}",
+        "less_than": "must be less than {lt}",
+        "less_than_equal": "must be at most {le}",
+    }
+)
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
@@ -127,7 +143,9 @@ class Settings(BaseModel):
     @classmethod
     def _is_length(cls, value: object) -> object:
         length = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if length is None or length in {"auto", "cheap"} or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
+        if isinstance(length, str) and length in {"auto", "cheap"}:
+            return length
+        if length is None or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
             return length
         msg = f"between 1 and {MOST_SPAN}, auto or cheap"
         raise ValueError(msg)
@@ -253,7 +271,9 @@ def _validated(values: Mapping[str, object], origins: Mapping[str, _Source]) -> 
             msg = f"there is no setting called {one_line(name)}" + (f" ({where})" if where else "")
         else:
             given = f"it is {first['input']!r}" + (f" in {where}" if where else "")
-            msg = f"{one_line(name)}: {first['msg'].removeprefix('Value error, ')} ({given})"
+            words = _WORDS.get(first["type"])
+            told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
+            msg = f"{one_line(name)}: {told} ({given})"
         raise UsageError(msg) from None
 
 

@@ -271,6 +271,21 @@ def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
     assert load().stop == ("END",)
 
 
+def test_what_is_wrong_with_any_setting_is_said_in_words_of_a_user(here):
+    """Pydantic had said "Input should be a valid integer, unable to parse string as an integer"."""
+    said = []
+    for name in Settings.model_fields:
+        for value in ("many", "", "-1", "1e999", -1, 0, 2**31, 1.5, float("nan"), True, [], [3], {"a": 1}):
+            try:
+                load(**{name: value})
+            except UsageError as error:
+                said.append(str(error))
+    assert len(said) > 200
+    assert [each for each in said if "nput" in each or "parse" in each or "should" in each] == []
+    assert refusal(threads="x") == "threads: must be a whole number (it is 'x')"
+    assert refusal(threads=257) == "threads: must be at most 256 (it is 257)"
+
+
 @pytest.mark.parametrize(("name", "why"), [("none.toml", "No such file or directory"), (".", "Is a directory")])
 def test_a_named_file_that_cannot_be_read_is_a_sentence(here, name, why):
     assert refusal(config=Path(name)) == f"{name} cannot be read: {why}"
