@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,16 +11,20 @@ import pytest
 from vocabularies import END, WORDS
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud.body import parse
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import Asked, Setup
 from hybrid.cloud.dialects.fireworks import Fireworks
+from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.dialects.together import Together
+from hybrid.cloud.dialects.vllm import ScoreReply, Vllm
+from hybrid.cloud.dialects.vllm_tokens import ScoreReply as ScoreTokensReply
 from hybrid.cloud.dialects.vllm_tokens import VllmTokens
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.find import FAMILIES as FAMILY_NAMES
@@ -368,3 +373,23 @@ def test_a_reply_that_cannot_be_believed_keeps_its_reservation():
     with pytest.raises(BadReply) as error:
         score(Vllm(SETUP), {"choices": [{"prompt_logprobs": [None, row(1)]}]})
     assert error.value.sent
+
+
+REFUSAL = {"error": {"message": "the context is too long", "type": "invalid_request_error", "code": 400}}
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [Vllm(SETUP), VllmTokens(SETUP), Completions(SETUP), Fireworks(SETUP), Together(SETUP), LlamaCppPython(SETUP)],
+    ids=lambda dialect: dialect.name,
+)
+def test_a_check_that_is_refused_inside_a_success_is_free_and_says_why(dialect):
+    with pytest.raises(BadReply, match="broke off: the context is too long") as error:
+        score(dialect, REFUSAL)
+    assert lost(error.value, dialect.worst(SCORE)) == CloudUsage(0, 0)
+
+
+@pytest.mark.parametrize("shape", [ScoreReply, ScoreTokensReply])
+def test_an_error_in_the_place_of_rows_is_read(shape):
+    """What a shape does not name is left unread."""
+    assert parse(json.dumps(REFUSAL).encode(), "http://there", shape) == REFUSAL

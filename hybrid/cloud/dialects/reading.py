@@ -62,7 +62,8 @@ def id_list(value: object) -> Ids:
 
 
 def choice_of(reply: Any, index: int = 0) -> Mapping[str, Any]:
-    """Return one choice of an OpenAI-style reply. Raises BadReply."""
+    """Return one choice of an OpenAI-style reply. Raises BadReply, in its own words for an error (``broke_off``)."""
+    broke_off(reply)
     choices = reply.get("choices") if isinstance(reply, Mapping) else None
     if not isinstance(choices, list) or len(choices) <= index or not isinstance(choices[index], dict):
         msg = "the endpoint's reply has no choices"

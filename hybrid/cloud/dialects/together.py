@@ -69,11 +69,11 @@ class Together(OpenAiUsage):
 @guarded
 def read_scores(words: Spelling, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
     """Read the rows that were due; none where the server splits the draft in another way."""
-    prompts = reply.get("prompt")
+    choice, prompts = choice_of(reply), reply.get("prompt")
     if not prompts:
         msg = "the endpoint does not echo what it was asked to score"
         raise MissingCapability(msg)
-    told, after = prompts[0]["logprobs"], choice_of(reply).get("logprobs")
+    told, after = prompts[0]["logprobs"], choice.get("logprobs")
     if told is None or (question.after and after is None):
         raise MissingCapability(NO_ROWS)
     num = len(question.span)

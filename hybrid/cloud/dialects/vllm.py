@@ -55,6 +55,7 @@ class ScoreReply(TypedDict, total=False):
 
     choices: list[_ScoredChoice]
     usage: Any
+    error: Any
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class ScoreReply(TypedDict, total=False):
     prompt_token_id_logprobs: Any
     choices: Any
     usage: Any
+    error: Any
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, A
 @guarded
 def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
+    choice = choice_of(reply)
     rows: list[TopK] = []
     if question.span:
         due = due_rows(question, reply.get("prompt_logprobs"))
@@ -124,7 +126,6 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
         for token, entry, beside in zip(question.span, due, named, strict=True):
             rows.append(ranked_row(token, entry, question.top_k, beside))
     if question.after:
-        choice = choice_of(reply)
         written = id_list(choice["token_ids"])
         if len(written) != 1:
             msg = f"the endpoint wrote {len(written)} tokens where 1 was asked for"
