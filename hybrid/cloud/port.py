@@ -19,7 +19,10 @@ numbers on the wire, so that a drafted token's own log-probability comes with it
 
 
 Leaving: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it."""
+"""Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it.
+
+Every ``Cloud`` awaits it: a question that failed without it is settled as one of which nothing left.
+"""
 
 
 async def unrecorded() -> None:

@@ -3,12 +3,13 @@
 The law: a stream that ended is settled by its last usage, which comes with its end or after it. One that we close
 before is settled by every token of its limit (a server charges for what it ran ahead), or by what was told until then
 if that is more. One that breaks is not settled, unless more than its limit came (``tests/run/test_reader.py``). Tokens
-are handed on before the usage that follows them is waited for. A stream that ends without a token and without a reason
-is broken.
+are handed on before the usage that follows them is waited for. No stream is settled below the tokens that came. A
+stream that ends without a token and without a reason is broken.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -16,6 +17,9 @@ from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, CloudError
 from hybrid.run.till import Leave
 from hybrid.types import NO_USAGE, CloudUsage, Ids
+
+# How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
+GRACE_S = 1.0
 
 
 class Reader:
@@ -53,7 +57,7 @@ class Reader:
             self._hold_to_something()
         except BaseException as error:
             self.open = False
-            self._leave.failed(error, self._usage)
+            self._leave.failed(error, self._so_far)
             await self._chunks.aclose()
             raise
         self.open, self._final = False, True
@@ -67,20 +71,37 @@ class Reader:
         elif chunk.ids:
             self._final = False
 
+    @property
+    def _so_far(self) -> CloudUsage:
+        """What was told, and no fewer tokens than came."""
+        return (self._usage or NO_USAGE).at_least(CloudUsage(0, len(self.written)))
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self.written) > self._leave.grant.limit
+
     async def _drain(self) -> None:
-        """Read the rest for its usage: whatever came was charged."""
-        async for chunk in self._chunks:
-            self._hear(chunk)
-        self._final = True
+        """Read the rest for its usage: whatever came was charged.
+
+        A stream whose usage is final or that has broken its limit is given ``GRACE_S`` to end.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as grace:
+                while True:
+                    if (self._final or self._is_over) and grace.when() is None:
+                        grace.reschedule(asyncio.get_running_loop().time() + GRACE_S)
+                    chunk = await anext(self._chunks, None)
+                    if chunk is None:
+                        self._final = True
+                        return
+                    self._hear(chunk)
 
     async def _hold_to_limit(self) -> None:
-        limit = self._leave.grant.limit
-        if len(self.written) > limit:
-            msg = f"the endpoint wrote {len(self.written)} tokens where {limit} were asked for"
+        if self._is_over:
+            msg = f"the endpoint wrote {len(self.written)} tokens where {self._leave.grant.limit} were asked for"
             with suppress(CloudError):
                 await self._drain()
-            charged = (self._usage or NO_USAGE).at_least(CloudUsage(0, len(self.written)))
-            raise BadReply(msg, charged=charged)
+            raise BadReply(msg, charged=self._so_far)
 
     def _hold_to_something(self) -> None:
         if self.written:
@@ -102,6 +123,6 @@ class Reader:
             if self._final:
                 self._leave.settle(self._usage)
             else:
-                self._leave.left(self._usage)
+                self._leave.left(self._so_far)
             self.open = False
             await self._chunks.aclose()

@@ -122,10 +122,10 @@ class Leave:
         self.settle(self.worst if so_far is None else self.worst.at_least(so_far))
 
     def failed(self, error: BaseException, so_far: CloudUsage | None = None) -> None:
-        """Record a request that broke: what is known of it, that it was left, or that nothing of it ever left."""
-        if isinstance(error, CloudError):
+        """Record a request that broke: that nothing of it ever left, what is known of it, or that it was left."""
+        if not self._sent:
+            self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
+        elif isinstance(error, CloudError):
             self.settle(lost(error, self.worst))
-        elif self._sent:
-            self.left(so_far)
         else:
-            self.settle(NO_USAGE)
+            self.left(so_far)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hybrid.cloud import Chunk
-from hybrid.errors import BadReply, Unreachable
+from hybrid.errors import BadReply, TlsFailure, Unreachable
 from hybrid.run.reader import Reader
 from hybrid.run.till import Leave
 from hybrid.spend import Grant
@@ -155,7 +155,9 @@ def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed_and_cha
             yield chunk
 
     async def go():
-        reader = Reader((5,), leave_to(settled), stream())
+        leave = leave_to(settled)
+        await leave.leaving()
+        reader = Reader((5,), leave, stream())
         with pytest.raises(BadReply, match="20 tokens where 8"):
             await reader.read()
 
@@ -176,3 +178,72 @@ def test_a_request_that_never_left_is_settled_for_nothing(run):
     leave.failed(Unreachable("refused", sent=False))
     leave.failed(Unreachable("cut"))
     assert settled == [NO_USAGE]
+
+
+def test_what_never_left_is_settled_for_nothing_whatever_broke_it(run):
+    """A connection whose encryption failed has carried no request, though its error does not say so."""
+    settled = []
+    leave_to(settled).failed(TlsFailure("the certificate could not be verified"))
+    leave_to(settled).failed(KeyError("it stays"))
+    leave_to(settled).failed(BadReply("the second was turned away", charged=CHARGED))
+    assert settled == [NO_USAGE, NO_USAGE, CHARGED]
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """Read once and close a stream that never ends after some items, cancelled if told so; return its settlements."""
+    monkeypatch.setattr("hybrid.run.reader.GRACE_S", 0.05)
+
+    def read(items, *, cancelled=False):
+        settled = []
+
+        async def stream():
+            for item in items:
+                yield item
+            await asyncio.Event().wait()
+
+        async def ask(reader):
+            try:
+                await reader.read()
+            finally:
+                await reader.close()
+
+        async def go():
+            leave = leave_to(settled)
+            await leave.leaving()
+            asking = asyncio.create_task(ask(Reader((5,), leave, stream())))
+            await asyncio.sleep(0)
+            if cancelled:
+                asking.cancel()
+            await asyncio.wait_for(asking, 5)
+
+        try:
+            asyncio.run(go())
+        except (BadReply, asyncio.CancelledError) as error:
+            return settled, type(error)
+        return settled, None
+
+    return read
+
+
+def test_a_stream_that_broke_its_limit_is_left_soon_and_charged_for_what_came(endless):
+    """It is closed for it; nobody waits as long as the endpoint likes for a usage that it may never tell."""
+    assert endless([Chunk((1,) * 20), Chunk((2,) * 5)]) == ([CloudUsage(10, 25)], BadReply)
+
+
+def test_an_over_long_stream_that_is_cancelled_meanwhile_is_charged_for_no_less_than_came(endless):
+    settled, error = endless([Chunk((1,) * 20), Chunk((2,) * 5)], cancelled=True)
+    assert (settled, error) == ([CloudUsage(10, 25)], asyncio.CancelledError)
+
+
+@pytest.mark.parametrize(
+    "end", [[Chunk((1,), finish="stop", usage=CHARGED)], [Chunk((1,), finish="stop"), Chunk(usage=CHARGED)]]
+)
+def test_a_stream_whose_usage_is_final_is_not_waited_for(endless, end):
+    assert endless(end) == ([CHARGED], None)
+
+
+def test_a_usage_that_follows_the_one_at_the_end_is_the_last_word(reading):
+    more = CloudUsage(10, 7)
+    _, _, settled = reading([Chunk((3,), finish="length", usage=CHARGED), Chunk(usage=more)], 1)
+    assert settled == [more]
