@@ -56,8 +56,14 @@ class Waits:
         self._timeout: asyncio.Timeout | None = None
 
     async def leaves(self) -> None:
-        """Let the request leave, while that is waited for: what is to come is the first byte."""
-        await self._leaving()
+        """Let the request leave, while that is waited for: what is to come is the first byte.
+
+        No deadline passes while its leaving is recorded: the endpoint is not what is waited for.
+        """
+        if self._timeout is not None:
+            self._timeout.reschedule(None)
+        with self.paused():
+            await self._leaving()
         self._stage = "first byte"
         self._until = _loop_time() + self._deadlines.first_byte
         if self._timeout is not None:

@@ -25,7 +25,7 @@ from hybrid.errors import CloudError
 from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 # Statuses that say: not computed. After 408, 409, 425, 499 and every 5xx work may have been done and charged.
-REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429})
+REFUSED = frozenset({*range(300, 400), 400, 401, 402, 403, 404, 405, 407, 413, 414, 415, 422, 429, 431})
 
 
 def settled(told: CloudUsage, known: CloudUsage, most_prompt: int) -> CloudUsage:

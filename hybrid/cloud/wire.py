@@ -231,7 +231,7 @@ class Wire:
         if self._key:
             detail = detail.replace(self._key, "[the key]")
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
-        if status in BUSY or status >= 500:
+        if status in BUSY or (status >= 500 and status != 501):
             return Unreachable(said, sent=status not in REFUSED, **hints(response.headers))
         error = _named(status, said, detail, self._key_hint)
         error.sent = status not in REFUSED
@@ -277,7 +277,7 @@ def _named(status: int, said: str, detail: str, key_hint: str) -> CloudError:
         return AccessDenied(f"{said}; {key_hint}")
     if status == 404:
         return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
-    if status == 405:
+    if status in {405, 501}:  # such a server will never take the method, or the route
         return NotAnApi(said)
     if status == 400 and "logprobs" in detail:
         return MissingCapability(said)

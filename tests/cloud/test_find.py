@@ -196,6 +196,15 @@ def test_what_is_wrong_with_an_address_is_one_sentence(routes, otherwise, error,
     assert "\n" not in str(found.value)
 
 
+def test_a_web_server_that_takes_no_post_is_no_api():
+    """As Python's own does: 404 for what it has not, 501 for what it never takes."""
+    page = "<html><body>Error response</body></html>"
+    posted = [family.knock[0] for family in FAMILIES.values() if family.knock and family.knock[1] is not None]
+    posts = dict.fromkeys(posted, httpx.Response(501, text=page))
+    with pytest.raises(NotAnApi, match="answered 404: a web page"):
+        look(posts, otherwise=httpx.Response(404, text=page))
+
+
 @pytest.mark.parametrize(
     ("otherwise", "words"), [(WEB, "a web page"), (MOVED, "a redirect"), (NONE, "answered 404")], ids=str
 )

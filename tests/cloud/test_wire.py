@@ -292,11 +292,28 @@ def test_a_fault_says_whether_it_may_pass_and_whether_it_may_have_been_charged(
     assert (fault.value.trouble, fault.value.sent, fault.value.retry_after_s) == (trouble, sent, retry_after_s)
 
 
-@pytest.mark.parametrize("code", [401, 403, 404, 405])
+@pytest.mark.parametrize("code", [301, 308, 401, 403, 404, 405])
 def test_a_refusal_was_not_computed(raw_server, code):
     with pytest.raises(CloudRefusal) as fault:
         post(raw_server(status(code)), Deadlines())
     assert not fault.value.sent
+
+
+@pytest.mark.parametrize("code", [407, 414, 422, 431])
+def test_what_is_turned_away_unread_is_no_refusal_and_was_not_computed(raw_server, code):
+    with pytest.raises(CloudFailure) as fault:
+        post(raw_server(status(code)), Deadlines())
+    assert not fault.value.sent
+
+
+def test_a_server_that_does_not_implement_the_method_is_no_bad_day(raw_server):
+    """It never will. A proxy's page before a service that is away (502, 503) is one."""
+    with pytest.raises(NotAnApi) as fault:
+        post(raw_server(status(501)), Deadlines())
+    assert fault.value.sent, "a status of 500 or more never says that nothing was computed"
+    for code in (500, 502, 503, 504):
+        with pytest.raises(Unreachable):
+            post(raw_server(status(code)), Deadlines())
 
 
 def test_a_refused_connection_may_pass_and_cost_nothing():
@@ -346,13 +363,13 @@ def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_ser
 
 @pytest.mark.parametrize("reader", READERS)
 def test_the_status_of_a_packed_error_page_still_says_what_is_wrong(raw_server, reader):
-    with pytest.raises(AccessDenied, match="answered 401 "):
+    with pytest.raises(AccessDenied, match="answered 401"):
         READERS[reader](raw_server(packed(401, b"gzip, gzip")), Deadlines(total=5))
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_the_status_of_an_endless_error_page_still_says_what_is_wrong(raw_server, reader):
-    with pytest.raises(AccessDenied, match="answered 401 "):
+    with pytest.raises(AccessDenied, match="answered 401"):
         READERS[reader](raw_server(b"HTTP/1.1 401 x\r\n\r\n", b" " * 2**20), Deadlines(total=5))
 
 
@@ -423,3 +440,38 @@ def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader
     asyncio.run(asked())
     order = [what for what, before in zip(seen, [None, *seen], strict=False) if what != before]
     assert order in (["connection", "recorded", "byte"] * 2, ["connection", "recorded", "byte", "recorded", "byte"])
+
+
+def test_waiting_for_a_record_is_not_waiting_for_the_endpoint():
+    """Whoever keeps the record says so in its own words; no deadline of the endpoint passes meanwhile."""
+
+    async def slow():
+        await asyncio.sleep(0.6)
+
+    async def full():
+        await asyncio.sleep(0.6)
+        raise KeyError("the disk is full")
+
+    serving = []
+
+    async def serve(incoming, outgoing):
+        serving.append(asyncio.current_task())
+        while line := await incoming.readline():
+            if line == b"\r\n":
+                outgoing.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        outgoing.close()
+
+    async def asked(leaving):
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Deadlines(connect=0.3, total=0.5))
+        try:
+            return await wire.post("/", {}, waits=wire.waits(leaving=leaving))
+        finally:
+            await wire.aclose()
+            server.close()
+            await asyncio.wait(serving)
+
+    assert asyncio.run(asked(slow)) == {}
+    serving.clear()
+    with pytest.raises(KeyError, match="the disk is full"):
+        asyncio.run(asked(full))
