@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-class Model:
+class Model(ABC):
     """A vocabulary from a model file, and rows that subclasses give."""
 
     def __init__(self, llama: llama_cpp.Llama, path: Path):
@@ -58,9 +59,9 @@ class Model:
         """Log-probabilities (V,) of the token after ``ids``, which are not empty."""
         return self.rows(ids, len(ids) - 1)[0]
 
+    @abstractmethod
     def rows(self, ids: Sequence[int], first: int = 0) -> np.ndarray:
         """Log-probabilities (len(ids) - first, V): row i is of the token after ``ids[: first + i + 1]``."""
-        raise NotImplementedError
 
     def close(self) -> None:
         self._llama.close()

@@ -105,7 +105,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(file_ledger, tmp_path, monk
     inside = tmp_path / "in a box"
     inside.mkdir()
     there = str(inside).replace(" ", "\\040")
-    told = f"29 1 254:1 /home/me/ledger.sqlite {there}/ledger.sqlite rw - ext4 /dev/vda rw"
+    told = f"29 1 254:1 /volumes/ledger.sqlite {there}/ledger.sqlite rw - ext4 /dev/vda rw"
     (tmp_path / "mountinfo").write_text(f"28 1 254:1 / {tmp_path} rw - ext4 /dev/vda rw\n{told}\n")
     (inside / "ledger.sqlite").touch()
     monkeypatch.setattr(durable_file, "MOUNTS", tmp_path / "mountinfo")
