@@ -16,14 +16,19 @@ from raw_server import BODIES, READABLE, RawServer
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-DEADLINE_S = 3.0
 DEADLINES = {
     "connect_timeout_s": 2.0,
     "first_byte_timeout_s": 2.0,
     "read_timeout_s": 1.5,
-    "request_timeout_s": DEADLINE_S,
     "cool_down_s": 60.0,  # a cloud that failed is not asked again
 }
+
+
+def deadline_s(body):
+    """What can be read must be: a chunk for each of 40,000 bytes takes a busy machine more than three seconds."""
+    return 15.0 if body in READABLE else 3.0
+
+
 CHOICES = {"max_tokens": 3, "price": "1/0.1/4", "ledger": "none"}
 POLICY = {"stream": "cloud", "whole": "greedy-exact", "everywhere": "greedy-exact"}
 
@@ -43,7 +48,8 @@ class Bench:
             self._child = self._clean_up.enter_context(Child())
         server = self._servers[where]
         server.body, before = body, len(server.attacks)
-        told = self._child.ask(cloud=server.url, policy=POLICY[where], **CHOICES, **DEADLINES)
+        deadlines = DEADLINES | {"request_timeout_s": deadline_s(body)}
+        told = self._child.ask(cloud=server.url, policy=POLICY[where], **CHOICES, **deadlines)
         return told | {"visits": len(server.attacks) - before}
 
 
@@ -75,7 +81,7 @@ def test_whatever_comes_there_is_an_answer_or_one_sentence_soon_and_in_little_me
             assert_sentence(told["degraded"])
     assert told["grown"] < 200 * MIB
     # One question may take its deadline: after it nothing is asked. Those before it, and what is local, are quick.
-    assert told["seconds"] < DEADLINE_S + 1.0 + sane["seconds"] * max(1, told["visits"])
+    assert told["seconds"] < deadline_s(body) + 1.0 + sane["seconds"] * max(1, told["visits"])
 
 
 def assert_sentence(words):

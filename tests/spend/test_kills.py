@@ -112,13 +112,13 @@ def test_two_pid_namespaces_share_a_ledger_and_neither_gives_back_what_is_the_ot
     there.kill()
     there.communicate()
     here, said = reserve(1_000_000)
-    assert "nanousd=1000000, limit=1, returned_nanousd=0" in said
+    assert "returned_nanousd=0)" in said
     here.kill()
     here.communicate()
     other, said = reserve(2_000_000, *apart)
     assert "does not allow another request" in said, "neither of the dead can be told from the living there"
     again, said = reserve(2_000_000)
-    assert "nanousd=2000000, limit=1, returned_nanousd=1000000" in said
+    assert "returned_nanousd=1000000)" in said
     for process in (other, again):
         process.communicate("\n", timeout=20)
     assert recorded(path) == cap
