@@ -12,11 +12,8 @@ ENDINGS = ("SIGTERM", "SIGHUP")
 
 def main() -> None:
     """Run the command line; an interruption while it is still loading is no traceback either."""
-    for name in ENDINGS:
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it, and so do we then
-            signal.signal(number, _interrupt)
     try:
+        _catch_endings()
         from hybrid.cli import app  # noqa: PLC0415  (see above)
 
         app()
@@ -24,7 +21,15 @@ def main() -> None:
         sys.exit(128 + (error.args[0] if error.args else signal.SIGINT))
 
 
+def _catch_endings() -> None:
+    for name in ENDINGS:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it, and so do we then
+            signal.signal(number, _interrupt)
+
+
 def _interrupt(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # whoever insists is obeyed at once
     raise KeyboardInterrupt(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,22 @@ def test_a_closed_stream_is_told_before_anything_is_asked(command, code, said):
         env=os.environ | {"PATH": path},
     )
     assert (done.returncode, done.stderr) == (code, f"hybrid: {said}\n")
+
+
+def test_a_second_signal_ends_it_at_once():
+    """The first one settles what is under way; whoever insists does not want to wait for it."""
+    program = (
+        "import os, signal, sys, types\n"
+        "def app():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    finally:\n"
+        "        print('settling', flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        print('still here', flush=True)\n"
+        "sys.modules['hybrid.cli'] = types.SimpleNamespace(app=app)\n"
+        "from hybrid.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "settling\n", "")
