@@ -1,8 +1,8 @@
 """Who made a reservation, so that money of the dead comes back and money of the living never does.
 
-The law (``tests/spend/test_owner.py``): a process counts as dead only if it ran on this host, in this boot and in this
-pid namespace, and none has its pid and its start time now. Whatever cannot be told counts as alive: another host's,
-another container's, one from before the machine was started anew.
+The law (``tests/spend/test_owner.py``): a process counts as dead only if it ran on this host, in this boot and in
+these pid and time namespaces, and none has its pid and its start time now. Whatever cannot be told counts as alive:
+another host's, another container's, one from before the machine was started anew.
 """
 
 from __future__ import annotations
