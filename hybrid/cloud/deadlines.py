@@ -1,7 +1,7 @@
 """How long a question may be waited for: to connect, to the first byte, between chunks, in total.
 
-The laws (``tests/cloud/test_deadlines.py``). A question has one total, in one request or several, its retries included. Only
-waiting counts: what whoever reads a stream does between two chunks takes nothing from the total. Knows no HTTP.
+The laws (``tests/cloud/test_deadlines.py``). A question has one total, in one request or several, its retries included.
+Only waiting counts: what whoever reads a stream does between two chunks takes nothing from the total. Knows no HTTP.
 """
 
 from __future__ import annotations
