@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from real_servers import PACKAGES, missing, serving
+from short_patience import MAX_TOKENS, QUESTION
 
 import hybrid
 from hybrid.engine import Cursor
@@ -229,3 +230,9 @@ def proxy(stub):
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture(scope="module")
+def small_text(bundled):
+    with hybrid.open(policy="local", max_tokens=MAX_TOKENS) as client:
+        return client.generate(QUESTION).text
