@@ -380,5 +380,6 @@ def test_the_children_die_alone(opener, tmp_path):
     """The instrument: a file that is not there is refused, and a dead child is told from a refusal."""
     assert opener.open(tmp_path / "none.gguf") == ("refused", f"there is no model file {tmp_path / 'none.gguf'}")
     opener._child.kill()
+    opener._child.wait()  # its pipe is closed by now, every time
     assert opener.open(tmp_path / "none.gguf")[0] == "dead -9"
     assert opener.open(tmp_path / "none.gguf")[0] == "refused"

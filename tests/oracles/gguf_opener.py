@@ -66,7 +66,8 @@ class Opener:
     def open(self, path: Path) -> tuple[str, str]:
         """Return how it ended: loaded, refused, given up (the process, with a sentence and 3), or something worse."""
         child = self._child = self._child or self._start()
-        child.stdin.write(f"{path}\n".encode())
+        with suppress(BrokenPipeError):  # it died of an earlier file: what it gave for this one is nothing
+            child.stdin.write(f"{path}\n".encode())
         if not select.select([child.stdout], [], [], SECONDS)[0]:
             child.kill()
         if line := child.stdout.readline():
