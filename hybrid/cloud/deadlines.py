@@ -46,6 +46,7 @@ class Waits:
         self._deadlines = deadlines
         self._url = url
         self._leaving = leaving
+        self.left_in: int | None = None
         self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
         self.begins()
 
@@ -55,11 +56,13 @@ class Waits:
         self._until = _loop_time() + self._deadlines.connect
         self._timeout: asyncio.Timeout | None = None
 
-    async def leaves(self) -> None:
+    async def leaves(self, epoch: int | None) -> None:
         """Let the request leave, while that is waited for: what is to come is the first byte.
 
-        No deadline passes while its leaving is recorded: the endpoint is not what is waited for.
+        ``epoch``: the wire's at that time, kept as ``left_in``. No deadline passes while its leaving is recorded: the
+        endpoint is not what is waited for.
         """
+        self.left_in = epoch
         if self._timeout is not None:
             self._timeout.reschedule(None)
         with self.paused():

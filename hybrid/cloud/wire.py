@@ -46,6 +46,10 @@ MAX_REASON_BYTES = 1024 * 1024
 KEY_HINT = "--api-key-env names the variable that holds the key"
 
 
+class ServerChanged(Exception):
+    """The server may be another one than in the epoch a request was meant for; nothing of the request has left."""
+
+
 class Wire:
     """A connection pool to one endpoint."""
 
@@ -75,15 +79,28 @@ class Wire:
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
             transport=None if through_proxies else httpx.AsyncHTTPTransport(),
         )
-        for transport in (self._client._transport, *self._client._mounts.values()):
-            if isinstance(transport, httpx.AsyncHTTPTransport):
-                transport._pool._network_backend = _Network()
+        every = (self._client._transport, *self._client._mounts.values())
+        self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
+        for pool in self._pools:
+            pool._network_backend = _Network()
+        self._changes = 0
         # What messages call the endpoint: without the user name and password a URL may hold.
         self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))
 
     def __repr__(self) -> str:
         """Name the endpoint, never the key."""
         return f"Wire({self.url})"
+
+    @property
+    def epoch(self) -> int | None:
+        """Name the time since the server may last have become another one; None where it may be another by now.
+
+        It changes with every new connection, every 5xx and every 403. It has a name while one connection is open: with
+        several, nobody knows which of them a request takes, and two may lead to two servers.
+        """
+        held = [connection for pool in self._pools for connection in pool.connections]
+        alive = [connection for connection in held if not (connection.is_closed() or connection.has_expired())]
+        return self._changes if len(alive) == 1 else None
 
     async def get(self, path: str) -> Any:
         """GET JSON."""
@@ -101,12 +118,17 @@ class Wire:
         shape: type | None = None,
         waits: Waits | None = None,
         most: int | None = None,
+        only_in: int | None = None,
     ) -> Any:
         """POST a JSON object and read JSON; ``shape`` names the fields that are wanted and what to leave unread.
 
-        ``most`` bytes are read (None: as many as rows take).
+        ``most`` bytes are read (None: as many as rows take). With ``only_in`` it leaves in that epoch alone: raises
+        ServerChanged where it would be another one.
         """
+        if only_in is not None and self.epoch != only_in:
+            raise ServerChanged
         request = self._client.build_request("POST", path, json=body, headers=_headers(request_id))
+        request.extensions["only_in"] = only_in
         return await self._json(request, shape, waits, most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES))
 
     async def _json(
@@ -138,15 +160,20 @@ class Wire:
     async def _exchange(self, request: httpx.Request, waits: Waits) -> httpx.Response:
         """Connect, where that is needed, and return what comes back, its body unread."""
         connection: httpcore.AsyncNetworkStream | None = None
+        only_in: int | None = request.extensions.get("only_in")
 
         async def traced(event: str, info: Mapping[str, Any]) -> None:
             nonlocal connection
             if event.endswith(".connect_tcp.complete"):
                 connection = info["return_value"]
+                self._changes += 1
             # A proxy is asked for a tunnel before the request itself leaves.
             if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
                 connection = None
-                await waits.leaves()
+                # The connection that was open has closed meanwhile, and this is another one.
+                if only_in is not None and self.epoch != only_in:
+                    raise ServerChanged
+                await waits.leaves(self.epoch)
 
         request.extensions["trace"] = traced
         waits.begins()
@@ -231,6 +258,8 @@ class Wire:
         if self._key:
             detail = detail.replace(self._key, "[the key]")
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
+        if status == 403 or status >= 500:
+            self._changes += 1
         if status in BUSY or (status >= 500 and status != 501):
             return Unreachable(said, sent=status not in REFUSED, **hints(response.headers))
         error = _named(status, said, detail, self._key_hint)
