@@ -96,7 +96,7 @@ class Words(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """V."""
+        """V: ids from here on are no tokens, whatever a file pads its rows with."""
         ...
 
     @property

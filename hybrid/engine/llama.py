@@ -101,8 +101,10 @@ class Weights:
             msg = f"llama.cpp cannot load {self.path}: {detail.split('error loading model:')[-1].strip()}"
             raise EngineError(msg)
         self._vocab = ll.llama_model_get_vocab(self._model)
-        self.num_tokens = int(ll.llama_vocab_n_tokens(self._vocab))
-        self.end_ids = frozenset(i for i in range(self.num_tokens) if ll.llama_vocab_is_eog(self._vocab, i))
+        self._width = int(ll.llama_vocab_n_tokens(self._vocab))  # of a row of scores; the rest of it is padding
+        self.end_ids = frozenset(i for i in range(self._width) if ll.llama_vocab_is_eog(self._vocab, i))
+        used = (i for i in reversed(range(self._width)) if not self._is_padding(i))
+        self.num_tokens = 1 + max(next(used, self._width - 1), *self.end_ids, int(ll.llama_vocab_bos(self._vocab)))
         template = ll.llama_model_chat_template(self._model, None)
         self._template = template.decode("utf-8") if template else None
 
@@ -133,7 +135,7 @@ class Weights:
 
         Pieces would say the same in four times as long, which at 150,000 tokens is half a second.
         """
-        texts = b"\0".join(ll.llama_vocab_get_text(self._vocab, token) for token in range(self.num_tokens))
+        texts = b"\0".join(ll.llama_vocab_get_text(self._vocab, token) for token in range(self._width))
         ends = ",".join(map(str, sorted(self.end_ids)))
         return hashlib.blake2b(texts + b"\0\0" + ends.encode(), digest_size=8).hexdigest()
 
@@ -158,6 +160,11 @@ class Weights:
     def _control_names(self) -> tuple[str, ...]:
         control = (i for i in range(self.num_tokens) if ll.llama_vocab_is_control(self._vocab, i))
         return tuple(name for name in map(self._name, control) if name)
+
+    def _is_padding(self, token: int) -> bool:
+        """Whether a converter made the token up to fill a row: llama.cpp's since 2024, or by the name they all give."""
+        unused = ll.llama_vocab_get_attr(self._vocab, token) & ll.LLAMA_TOKEN_ATTR_UNUSED
+        return bool(unused) or ll.llama_vocab_get_text(self._vocab, token) == b"[PAD%d]" % token
 
     def _split(self, text: str, *, add_special: bool, parse_special: bool) -> Ids:
         raw = text.encode("utf-8", "replace")  # half a surrogate pair is no text; it becomes a question mark
@@ -278,7 +285,7 @@ class LlamaEngine:
 
     @property
     def num_tokens(self) -> int:
-        """V."""
+        """V, without padding."""
         return self.weights.num_tokens
 
     @property
@@ -325,10 +332,9 @@ class LlamaEngine:
             wanted = end - done if done >= first_row else 0
             self._decode(ids[done:end], with_rows=wanted > 0)
             if wanted:
-                scores = ll.llama_get_logits(self._ctx)
-                rows[filled : filled + wanted] = np.ctypeslib.as_array(scores, (wanted * self.num_tokens,)).reshape(
-                    wanted, self.num_tokens
-                )
+                width = self.weights._width
+                scores = np.ctypeslib.as_array(ll.llama_get_logits(self._ctx), (wanted * width,))
+                rows[filled : filled + wanted] = scores.reshape(wanted, width)[:, : self.num_tokens]
                 filled += wanted
             done = end
         # The largest is NaN where any is, and -inf where all are; single -infs are tokens that cannot be.

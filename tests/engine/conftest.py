@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,8 +143,11 @@ def _weights(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarra
     return rng.normal(size=shape) * scale
 
 
-def write_tiny(path: Path, kind: str, template: str | None = None) -> Path:
-    """Write a model of one kind; the same weights each time."""
+def write_tiny(path: Path, kind: str, template: str | None = None, padding: Sequence[tuple[str, int]] = ()) -> Path:
+    """Write a model of one kind; the same weights each time.
+
+    ``padding``: names and types of entries after the vocabulary. One of each two in a row outweighs every token.
+    """
     architecture, describe = ARCHITECTURES[kind]
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(CONTEXT)
@@ -157,10 +161,9 @@ def write_tiny(path: Path, kind: str, template: str | None = None) -> Path:
     writer.add_block_count(1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk.")))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(PIECES)
-    writer.add_token_types(
-        [gguf.TokenType.CONTROL if i in {0, len(PIECES) - 1} else gguf.TokenType.NORMAL for i in range(len(PIECES))]
-    )
+    types = [gguf.TokenType.CONTROL if i in {0, len(PIECES) - 1} else gguf.TokenType.NORMAL for i in range(len(PIECES))]
+    writer.add_token_list([*PIECES, *(name for name, _ in padding)])
+    writer.add_token_types([*types, *(kind for _, kind in padding)])
     writer.add_token_merges(["h e"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
@@ -168,8 +171,11 @@ def write_tiny(path: Path, kind: str, template: str | None = None) -> Path:
     if template is not None:
         writer.add_chat_template(template)
     rng = np.random.default_rng(1)
+    loud = np.outer([5.0 * (-1) ** i for i in range(len(padding))], np.ones(WIDTH))
     for name, shape in sorted(tensors.items()):
-        writer.add_tensor(name, _weights(name, shape, rng).astype(np.float32))
+        weights = _weights(name, shape, rng)
+        weights = np.concatenate([weights, loud]) if name in embeddings else weights
+        writer.add_tensor(name, weights.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -180,7 +186,11 @@ def write_tiny(path: Path, kind: str, template: str | None = None) -> Path:
 @pytest.fixture
 def tiny_file(tmp_path):
     """Write a tiny model, with a chat template or without."""
-    return lambda kind="attention", template=None: write_tiny(tmp_path / f"{kind}.gguf", kind, template)
+
+    def write(kind="attention", template=None, padding=()):
+        return write_tiny(tmp_path / f"{kind}-{len(padding)}.gguf", kind, template, padding)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,37 @@ def test_a_vocabulary_is_named_by_its_tokens_and_its_ends():
         model.close()
 
 
+NORMAL, UNUSED, USER_DEFINED = gguf.TokenType.NORMAL, gguf.TokenType.UNUSED, gguf.TokenType.USER_DEFINED
+
+
+@pytest.mark.parametrize(
+    ("spelled", "kind"),
+    [("[PAD{}]", UNUSED), ("<extra_{}>", UNUSED), ("[PAD{}]", USER_DEFINED)],
+    ids=["unused", "unused by another name", "as older converters wrote it"],
+)
+def test_what_a_file_is_padded_with_is_no_token_whatever_its_scores(tiny_file, spelled, kind):
+    """Vocabularies are padded to round numbers, which differ within a family: such an id ends some servers."""
+    bare = Weights(tiny_file())
+    size = bare.num_tokens
+    full = Weights(tiny_file(padding=[(spelled.format(i), kind) for i in range(size, size + 4)]))
+    assert full.num_tokens == size
+    ids = bare.tokenize("how are you")
+    rows = [engine.extend(ids, len(ids)) for engine in (bare.context(64, 1), full.context(64, 1))]
+    np.testing.assert_allclose(*rows, atol=1e-5)
+    with pytest.raises(ValueError, match=f"there is no token {size}"):
+        full.piece(size)
+    assert bare.vocabulary_digest != full.vocabulary_digest  # findings stay under the name they were kept by
+
+
+@pytest.mark.parametrize(
+    "after",
+    [[("<reserved>", UNUSED), ("word", NORMAL)], [("[PAD7]", USER_DEFINED), ("[PAD8]", USER_DEFINED)]],
+    ids=["unused before a token", "named after other numbers"],
+)
+def test_what_stands_before_a_token_or_only_looks_like_padding_is_a_token(tiny_file, after):
+    assert Weights(tiny_file(padding=after)).num_tokens == Weights(tiny_file()).num_tokens + 2
+
+
 @pytest.mark.parametrize("length", [0, 3, 4, 5, 8, 23, 24, 100, 2000, 10_000, 0.5, 0.99, -1])
 def test_a_truncated_file_is_one_sentence_that_names_it(tmp_path, length):
     """A download that broke off is the commonest bad model; it must be told from a bug."""
