@@ -329,7 +329,7 @@ class Driver:
 
     def _candidates(self, request: Check, after: bool) -> tuple[Ids, ...]:
         """Return what the local model thinks likely at each position due, where the cloud can be asked about it."""
-        if not (self._can and self._can.candidates):
+        if not (self._can and self._can.candidates and self._can.same_words):  # an id that it lacks ends SGLang
             return ()
         rows = [held.local for held in request.span] + [None] * after
         return tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)

@@ -80,7 +80,10 @@ class House:
 
 @pytest.fixture
 def house():
-    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings."""
+    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
+
+    ``can``: what the cloud says of itself besides.
+    """
     workers = []
 
     def build(
@@ -95,6 +98,7 @@ def house():
         made=ScriptedEngine,
         retries=2,
         seed=0,
+        can=None,
         **cloud,
     ):
         engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
@@ -108,7 +112,7 @@ def house():
         async def reach(_):
             if connect:
                 raise connect
-            return remote, replace(await remote.connect("", ()), max_context=cloud_context)
+            return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed))
         clock = Clock()

@@ -203,6 +203,18 @@ def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, ru
             run(h.client.generate(PROMPT, policy=policy))
 
 
+@pytest.mark.parametrize(("same_words", "asks"), [(True, True), (None, False)])
+def test_the_drafters_candidates_are_asked_about_only_where_the_vocabularies_were_compared(
+    house, run, same_words, asks
+):
+    """SGLang's server dies of an id that its vocabulary lacks."""
+    h = house(can={"candidates": True, "same_words": same_words})
+    run(h.client.generate(PROMPT, policy="kl", max_tokens=12, span=4))
+    checks = [question for question in h.cloud.questions if isinstance(question, ScoreQuestion)]
+    assert checks
+    assert all(any(question.candidates) is asks for question in checks if question.span)
+
+
 @pytest.mark.parametrize(("policy", "threshold"), [("kl", 0.3), ("kl", 0.0), ("greedy-exact", None), ("doubt", 0.02)])
 def test_unlikely_padding_changes_no_token_and_no_divergence_becomes_infinite(house, run, policy, threshold):
     """A vocabulary of 151,936 rows has 267 that are no token; where a model is sure they are among its top twenty."""
