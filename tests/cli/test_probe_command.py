@@ -133,6 +133,21 @@ def test_what_cannot_be_probed_is_one_sentence_and_a_code(cache, args, code, wor
     assert not list(cache.parent.rglob("*.json"))
 
 
+@pytest.mark.parametrize("flag", ["--cloud-model", "--model"])
+def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch, flag):
+    """An endpoint of several models says: choose one with --cloud-model."""
+    asked = {}
+
+    async def found(tell, **flags):
+        asked.update(flags)
+        return FOUND, None, 0.01
+
+    monkeypatch.setattr("hybrid.assemble.probe", found)
+    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
+    assert probe("http://there", flag, "large").exit_code == 0
+    assert (asked["cloud"], asked["cloud_model"]) == ("http://there", "large")
+
+
 def test_its_help_names_the_exit_codes():
     assert "Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable" in probe("--help").stdout
 
