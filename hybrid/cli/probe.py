@@ -39,7 +39,7 @@ Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 1
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
     *,
-    cloud_model: Annotated[
+    model: Annotated[
         str | None, typer.Option("--cloud-model", "--model", help="Model name at the endpoint.", metavar="M")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
@@ -50,7 +50,7 @@ def probe(
         from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
-            findings, can, noise = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=cloud_model))
+            findings, can, noise = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
         works = working(can)
         if as_json:
             typer.echo(json.dumps({**findings.to_json(), "local_noise_nats": noise, "policies": works}, indent=1))
