@@ -9,62 +9,24 @@ from __future__ import annotations
 import json
 from functools import cache
 
-import numpy as np
 import pytest
+from alike import assert_alike, told
 from real_servers import PACKAGES
 
 import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.errors import MissingCapability
-from hybrid.run.events import Asked, Judged, Rows, Settled
+from hybrid.run.events import Asked, Judged, Settled
 
 pytestmark = pytest.mark.slow
 
 MAX_TOKENS = 64
-# Two tokens closer than this may change places: see ``conftest``.
-NEAR_TIE_NATS = 0.03
 # One of each family, and a second of every other one: 21.
 QUESTIONS = [
     problem.question
     for number, family in enumerate(FAMILIES)
     for problem in distinct(family, "test", 1 + number % 2, seed=5)
 ]
-# The thresholds at which a policy asks or hands back: KL for ``kl`` and ``doubt``, and the entropy of ``doubt``.
-THRESHOLDS = {"kl": 0.5, "doubt": 0.02}
-ENTROPY, WITHIN_NATS = 0.5, 1e-3
-
-
-def told(url, questions, **choices):
-    """Yield each question's events."""
-    with hybrid.open(cloud=url, trace_rows=True, **{"max_tokens": MAX_TOKENS} | choices) as client:
-        for question in questions:
-            yield list(client.stream(question))
-
-
-def verdicts(events):
-    """Which token, from whom, and how it came to stand."""
-    answer = events[-1].answer
-    assert answer.degraded is None
-    return [(token.id, token.source, token.how) for token in answer.tokens]
-
-
-def first_difference(one, other):
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def excused(events, position, threshold):
-    """Whether noise may decide at a position, or at one of the two before it, which a hand-back also looks at."""
-    ids = tuple(token.id for token in events[-1].answer.tokens)
-    for row in (e for e in events if isinstance(e, Rows) and position - 2 <= len(e.at) <= position):
-        if row.at != ids[: len(row.at)]:
-            continue
-        for first, second in (np.sort(-side.logprobs)[:2] for side in (row.local, row.cloud) if side is not None):
-            if second - first <= NEAR_TIE_NATS:
-                return True
-        if row.local is not None and abs(row.local.entropy() - ENTROPY) <= WITHIN_NATS:
-            return True
-    near = [token.kl for token in events[-1].answer.tokens[max(0, position - 2) : position + 1]]
-    return any(kl is not None and abs(kl.lower - threshold) <= WITHIN_NATS for kl in near)
 
 
 def test_greedy_exact_gives_the_large_models_own_greedy_text(real, oracles):
@@ -103,19 +65,8 @@ def told_by_the_stub(stub):
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_verdicts_and_texts_are_those_against_our_own_stub(real, told_by_the_stub, name):
-    choices, expected = CHOICES[name], told_by_the_stub(name)
-    questions = questions_of(choices)
-    threshold, parted = THRESHOLDS.get(choices["policy"], 0.0), 0
-    for question, ours, theirs in zip(questions, expected, told(real.url, questions, **choices), strict=True):
-        one, other = ours[-1].answer, theirs[-1].answer
-        if verdicts(ours) == verdicts(theirs):
-            assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
-            continue
-        parted += 1
-        at = first_difference(verdicts(ours), verdicts(theirs))
-        assert excused(ours, at, threshold) or excused(theirs, at, threshold), (question, at)
-    print(f"{real.family}, {choices}: noise parts {parted} of {len(questions)}")
-    assert parted <= len(questions) // 4, "noise decides rarely; this many mean another fault"
+    choices, questions = CHOICES[name], questions_of(CHOICES[name])
+    assert_alike(choices, questions, told_by_the_stub(name), list(told(real.url, questions, **choices)))
 
 
 @pytest.mark.parametrize("policy", ["kl", "doubt", "cloud"])
