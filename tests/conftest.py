@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import numpy as np
 import pytest
+import server_environments
 from hypothesis import settings
 
 import hybrid
@@ -26,6 +27,8 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 # No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
 _OWN = TemporaryDirectory(prefix="hybrid-tests-")
+# The kept environments of real servers alone lie where they always do.
+_KEPT = str(server_environments.kept_in())
 for _variable in [name for name in os.environ if name.upper().startswith("HYBRID_")]:
     del os.environ[_variable]
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _OWN.name
@@ -34,6 +37,7 @@ os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 # What probes have found lies in the user's cache, which has no variable of ours: this one is read by platformdirs.
 os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
+os.environ["HYBRID_SERVERS"] = _KEPT
 
 MODELS = Path(hybrid.__file__).parent / "models"
 

