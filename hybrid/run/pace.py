@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hybrid.policy.draft_length import best_length
-from hybrid.run.events import Drafted, Event, Finished, Settled
+from hybrid.run.events import Asked, Drafted, Event, Finished, Settled, Started
 from hybrid.spend import Price
 from hybrid.spend.price import MILLION
+from hybrid.types import CloudUsage
 
 # The weight of the newest measurement, and what is believed of acceptance before any: one success in two tries.
 NEWEST = 0.2
 KEPT, TRIED = 1.0, 2.0
+# Caches keep whole blocks, of 16 tokens (vLLM on GPUs) to 128 (on CPUs): after a shorter text a check shows nothing.
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class CheckCharge:
+    """What a check is charged beside its span.
+
+    ``full`` and ``cached``: of each token before the span, how often it is charged at either price.
+    """
+
+    full: float
+    cached: float
+    completion: float = 1.0
+    requests: float = 1.0
+
+    @classmethod
+    def of(cls, usage: CloudUsage, text_tokens: int, span_tokens: int) -> CheckCharge:
+        """Read it from what a check of a span after a text was charged."""
+        full = max(0, usage.prompt_tokens - span_tokens - usage.cached_tokens)
+        return cls(full / text_tokens, usage.cached_tokens / text_tokens, usage.completion_tokens, usage.requests)
+
+    def averaged(self, now: CheckCharge) -> CheckCharge:
+        """Move towards a newer one."""
+        return CheckCharge(
+            _averaged(self.full, now.full),
+            _averaged(self.cached, now.cached),
+            _averaged(self.completion, now.completion),
+            _averaged(self.requests, now.requests),
+        )
 
 
 class Pace:
@@ -20,14 +53,23 @@ class Pace:
         self._per_token: float | None = None
         self._round_trip: float | None = None
         self._kept, self._tried = KEPT, TRIED
+        self._charge: CheckCharge | None = None
+        self._prompt_tokens = self._text_tokens = self._span_tokens = 0
 
     def hear(self, event: Event) -> None:
         """Learn from what happened."""
         match event:
+            case Started(prompt):
+                self._prompt_tokens = len(prompt)
+            case Asked(kind="check", position=position, num_tokens=num_tokens):
+                self._text_tokens, self._span_tokens = self._prompt_tokens + position, num_tokens
             case Drafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
                 self._per_token = _averaged(self._per_token, ms / (len(ids) - ready))
             case Settled(kind="check", ms=ms, usage=usage) if usage is not None:
                 self._round_trip = _averaged(self._round_trip, ms)
+                if self._text_tokens >= BLOCK:
+                    charge = CheckCharge.of(usage, self._text_tokens, self._span_tokens)
+                    self._charge = charge if self._charge is None else self._charge.averaged(charge)
             case Finished(answer) if answer.usage.checks:
                 kept = sum(token.how == "accepted" for token in answer.tokens)
                 turned_down = sum(token.source == "cloud" and token.why is not None for token in answer.tokens)
@@ -36,12 +78,14 @@ class Pace:
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.
 
-        Every check sends the text so far anew: at the cached price only where a check is known to read the cache.
+        Every check sends the text so far anew. What that is charged is what checks of this client were charged; before
+        there was one that could show it, the cached price where ``keeps_cache``, else the full one.
         """
         if price is None or price.prompt <= 0:
             return None
-        resent = price.cached_prompt if keeps_cache else price.prompt
-        overhead = prefix_tokens * resent + price.completion + price.request * MILLION
+        charge = self._charge or CheckCharge(full=float(not keeps_cache), cached=float(keeps_cache))
+        overhead = prefix_tokens * (charge.full * price.prompt + charge.cached * price.cached_prompt)
+        overhead += charge.completion * price.completion + charge.requests * price.request * MILLION
         return best_length(self._kept / self._tried, overhead, price.prompt)
 
     def span(self) -> int | None:

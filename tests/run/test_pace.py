@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from hybrid.policy.draft_length import best_length
-from hybrid.run.events import Drafted, Finished, Settled
+from hybrid.run.events import Asked, Drafted, Finished, Settled, Started
 from hybrid.run.pace import Pace
 from hybrid.spend import Price
 from hybrid.types import CloudUsage
@@ -95,3 +99,60 @@ def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
 def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
     assert Pace().cheap(None, 500, keeps_cache=True) is None
     assert Pace().cheap(Price.parse("free"), 500, keeps_cache=True) is None
+
+
+def checked(pace, usage, prompt_tokens=400, position=100, span=16):
+    pace.hear(Started(tuple(range(prompt_tokens)), "kl"))
+    pace.hear(Asked("r", "check", position, span, None))
+    pace.hear(Settled("r", "check", usage, None, 50.0))
+
+
+def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
+    """Whether a check reads the cache, its usage tells; what it is charged for nothing else, too."""
+    cached, bare = CloudUsage(516, 1, cached_tokens=500), CloudUsage(516, 1)
+    reads, reads_not = Pace(), Pace()
+    checked(reads, cached)
+    checked(reads_not, bare)
+    assert reads.cheap(PRICE, 500, keeps_cache=False) == Pace().cheap(PRICE, 500, keeps_cache=True)
+    assert reads_not.cheap(PRICE, 500, keeps_cache=True) == Pace().cheap(PRICE, 500, keeps_cache=False)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        CloudUsage(1032, 2, cached_tokens=480, requests=2),
+        CloudUsage(516, 60, cached_tokens=500),
+        CloudUsage(516, 1, cached_tokens=500, requests=7),
+    ],
+    ids=["asked twice", "many tokens written", "many requests"],
+)
+def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage):
+    """The text may be paid for more than once, and so are the requests and what each of them writes."""
+    price, pace = Price.parse("1/0.1/4/0.0001"), Pace()
+    checked(pace, usage)
+
+    def usd(length):
+        check = price.cost(replace(usage, prompt_tokens=usage.prompt_tokens - 16 + length))
+        return check / sum(0.5**i for i in range(length + 1))
+
+    assert pace.cheap(price, 500, keeps_cache=True) == min(range(1, 65), key=usd)
+    assert pace.cheap(price, 500, keeps_cache=True) != Pace().cheap(price, 500, keeps_cache=True)
+
+
+def test_a_short_text_shows_nothing_of_a_cache_that_keeps_whole_blocks():
+    pace = Pace()
+    checked(pace, CloudUsage(66, 1), prompt_tokens=40, position=10)
+    assert pace.cheap(PRICE, 2000, keeps_cache=True) == Pace().cheap(PRICE, 2000, keeps_cache=True)
+
+
+def test_newer_checks_outweigh_older_ones():
+    """The first check after a text finds nothing in the cache; those after it do."""
+    pace, cold, warm = Pace(), CloudUsage(516, 1), CloudUsage(516, 1, cached_tokens=500)
+    checked(pace, cold)
+    first = pace.cheap(PRICE, 500, keeps_cache=True)
+    for _ in range(40):
+        checked(pace, warm)
+    warmed = pace.cheap(PRICE, 500, keeps_cache=True)
+    assert first > warmed == Pace().cheap(PRICE, 500, keeps_cache=True)
+    checked(pace, cold)
+    assert first > pace.cheap(PRICE, 500, keeps_cache=True) > warmed, "one that was cold is not all"
