@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,14 +26,18 @@ engine: a drafting step against bare llama.cpp and against create_completion, an
 
 kl: the divergence of one position at a 152k vocabulary.
 
-check: a warm check against a bare decode of as many tokens; bytes and client CPU as the prefix grows.
+check: a warm check against a bare decode of as many tokens.
+
+prefix: what a check sends, receives and costs this process as the text before it grows, on the bundled server or on
+the one that --cloud names (a model of the bundled vocabulary).
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
 ledger: what reserving and settling cost with durability on, alone and beside a check, on the file system of --dir.
 
-The others write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB) and use one thread.
-On two cores kl and ledger take seconds, engine and check a minute or two, overlap about six.
+engine, check and overlap write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB),
+prefix one of 0.2 MB; all use one thread. On two cores kl and ledger take seconds, engine and check a minute or two,
+prefix about three, overlap about six.
 Figures are medians with their quartiles. Bounds are printed, never enforced: a busy machine measures itself.
 
 Examples:
@@ -43,6 +47,8 @@ Examples:
   hybrid bench engine --json
 
   hybrid bench overlap --dir /tmp/models --repetitions 60
+
+  hybrid bench prefix --cloud http://127.0.0.1:30000 --lengths 100,1000,8000
 
 Needs the packages of the extra bench: pip install '.[bench]'. Exit codes: 0 done, 1 output lost, 2 usage, 3 model
 unusable, 4 server unusable, 130 interrupted (143 terminated).
@@ -55,6 +61,7 @@ class Benchmark(StrEnum):
     engine = "engine"
     kl = "kl"
     check = "check"
+    prefix = "prefix"
     overlap = "overlap"
     ledger = "ledger"
 
@@ -67,11 +74,21 @@ def bench(
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")
     ] = None,
+    cloud: Annotated[
+        str | None, typer.Option(help="prefix: measure the server that runs there.", metavar="URL", show_default=False)
+    ] = None,
+    dialect: Annotated[
+        str | None,
+        typer.Option(help="prefix: its family, else found out.", metavar="NAME", show_default=False),
+    ] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="prefix: after how many tokens (100,1000,8000).", metavar="N,...")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Measure what the mechanisms cost on this machine."""
     with exit_codes():
-        report = _measured(what, repetitions, folder)
+        report = _measured(what, repetitions, folder, _server(what, cloud, dialect, lengths))
         if as_json:
             typer.echo(json.dumps(report.to_json()))
         else:
@@ -81,14 +98,33 @@ def bench(
 bench.__doc__ = f"{bench.__doc__}\n{EPILOG}"
 
 
-def _measured(what: Benchmark, repetitions: int | None, folder: Path | None) -> Report:
+def _server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
+    """Return what was said of a running server, if anything was."""
+    if cloud is None:
+        if dialect or lengths:
+            msg = "--dialect and --lengths are about the server that --cloud names"
+            raise UsageError(msg)
+        return None
+    if what is not Benchmark.prefix:
+        msg = f"hybrid bench {what} measures its own server: --cloud is for prefix"
+        raise UsageError(msg)
+    try:
+        numbers = tuple(int(number) for number in lengths.split(",")) if lengths else ()
+    except ValueError:
+        msg = f"--lengths {lengths}: numbers of tokens with commas between them"
+        raise UsageError(msg) from None
+    return {"url": cloud, "dialect": dialect} | ({"lengths": numbers} if numbers else {})
+
+
+def _measured(what: Benchmark, repetitions: int | None, folder: Path | None, server: dict[str, Any] | None) -> Report:
     try:
         from hybrid.bench import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     except ModuleNotFoundError as error:
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
+    running = speed.Server(**server) if server else None
     with _kept(folder) as kept, progress("the model is written") as tell:
-        return speed.run(what.value, kept, tell, repetitions)
+        return speed.run(what.value, kept, tell, repetitions, running)
 
 
 @contextmanager

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from hybrid.assemble import BUNDLED_CLOUD
 from hybrid.bench import speed
-from hybrid.bench.speed import check, engine, overlap
+from hybrid.bench.speed import engine, overlap, prefix
 from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, Shape, write_random_model
 from hybrid.cli import app
@@ -56,6 +59,32 @@ def test_the_load_is_half_a_billion_parameters_and_a_vocabulary_of_152k():
     assert HALF_BILLION.num_tokens == 151_936
 
 
+def test_a_model_that_takes_a_vocabulary_reads_as_its_owner_does_and_never_ends_a_greedy_text(tmp_path):
+    """So that it can be served beside the bundled models, and an answer has as many checks as were wanted."""
+    shape = Shape(width=64, hidden=96, layers=2, heads=2, kv_heads=1, context=96)
+    weights = Weights(write_random_model(tmp_path / "a.gguf", shape, vocabulary_of=BUNDLED_CLOUD))
+    bundled = Weights(BUNDLED_CLOUD)
+    engine = weights.context(0, 1)
+    try:
+        assert weights.vocabulary_digest == bundled.vocabulary_digest
+        assert weights.num_parameters == replace(shape, num_tokens=bundled.num_tokens).num_parameters
+        text = "What is 27 + 48? <|im_end|> é"
+        ids = weights.tokenize(text, special=True)
+        assert ids == bundled.tokenize(text, special=True)
+        while len(engine.ids) + len(ids) < 96:
+            ids = (int(engine.extend(ids)[0].argmax()),)
+            assert ids[0] not in weights.end_ids
+        engine.rewind(0)
+        short = engine.extend((5, 200))[0]
+        engine.rewind(0)
+        assert np.allclose(engine.extend((7, 9, 100, 8, 200))[0], short, atol=1e-3)
+        assert not np.allclose(engine.extend((201,))[0], short, atol=1)
+    finally:
+        engine.close()
+        weights.close()
+        bundled.close()
+
+
 def test_a_file_that_is_there_is_used_again(tmp_path):
     path = tmp_path / "kept.gguf"
     path.write_bytes(b"mine")
@@ -90,13 +119,13 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap", "ledger"])
+@pytest.mark.parametrize("name", ["engine", "kl", "check", "prefix", "overlap", "ledger"])
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
     monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
     monkeypatch.setattr(overlap, "PROBLEMS_A_FAMILY", 1)
     monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 4)
-    monkeypatch.setattr(check, "LENGTHS", (20, 40))
+    monkeypatch.setattr(prefix, "LENGTHS", (20, 40))
     told = []
     report = speed.run(name, tiny.parent, told.append, repetitions=2)
     assert told, "nothing was said while it ran"
@@ -109,6 +138,40 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
         assert figure.value.low <= figure.value.median <= figure.value.high
         if figure.unit != "MiB" and "above" not in figure.name:
             assert figure.value.median > 0
+
+
+def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_from_the_draft_on(tmp_path, monkeypatch):
+    """SGLang sends the rows of the draft, vLLM's completions those of the whole prompt: both are told as they are."""
+    monkeypatch.setattr(prefix, "LENGTHS", (40, 320))
+    figures = {figure.name: figure.value for figure in speed.run("prefix", tmp_path, lambda _: None, 1).figures}
+
+    def median(dialect: str, what: str) -> float:
+        return figures[f"{dialect}: after 320 tokens, {what}"].median
+
+    received = "received over that after 40"
+    assert 0.95 <= median("sglang", received) <= 1.05
+    assert 3 <= median("vllm", received) <= 320 / 40
+    assert median("sglang", "a check sends") >= 320 * 2 / 1000  # a digit's id has two or three digits
+    for dialect in prefix.DIALECTS:  # one is a part of the other
+        assert 0 < median(dialect, "CPU of a check alone") < median(dialect, "CPU from check to check")
+
+
+def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
+    """An engine that burns a second of CPU while decoding changes no figure by it."""
+    monkeypatch.setattr(prefix, "LENGTHS", (40,))
+    decode = prefix.LlamaEngine.extend
+
+    def slowly(*given):
+        ends = time.thread_time() + 0.05
+        while time.thread_time() < ends:
+            pass
+        return decode(*given)
+
+    monkeypatch.setattr(prefix.LlamaEngine, "extend", slowly)
+    monkeypatch.setattr(prefix, "DIALECTS", ("sglang",))
+    figures = {figure.name: figure.value for figure in speed.run("prefix", tmp_path, lambda _: None, 1).figures}
+    decoded = 1000 * 0.05 * prefix.SPAN  # ms, in each draft
+    assert 0 < figures["sglang: after 40 tokens, CPU from check to check"].median < decoded / 4
 
 
 def test_the_command_prints_a_table_or_one_json_object(monkeypatch):
@@ -130,6 +193,20 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     assert "pip install '.[bench]'" in result.stderr
 
 
-@pytest.mark.parametrize("flags", [["nothing"], [], ["kl", "--repetitions", "0"], ["kl", "--dir", "/dev/null/x"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["nothing"],
+        [],
+        ["kl", "--repetitions", "0"],
+        ["kl", "--dir", "/dev/null/x"],
+        ["kl", "--cloud", "http://127.0.0.1:9"],
+        ["prefix", "--lengths", "100"],
+        *(
+            ["prefix", "--cloud", "http://127.0.0.1:9", "--lengths", wrong]
+            for wrong in ("x", "100,", "8", "8193", "-100")
+        ),
+    ],
+)
 def test_wrong_words_are_refused_before_anything_is_measured(flags):
     assert CliRunner().invoke(app, ["bench", *flags]).exit_code == 2

@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hybrid.bench.speed import check, engine, kl, ledger, overlap
+from hybrid.bench.speed import check, engine, kl, ledger, overlap, prefix
 from hybrid.bench.speed.measure import Report
+from hybrid.bench.speed.prefix import LENGTHS, Server
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
 
 # Pairs of runs where nobody says how many: enough for a steady median, and no benchmark above a few minutes.
-REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "overlap": 40, "ledger": 300}
+REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "prefix": 8, "overlap": 40, "ledger": 300}
 
 
-def run(benchmark: str, folder: Path, tell: Callable[[str], None], repetitions: int | None = None) -> Report:
-    """Run one benchmark; the models it needs are written to ``folder`` unless they are there."""
+def run(
+    benchmark: str,
+    folder: Path,
+    tell: Callable[[str], None],
+    repetitions: int | None = None,
+    server: Server | None = None,
+) -> Report:
+    """Run one benchmark; the models it needs are written to ``folder`` unless they are there.
+
+    ``server``: what ``prefix`` measures in the place of the bundled one.
+    """
     num = repetitions or REPETITIONS[benchmark]
     if benchmark == "kl":
         return kl.run(tell, num)
     if benchmark == "ledger":
         return ledger.run(folder, tell, num)
+    if benchmark == "prefix":
+        return prefix.run(folder, tell, num, server)
     tell("the random model is written, or used again where it is kept")
     model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
     return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)
 
 
-__all__ = ["REPETITIONS", "Report", "run"]
+__all__ = ["LENGTHS", "REPETITIONS", "Report", "Server", "run"]

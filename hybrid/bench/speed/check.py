@@ -1,4 +1,4 @@
-"""``hybrid bench check``: what a check costs, on the server and here, and how it grows with the prefix."""
+"""``hybrid bench check``: what a check costs beside bare decoding, and what guards it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,50 +24,28 @@ from hybrid.run.line import Call, Line
 from hybrid.types import Ids
 
 TOP_K, SPAN, PREFIX = 20, 16, 100
-LENGTHS = (100, 500, 2000, 8000)
-# Next to no computing and few tokens: here the bytes and the client's own work are measured.
+# Next to no computing and few tokens: here the client's own work is measured.
 NIMBLE = Shape(num_tokens=4096, width=64, hidden=128, layers=1, heads=1, kv_heads=1)
-CONTEXT = ("--ctx", "8192")
 
 
 def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
-    """Time a warm check against a bare decode; bytes and client CPU at growing prefixes; the breaker."""
+    """Time a warm check against a bare decode, and a check with and without a breaker and retries."""
     nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
-    figures = asyncio.run(_warm(model, tell, repetitions)) + asyncio.run(_lengths(nimble, tell, repetitions))
+    figures = asyncio.run(_warm(model, tell, repetitions))
     figures += asyncio.run(_guarded(nimble, tell, repetitions))
     setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
     return Report("check", setting, tuple(figures))
 
 
-@dataclass
-class Traffic:
-    """Counts what goes over a wire."""
-
-    sent: int = 0
-    received: int = 0
-
-    def watch(self, client: Any) -> None:
-        """Count from here on."""
-
-        async def request(request: Any) -> None:
-            self.sent += len(request.content)
-
-        async def response(response: Any) -> None:
-            self.received += int(response.headers.get("content-length", 0))
-
-        client.event_hooks = {"request": [request], "response": [response]}
-
-
 @asynccontextmanager
-async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoint, Traffic, Callable[[int], Ids]]]:
-    """Serve a model and connect to it; the third is a source of random tokens."""
-    rng, traffic = np.random.default_rng(0), Traffic()
-    async with bundled_server(model, "--scoring-keeps-cache", "--parallel", "1", *CONTEXT) as url:
+async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoint, Callable[[int], Ids]]]:
+    """Serve a model and connect to it; beside it, a source of random tokens."""
+    rng = np.random.default_rng(0)
+    async with bundled_server(model, "--scoring-keeps-cache", "--parallel", "1") as url:
         wire = Wire(url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
-        traffic.watch(wire._client)
         endpoint = Endpoint(wire, model.stem)
         try:
-            yield endpoint, traffic, lambda count: tuple(rng.integers(300, num_tokens, count).tolist())
+            yield endpoint, lambda count: tuple(rng.integers(300, num_tokens, count).tolist())
         finally:
             await endpoint.aclose()
 
@@ -83,7 +59,7 @@ async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> l
     weights = Weights(model)
     bare = BareContext(weights, 512, 1, num_rows=SPAN + 1)
     checks, decodes = [], []
-    async with _endpoint(model, HALF_BILLION.num_tokens) as (endpoint, _, draw):
+    async with _endpoint(model, HALF_BILLION.num_tokens) as (endpoint, draw):
         prefix = draw(PREFIX)
         bare.decode(prefix[:-1], rows=False)
         await endpoint.score(_question(prefix, draw(SPAN)))
@@ -108,39 +84,13 @@ async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> l
     ]
 
 
-async def _lengths(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
-    """Take the lengths in turn; the first of a round is what the others are compared with."""
-    seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
-    sent, received = {}, {}
-    async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, traffic, draw):
-        text = draw(max(LENGTHS) + SPAN)
-        for i in range(repetitions + 1):
-            tell(f"checks after {', '.join(map(str, LENGTHS))} tokens: round {i} of {repetitions}")
-            for length in LENGTHS:
-                before = traffic.sent, traffic.received
-                began = time.process_time()
-                await endpoint.score(_question(text[:length], text[length : length + SPAN]))
-                if i:  # the first round fills the server's cache
-                    seconds[length].append(time.process_time() - began)
-                sent[length], received[length] = traffic.sent - before[0], traffic.received - before[1]
-    first, *longer = LENGTHS
-    traffic_of = {n: f"{sent[n] / 1000:.1f} kB sent, {received[n] / 1000:.0f} kB received" for n in LENGTHS}
-    cpu = {n: milliseconds(seconds[n]) for n in LENGTHS}
-    figures = [Figure(f"client CPU of a check after {first} tokens", cpu[first], "ms", None, traffic_of[first])]
-    for n in longer:
-        name = f"client CPU of a check after {n} tokens over one after {first}"
-        note = f"{cpu[n].median:.1f} ms; {traffic_of[n]}"
-        figures.append(Figure(name, ratio(seconds[n], seconds[first]), "ratio", "<= 1.2", note))
-    return figures
-
-
 async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
     """Time a check over a line (its breaker closed, its retries ready), in turn with the same check without one."""
     tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []
     guarded: list[float] = []
     call = Call(Line(), lambda _: None)
-    async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, _, draw):
+    async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, draw):
         question = _question(draw(PREFIX), draw(SPAN))
         for i in range(4 * repetitions + 2):  # short pieces of work: more of them
             for over_line in (True, False) if i % 2 else (False, True):

@@ -1,13 +1,16 @@
 """Write a model of random weights with the shape of a real one: what decoding costs does not depend on what it says.
 
 The default has the shape of a small multilingual chat model: 494 million parameters, 151,936 tokens, eight bits a
-weight. Random weights make a hopeless writer and a perfectly good load. Needs the ``gguf`` package (extra ``bench``).
+weight. Random weights make a hopeless writer and a perfectly good load. A model may take the vocabulary of another
+file: then both read a text alike, and its matrices are float16, so that they are the same numbers in any other format.
+Needs the ``gguf`` package (extra ``bench``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -42,15 +45,47 @@ HALF_BILLION = Shape()
 TINY = Shape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
 
 
-def write_random_model(path: Path, shape: Shape = HALF_BILLION, seed: int = 0) -> Path:
+def write_random_model(
+    path: Path, shape: Shape = HALF_BILLION, seed: int = 0, vocabulary_of: Path | None = None
+) -> Path:
     """Write the model as GGUF and return its path; about as many bytes as parameters. The same seed, the same file.
 
-    A file that is there already is left as it is: it appears whole or not at all.
+    ``vocabulary_of`` names a file whose tokens it takes, in the place of the shape's. Such a model's next token depends
+    on the last one alone, so that texts of any length are continued alike; control tokens are never the likeliest, so
+    that a greedy text does not end. A file that is there already is left as it is: it appears whole or not at all.
     """
     if path.exists():
         return path
     unfinished = path.with_suffix(".part")
     writer = gguf.GGUFWriter(unfinished, "llama")
+    rng = np.random.default_rng(seed)
+    if vocabulary_of is None:
+        _add_vocabulary(writer, shape.num_tokens)
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+        for name, rows, columns in _matrices(shape):
+            writer.add_tensor(name, _random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    else:
+        kinds = _copy_vocabulary(writer, vocabulary_of)
+        shape = replace(shape, num_tokens=kinds.size)
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+        for name, rows, columns in _matrices(shape):
+            weights = (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float16)
+            if name == "token_embd.weight":
+                weights[kinds == gguf.TokenType.CONTROL] = 0.0  # a score of 0, and the largest is above that
+            if name.endswith("attn_output.weight"):
+                weights[:] = 0.0  # attention is computed, and has no say
+            writer.add_tensor(name, weights)
+    _add_shape(writer, shape)
+    for name in _norms(shape):
+        writer.add_tensor(name, np.ones(shape.width, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return unfinished.replace(path)
+
+
+def _add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -60,18 +95,6 @@ def write_random_model(path: Path, shape: Shape = HALF_BILLION, seed: int = 0) -
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(shape.num_tokens)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    _add_vocabulary(writer, shape.num_tokens)
-    rng = np.random.default_rng(seed)
-    for name, rows, columns in _matrices(shape):
-        writer.add_tensor(name, _random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    for name in _norms(shape):
-        writer.add_tensor(name, np.ones(shape.width, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return unfinished.replace(path)
 
 
 def _matrices(shape: Shape) -> list[tuple[str, int, int]]:
@@ -116,3 +139,13 @@ def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(value=False)
+
+
+def _copy_vocabulary(writer: gguf.GGUFWriter, path: Path) -> np.ndarray:
+    """Take all that a file says of its tokens; return what kind each is, shape (V,)."""
+    fields: dict[str, Any] = gguf.GGUFReader(path).fields
+    for key, field in fields.items():
+        if key.startswith("tokenizer."):
+            kind, *of = field.types
+            writer.add_key_value(key, field.contents(), kind, of[0] if of else None)
+    return np.array(fields["tokenizer.ggml.token_type"].contents())

@@ -1,0 +1,239 @@
+"""``hybrid bench prefix``: what a check sends, receives and costs this process as the text before it grows.
+
+What is counted. Bytes: the bodies of a check's requests and replies, without headers. CPU: the time of the process, all
+its threads, from the beginning of one check to the beginning of the next, less what ``Engine.extend`` took, which is
+llama.cpp's decoding. So everything else is in: asking, reading, judging, and what drafting does around the decoding.
+*The check alone* is the part from the question to its rows. A server is another process and never counted.
+
+Every length has its answers in turn: a prompt of so many tokens, and a few checks after it. The prompts of a turn end
+in the same digits, after which the random model drafts the same tokens, whatever the length; those of the next turn end
+in others, so that a server has not seen all of the text before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.assemble import BUNDLED_CLOUD, PROBE, bundled_server
+from hybrid.bench.speed.measure import Figure, Report, Spread, milliseconds, ratio
+from hybrid.bench.speed.random_model import Shape, write_random_model
+from hybrid.cloud import Capabilities, Cloud, ScoreQuestion, Scores
+from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Wire
+from hybrid.config import Settings
+from hybrid.engine import Cancelled, Worker
+from hybrid.engine.llama import LlamaEngine, Weights
+from hybrid.engine.port import Logits, never
+from hybrid.errors import Unreachable, UsageError
+from hybrid.prob import UNMEASURED
+from hybrid.run import AsyncClient, Local
+from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.types import Ids
+
+TOP_K, SPAN, CHECKS = 20, 16, 4
+LENGTHS = (100, 1000, 8000)
+CONTEXT = 8192
+# A model of next to no computing: here the bytes and the client's own work are measured.
+NIMBLE = Shape(width=64, hidden=128, layers=1, heads=2, kv_heads=2, context=CONTEXT)
+# How the bundled server is asked where no other is named: one family that sends the rows that are due, and one that
+# sends those of the whole prompt.
+DIALECTS = ("sglang", "vllm")
+# Digits at the end of a prompt, by which it differs from those of other turns.
+OWN = 8
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server to measure in the place of the bundled one, and after how many tokens.
+
+    ``dialect`` None: it is found out. It must serve a model of the bundled vocabulary with room for ``lengths``.
+    """
+
+    url: str
+    dialect: str | None = None
+    lengths: tuple[int, ...] = LENGTHS
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a length that leaves no room."""
+        most = CONTEXT - SPAN * CHECKS
+        if not self.lengths or not all(OWN < length <= most for length in self.lengths):
+            msg = f"a text of {OWN + 1} to {most} tokens before a check can be measured, not {self.lengths}"
+            raise UsageError(msg)
+
+
+def run(folder: Path, tell: Callable[[str], None], repetitions: int, server: Server | None = None) -> Report:
+    """Measure one running server, or the bundled one in two dialects, with the same random model on both sides."""
+    model = write_random_model(folder / "nimble-8192.gguf", NIMBLE, vocabulary_of=BUNDLED_CLOUD)
+    figures = asyncio.run(_running(model, server, tell, repetitions) if server else _bundled(model, tell, repetitions))
+    where = server.url if server else "the bundled server with the same model"
+    setting = f"spans of {SPAN}, k = {TOP_K}, {where}; CPU without llama.cpp's decoding"
+    return Report("prefix", setting, tuple(figures))
+
+
+async def _running(model: Path, server: Server, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+    async with _client(model, server) as (client, watched):
+        return await _lengths(client, watched, server.lengths, tell, repetitions)
+
+
+async def _bundled(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+    figures: list[Figure] = []
+    for dialect in DIALECTS:
+        flags = ("--dialect", dialect, "--scoring-keeps-cache", "--ctx", str(CONTEXT), "--parallel", "1")
+        async with bundled_server(model, *flags) as url:
+            figures += await _running(model, Server(url, dialect, LENGTHS), tell, repetitions)
+    return figures
+
+
+class _Clocked(LlamaEngine):
+    """Counts the seconds of CPU that decoding takes, on one thread."""
+
+    seconds = 0.0
+
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+        began = time.thread_time()
+        try:
+            return super().extend(ids, num_rows, cancelled)
+        finally:
+            self.seconds += time.thread_time() - began
+
+
+@dataclass
+class _Check:
+    """One check: seconds of the process's CPU at its beginning, less decoding, and its own; bytes of bodies."""
+
+    began: float
+    seconds: float = 0.0
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass
+class _Watched:
+    """An endpoint whose checks are measured."""
+
+    endpoint: Endpoint
+    wire: Wire
+    engine: _Clocked
+    checks: list[_Check] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the endpoint in all else."""
+        return getattr(self.endpoint, name)
+
+    async def score(self, question: ScoreQuestion) -> Scores:
+        """Score and measure."""
+        check, responses = _Check(self._cpu()), []
+
+        async def request(request: Any) -> None:
+            check.sent += len(request.content)
+
+        async def response(response: Any) -> None:
+            responses.append(response)
+
+        self.wire._client.event_hooks = {"request": [request], "response": [response]}
+        scores = await self.endpoint.score(question)
+        check.seconds = self._cpu() - check.began
+        check.received = sum(response.num_bytes_downloaded for response in responses)
+        self.checks.append(check)
+        return scores
+
+    def _cpu(self) -> float:
+        return time.process_time() - self.engine.seconds
+
+
+@asynccontextmanager
+async def _client(model: Path, server: Server) -> AsyncIterator[tuple[AsyncClient, _Watched]]:
+    """Open a client whose settings are constructed, not loaded, over an engine and an endpoint that are watched."""
+    worker, weights = Worker("bench-engine"), Weights(model)
+    engine = await worker.do(lambda _: _Clocked(weights, CONTEXT, 1))
+    wire = Wire(server.url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
+    watched = _Watched(Endpoint(wire, None, None, engine, server.dialect), wire, engine)
+
+    async def connect(asked_at: float) -> tuple[Cloud, Capabilities]:
+        return watched, await watched.endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
+
+    settings = Settings.model_construct(cloud=server.url, threads=1, ctx=CONTEXT, cloud_top_k=TOP_K)
+    account = Account(Price(0, 0, 0), MemoryLedger(), server.url, None, settings.spender)
+    client = AsyncClient(Local(engine, worker, UNMEASURED), connect, account, settings)
+    try:
+        yield client, watched
+    finally:
+        await client.aclose()
+        await wire.aclose()
+        engine.close()
+        weights.close()
+        worker.close()
+
+
+async def _lengths(
+    client: AsyncClient,
+    watched: _Watched,
+    lengths: tuple[int, ...],
+    tell: Callable[[str], None],
+    repetitions: int,
+) -> list[Figure]:
+    """Take the lengths in turn; the first of a round is what the others are compared with."""
+    rng = np.random.default_rng(0)
+    text = "".join(map(str, rng.integers(0, 10, max(lengths))))  # a digit is a token
+    checks: dict[int, list[list[_Check]]] = {length: [] for length in lengths}
+    for turn in range(repetitions + 1):
+        where = watched.endpoint.dialect.name if turn else watched.wire.url
+        tell(f"{where}: checks after {', '.join(map(str, lengths))} tokens: round {turn} of {repetitions}")
+        own = "".join(map(str, rng.integers(0, 10, OWN)))
+        for length in lengths:
+            watched.checks = []
+            await _answer(client, text[: length - OWN] + own)
+            if turn:  # the first round fills the server's cache
+                checks[length].append(watched.checks)
+    return _figures(watched.endpoint.dialect.name, checks)
+
+
+async def _answer(client: AsyncClient, prompt: str) -> None:
+    """Write an answer of a few spans, all of which are checked and kept."""
+    answer = await client.generate(
+        prompt,
+        raw=True,
+        policy="kl",
+        threshold=float("inf"),
+        span=SPAN,
+        max_tokens=SPAN * CHECKS,
+        overlap=False,
+        seed=0,
+    )
+    if answer.degraded is not None:
+        msg = f"the server failed during a measurement: {answer.degraded}"
+        raise Unreachable(msg)
+
+
+def _figures(name: str, checks: Mapping[int, Sequence[Sequence[_Check]]]) -> list[Figure]:
+    """Return bytes and CPU of each length's checks, and their ratios to the first length's."""
+    each = {n: [check for answer in answers for check in answer] for n, answers in checks.items()}
+    received = {n: [check.received / 1000 for check in found] for n, found in each.items()}
+    alone = {n: [check.seconds for check in found] for n, found in each.items()}
+    whole = {n: [b.began - a.began for answer in answers for a, b in pairwise(answer)] for n, answers in checks.items()}
+    first, figures = next(iter(checks)), []
+    for n, found in each.items():
+        after, over = f"{name}: after {n} tokens", f"over that after {first}"
+        figures += [
+            Figure(f"{after}, a check sends", Spread.of([check.sent / 1000 for check in found]), "kB"),
+            Figure(f"{after}, a check receives", Spread.of(received[n]), "kB"),
+            Figure(f"{after}, CPU of a check alone", milliseconds(alone[n]), "ms"),
+            Figure(f"{after}, CPU from check to check", milliseconds(whole[n]), "ms"),
+        ]
+        if n != first:
+            figures += [
+                Figure(f"{after}, received {over}", ratio(received[n], received[first]), "ratio", "<= 1.2"),
+                Figure(f"{after}, CPU of a check alone {over}", ratio(alone[n], alone[first]), "ratio"),
+                Figure(f"{after}, CPU from check to check {over}", ratio(whole[n], whole[first]), "ratio", "<= 2"),
+            ]
+    return figures
