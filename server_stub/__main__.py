@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from ipaddress import ip_address
+from typing import NoReturn
 
 import uvicorn
 
@@ -22,6 +23,7 @@ from server_stub.breakage import hush
 from server_stub.faults import Faults
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
+from server_stub.wire import Killed
 
 
 class Server(uvicorn.Server):
@@ -58,9 +60,12 @@ def main() -> None:
         scoring_keeps_cache=args.scoring_keeps_cache,
         logprobs=args.logprobs,
         api_key=args.api_key,
+        block_size=args.block_size,
+        scale_out=args.scale_out,
+        v2_runner=args.v2_runner,
     )
     slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
-    app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed))
+    app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed), _end)
     config = uvicorn.Config(app.routes(), log_level="warning", access_log=False, lifespan="off")
     hush()
     server = Server(config)
@@ -69,6 +74,13 @@ def main() -> None:
         threading.Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def _end(killed: Killed) -> NoReturn:
+    """End as abruptly as a server whose engine died."""
+    sys.stderr.write(f"server_stub: the family's own server would have died here: {killed}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def address_of(host: str, *, beyond_loopback: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,25 +22,37 @@ from server_stub.completion import Charge, Completion
 from server_stub.dialects import DIALECTS
 from server_stub.exchange import Answer, Endpoint, Exchange, Fact
 from server_stub.faults import Faults, Strike
+from server_stub.prefix_cache import PrefixCache
 from server_stub.served import Served
 from server_stub.slots import Slots
-from server_stub.wire import Json, WireError
+from server_stub.wire import Json, Killed, WireError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+# What a server within a process of others answers from then on; one with a process of its own has ended.
+DEAD = WireError(500, "The server has died of an earlier request.", "InternalServerError")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class App:
-    """Answers requests; one per process."""
+    """Answers requests; one per process, which a request may end where it ends the family's own server."""
 
-    def __init__(self, served: Served, slots: Slots, dialect: str = "vllm", faults: Faults | None = None) -> None:
-        """Take what is served, where it is computed, whose words are spoken, and what shall go wrong."""
+    def __init__(
+        self,
+        served: Served,
+        slots: Slots,
+        dialect: str = "vllm",
+        faults: Faults | None = None,
+        end: Callable[[Killed], None] = lambda _: None,
+    ) -> None:
+        """Take what is served, where it is computed, whose words are spoken, what shall go wrong, and how to end."""
         self._served = served
         self._slots = slots
         self._family = DIALECTS[dialect](served)
+        slots.share(PrefixCache(self._family.block_size))
         self._faults = faults or Faults()
         self._accounts = Accounts()
+        self._end, self._dead = end, False
 
     def routes(self) -> Starlette:
         """Return the ASGI application."""
@@ -63,14 +76,26 @@ class App:
         """Check the key, take the time a round trip takes, and shape errors."""
 
         async def guarded(request: Request) -> Response:
+            if self._dead:
+                return self._refused(DEAD)
             try:
                 self._admit(request)
                 await asyncio.sleep(self._served.latency_s)
                 return await handle(request)
             except WireError as error:
                 return self._refused(error)
+            except Killed as error:
+                return self._killed(error)
 
         return guarded
+
+    def _killed(self, error: Killed) -> Response:
+        """End as the family's server does: after its last words, or without any."""
+        self._dead = True
+        if self._family.last_words is not None:
+            return self._refused(self._family.last_words, then=BackgroundTask(self._end, error))
+        self._end(error)
+        return self._refused(DEAD)
 
     def _struck(self, handle: Handler, *, generates: bool) -> Handler:
         """Let a fault strike: before, instead, or afterwards. ``request.state.strike`` is for those in between."""
@@ -91,7 +116,7 @@ class App:
             raise WireError(401, "Unauthorized", "AuthenticationError")
 
     async def _health(self, _: Request) -> Response:
-        return Response(status_code=200)
+        return Response(status_code=503 if self._dead else 200)
 
     async def _charged(self, _: Request) -> Response:
         return _json({"data": self._accounts.told()})
@@ -125,7 +150,8 @@ class App:
                 work = Completion(ask, slot, charge, self._served.token_s)
                 logits = await work.start()
                 steps = [strike.step(step) async for step in work.steps(logits)]
-            answers.append(Answer(index, ask, charge, strike.prompt_rows(work.prompt_rows, ask.ids), steps))
+            rows = strike.prompt_rows(work.prompt_rows, ask.ids)
+            answers.append(Answer(index, ask, charge, rows, steps, work.num_cached))
         return _json(exchange.whole([replace(answer, charge=strike.told(charge)) for answer in answers]))
 
     async def _stream(self, exchange: Exchange, charge: Charge, strike: Strike) -> AsyncGenerator[str, None]:
@@ -134,7 +160,8 @@ class App:
             async with self._slots.borrow(ask.ids, ask.salt) as slot:
                 work = Completion(ask, slot, charge, self._served.token_s)
                 logits = await work.start()
-                answer = Answer(index, ask, charge, strike.prompt_rows(work.prompt_rows, ask.ids))
+                rows = strike.prompt_rows(work.prompt_rows, ask.ids)
+                answer = Answer(index, ask, charge, rows, num_cached=work.num_cached)
                 answers.append(answer)
                 for piece in exchange.opening(answer):
                     yield framing.frame(piece)
@@ -160,8 +187,10 @@ class App:
         """Our own fault."""
         return self._refused(WireError(500, type(error).__name__, "InternalServerError"))
 
-    def _refused(self, error: WireError) -> Response:
-        return _json(self._family.refusal(error), error.status)
+    def _refused(self, error: WireError, then: BackgroundTask | None = None) -> Response:
+        response = _json(self._family.refusal(error), error.status)
+        response.background = then
+        return response
 
 
 async def _unless_gone(request: Request, answer: Coroutine[None, None, Response]) -> Response:

@@ -45,6 +45,17 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--scoring-keeps-cache", action="store_true", help="score from the prefix cache, as SGLang does")
     flags.add_argument(
+        "--block-size", type=_positive, metavar="N", help="tokens of a block of the prefix cache; default: the family's"
+    )
+    flags.add_argument(
+        "--enable-scale-out", action="store_true", dest="scale_out", help="open vLLM's /inference/v1/generate"
+    )
+    flags.add_argument(
+        "--v2-runner",
+        action="store_true",
+        help="run as vLLM's V2 model runner, which scores candidates; V1 dies of a check that reads the cache",
+    )
+    flags.add_argument(
         "--no-logprobs", action="store_false", dest="logprobs", help="give no log-probabilities, as some families do"
     )
     flags.add_argument(

@@ -63,7 +63,7 @@ class Step:
 
 @dataclass
 class Completion:
-    """An ask at work. ``prompt_rows`` is filled by ``start`` where rows of the prompt were asked for.
+    """An ask at work. ``start`` fills ``prompt_rows`` where rows of the prompt were asked for, and ``num_cached``.
 
     ``token_s`` is how long each token after the first takes at least: the first comes with the prompt.
     """
@@ -73,18 +73,19 @@ class Completion:
     charge: Charge
     token_s: float = 0.0
     prompt_rows: list[Row | None] = field(default_factory=list)
+    num_cached: int = 0
 
     async def start(self) -> NDArray[np.float32]:
         """Compute the prompt and return the scores after it."""
         ids, scoring = self.ask.ids, self.ask.scoring
         self.charge.prompt_tokens += len(ids)
         if scoring is None:
-            logits, cached = await self.slot.worker.do(lambda stop: self.slot.prefill(ids, stop))
+            logits, self.num_cached = await self.slot.worker.do(lambda stop: self.slot.prefill(ids, stop))
         else:
-            self.prompt_rows, logits, cached = await self.slot.worker.do(
+            self.prompt_rows, logits, self.num_cached = await self.slot.worker.do(
                 lambda stop: self.slot.score(ids, scoring, stop)
             )
-        self.charge.cached_tokens += cached
+        self.charge.cached_tokens += self.num_cached
         return logits
 
     async def steps(self, logits: NDArray[np.float32]) -> AsyncIterator[Step]:

@@ -21,13 +21,17 @@ from server_stub.wire import Json, WireError
 
 @dataclass
 class Answer:
-    """What has been computed of one ask so far. ``charge`` is the whole request's, as the client shall be told it."""
+    """What has been computed of one ask so far. ``charge`` is the whole request's, as the client shall be told it.
+
+    ``num_cached`` tokens of this prompt were read from the cache.
+    """
 
     index: int
     ask: Ask
     charge: Charge
     prompt_rows: list[Row | None] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    num_cached: int = 0
 
     @property
     def written(self) -> list[int]:
@@ -113,9 +117,15 @@ Fact = Callable[[bytes], Json | list[Json]]
 
 @dataclass(frozen=True)
 class Family:
-    """A server family: its generating routes, what it tells besides (by method and path), and its habits."""
+    """A server family: its generating routes, what it tells besides (by method and path), and its habits.
+
+    Its prefix cache keeps blocks of ``block_size`` tokens. A request that its server does not survive is answered with
+    ``last_words``, or not at all.
+    """
 
     endpoints: tuple[Endpoint, ...]
     facts: Mapping[tuple[str, str], Fact]
     framing: Framing = EVENTS
     refusal: Callable[[WireError], Json] = WireError.body
+    block_size: int = 1
+    last_words: WireError | None = None

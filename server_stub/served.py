@@ -14,7 +14,7 @@ from server_stub.wire import WireError
 
 @dataclass(frozen=True)
 class Served:
-    """A model and the switches of the command line."""
+    """A model and the switches of the command line. ``block_size`` None: the family's own."""
 
     name: str
     vocabulary: Vocabulary
@@ -25,6 +25,9 @@ class Served:
     scoring_keeps_cache: bool = False
     logprobs: bool = True
     api_key: str | None = None
+    block_size: int | None = None
+    scale_out: bool = False
+    v2_runner: bool = False
 
     def check_model(self, name: str | None) -> None:
         """Raise WireError where another model is asked for."""

@@ -1,8 +1,9 @@
-"""Slots: a few contexts over one set of weights, each with the prefix it last computed.
+"""Slots: a few contexts over one set of weights, each with the prefix it last computed, and the cache they share.
 
-The law: what a slot answers depends on the prompt alone; the cache changes only what had to be computed, and
-``cached_tokens`` tells how much had not. Scoring reads as much of the cache as its ``Scoring`` allows: none (vLLM), the
-prefix up to the first wanted row (SGLang), or every row that was computed once (``tests/server_stub/test_slots.py``).
+The law: what a slot answers depends on the prompt alone; the cache changes only what is charged as cached, which rows
+of the prompt there are, and what need not be computed again. Scoring reads as much of the cache as its ``Scoring``
+allows: none (vLLM), the prefix up to the first wanted row (SGLang), or every row that was computed once
+(``tests/server_stub/test_slots.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from hybrid.engine import Cancelled, Engine, Worker, num_shared
 from hybrid.prob import Dense
 from server_stub.ask import Scoring
+from server_stub.prefix_cache import PrefixCache
 from server_stub.rows import Row
 
 # Rows come in groups of what one decode may return.
@@ -26,12 +28,13 @@ GROUP = 32
 
 @dataclass
 class Slot:
-    """One context, its thread, whose prefix it holds, and the rows that were computed along it."""
+    """One context, its thread, whose prefix it holds, the rows that were computed along it, and the shared cache."""
 
     engine: Engine
     worker: Worker
     max_logprobs: int
     salt: str | None = None
+    cache: PrefixCache = field(default_factory=PrefixCache)
 
     def __post_init__(self) -> None:
         """Hold nothing yet. ``rows[n]`` follows the first n tokens."""
@@ -39,9 +42,11 @@ class Slot:
 
     def prefill(self, ids: tuple[int, ...], cancelled: Cancelled) -> tuple[NDArray[np.float32], int]:
         """Stand at ``ids`` and return the scores after them and how many tokens were already there."""
-        cached = min(num_shared(self.engine.ids, ids), len(ids) - 1)
-        self._stand(cached)
-        return self.engine.extend(ids[cached:], 1, cancelled).ravel(), cached
+        cached = self.cache.longest(ids[:-1], self.salt)
+        self._stand(min(cached, num_shared(self.engine.ids, ids)))
+        logits = self.engine.extend(ids[len(self.engine.ids) :], 1, cancelled).ravel()
+        self.remember()
+        return logits, cached
 
     def score(
         self, ids: tuple[int, ...], scoring: Scoring, cancelled: Cancelled
@@ -50,12 +55,14 @@ class Slot:
 
         A wanted row that would have needed what the cache does not keep is None too.
         """
-        shared = min(num_shared(self.engine.ids, ids), len(ids) - 1)
-        cached = self._answered(ids) if scoring.keeps_rows else min(shared, scoring.max_cached)
-        self._stand(cached)
+        if scoring.keeps_rows:
+            cached = self._answered(ids)
+        else:
+            cached = self.cache.longest(ids[: min(len(ids) - 1, scoring.max_cached)], self.salt)
+        self._stand(min(cached, num_shared(self.engine.ids, ids)))
         start = max(cached, min(scoring.start, len(ids) - 1))
-        if start > cached:
-            self.engine.extend(ids[cached:start], 0, cancelled)
+        if start > len(self.engine.ids):
+            self.engine.extend(ids[len(self.engine.ids) : start], 0, cancelled)
         size, known = max(self.max_logprobs, scoring.num_top), scoring.start if scoring.keeps_rows else start
         logits = np.empty(0, dtype=np.float32)
         while start < len(ids):
@@ -64,6 +71,7 @@ class Slot:
                 actual, watched = (ids[n], scoring.watched_after(n)) if n < len(ids) else (None, ())
                 self.rows[n] = Row.of(Dense.from_logits(logits), size, actual, watched)
             start += len(group)
+        self.remember()
         return [self.rows[n] if n > known else None for n in range(len(ids))], logits, cached
 
     def _answered(self, ids: tuple[int, ...]) -> int:
@@ -73,6 +81,10 @@ class Slot:
             if n not in self.rows or not self.rows[n].knows(ids[n]):
                 return n - 1
         return shared
+
+    def remember(self) -> None:
+        """Let all requests read what was computed here."""
+        self.cache.add(self.engine.ids, self.salt)
 
     def forget(self) -> None:
         """Hold nothing."""
@@ -95,6 +107,11 @@ class Slots:
         self._free = slots
         self._freed = asyncio.Condition()
 
+    def share(self, cache: PrefixCache) -> None:
+        """Let all slots read and fill one cache."""
+        for slot in self._free:
+            slot.cache = cache
+
     @asynccontextmanager
     async def borrow(self, ids: tuple[int, ...], salt: str | None) -> AsyncIterator[Slot]:
         """Wait for a slot and give it back afterwards, however that goes."""
@@ -109,6 +126,7 @@ class Slots:
                 slot.salt = salt
             yield slot
         finally:
+            slot.remember()
             async with self._freed:
                 self._free.append(slot)
                 self._freed.notify_all()  # one that is told may be cancelled before it looks: the next must not starve

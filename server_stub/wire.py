@@ -33,6 +33,10 @@ class WireError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
+class Killed(Exception):
+    """A request that the family's own server does not survive; says why."""
+
+
 def number(logprob: float) -> float:
     """Return a log-probability as JSON can hold it; what is no number at all stays so."""
     return logprob if math.isnan(logprob) else max(logprob, LOWEST)

@@ -9,10 +9,17 @@ from server_stub.dialects.vllm_completions import Completions
 from server_stub.dialects.vllm_tokens import Generate
 from server_stub.exchange import Family
 from server_stub.served import Served
-from server_stub.wire import Json
+from server_stub.wire import Json, WireError
 
 # The release whose shapes are served.
 VERSION = "0.33.0"
+# What a GPU's cache has by default; vLLM's CPU build takes 128.
+BLOCK_SIZE = 16
+LAST_WORDS = WireError(
+    500,
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+    "InternalServerError",
+)
 
 
 class _Tokenize(Body):
@@ -38,4 +45,5 @@ def family(served: Served) -> Family:
         return {"version": VERSION}
 
     facts = {("GET", "/v1/models"): models, ("GET", "/version"): version, ("POST", "/tokenize"): tokenize}
-    return Family((Completions(served), Generate(served)), facts)
+    endpoints = (Completions(served), Generate(served))
+    return Family(endpoints, facts, block_size=served.block_size or BLOCK_SIZE, last_words=LAST_WORDS)

@@ -39,15 +39,24 @@ class CompletionRequest(Sampled):
         return self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
+def invalid(message: str, parameter: str, value: object = None) -> WireError:
+    """Return a refusal as ``VLLMValidationError`` words it."""
+    more = "" if value is None else f", value={value}"
+    return WireError(400, f"{message} (parameter={parameter}{more})", param=parameter)
+
+
+def check_counts(logprobs: int | None, prompt_logprobs: int | None, most: int) -> None:
+    """Raise WireError where more log-probabilities are asked for than the server gives."""
+    for what, name, count in (("sample", "logprobs", logprobs), ("prompt", "prompt_logprobs", prompt_logprobs)):
+        if count is not None and count > most:
+            message = f"Requested {what} logprobs of {count}, which is greater than max allowed: {most}"
+            raise invalid(message, name, count)
+
+
 def read_request(raw: bytes, max_logprobs: int) -> CompletionRequest:
     """Read a body. Raises WireError for what vLLM refuses."""
     request = parse(CompletionRequest, raw)
-    for name in ("logprobs", "prompt_logprobs"):
-        asked = getattr(request, name)
-        if asked is not None and asked > max_logprobs:
-            raise WireError(
-                400, f"Requested {name} of {asked}, which is greater than max allowed: {max_logprobs}", param=name
-            )
+    check_counts(request.logprobs, request.prompt_logprobs, max_logprobs)
     if request.stream and request.prompt_logprobs is not None:
         raise WireError(400, "`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs")
     if request.max_tokens == 0 and not request.echo:

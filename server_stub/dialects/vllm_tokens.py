@@ -5,9 +5,12 @@ Written from vllm-project/vllm ``vllm/entrypoints/scale_out/token_in_token_out/p
 document's: one list of candidates per scored row (the release before it took one list for all rows).
 ``tests/server_stub/test_vllm_tokens.py`` holds the shapes and the values.
 
-Two habits that a client trips over. Scores are asked for along exactly ``prompt_len - 1 - prompt_logprob_start`` rows,
-and where the prefix cache was read past the first of them they are null, not shorter. The top list of a written token
-begins with that token and has k entries in all: where the token is not among the k likeliest, the k-th is missing.
+Habits that a client trips over, all seen on vLLM 0.32's own server. The route is closed without ``--enable-scale-out``.
+Scores are asked for along exactly ``prompt_len - 1 - prompt_logprob_start`` rows, which only the V2 model runner does.
+With ``skip_reading_prefix_cache: false`` V2 tells only the rows it computed, a null and ``prompt_len - cached - 1`` of
+them, and no scores of candidates where the cache was read past the first of theirs. V1 tells rows that nobody
+computed, and dies of them. The top list of a written token begins with that token and has k entries in all: where the
+token is not among the k likeliest, the k-th is missing.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from server_stub import wire
 from server_stub.ask import Ids, Scoring
 from server_stub.bodies import Body, Sampled, StreamOptions, parse
 from server_stub.completion import Step
+from server_stub.dialects.vllm_completions import check_counts, invalid
 from server_stub.exchange import Answer, Exchange
 from server_stub.rows import NO_TOKEN
 from server_stub.served import Served
-from server_stub.wire import Json, WireError, number
+from server_stub.wire import Json, Killed, WireError, number
+
+DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 Id = Annotated[int, Field(ge=0)]
 Candidate = Annotated[int, Field(ge=NO_TOKEN)]
@@ -75,36 +81,45 @@ class Generate:
 
     def read(self, raw: bytes, request_id: str) -> Exchange:
         """Read a body."""
+        if not self._served.scale_out:
+            raise WireError(403, DISABLED, "PermissionDeniedError")
         asked = parse(GenerateRequest, raw)
         self._served.check_model(asked.model)
         self._check(asked.sampling_params, len(asked.token_ids), streams=asked.stream)
         return _Exchange(asked, asked.request_id or request_id, self._served)
 
     def _check(self, drawn: SamplingParams, num_prompt: int, *, streams: bool) -> None:
-        rows, most = drawn.prompt_logprob_token_ids, self._served.max_logprobs
-        widest = max(map(len, rows), default=0) if rows is not None else None
-        counts = {"logprobs": drawn.logprobs, "prompt_logprobs": drawn.prompt_logprobs}
-        for name, count in (counts | {"prompt_logprob_token_ids": widest}).items():
-            if count is not None and count > most:
-                _refuse(f"Requested {name} of {count}, which is greater than max allowed: {most}", name)
-        if streams and drawn.scores:
-            _refuse("prompt logprobs are not available when `stream=True`.", "stream")
-        if rows is None:
-            if drawn.prompt_logprob_start is not None:
-                _refuse("prompt_logprob_start requires prompt_logprob_token_ids.", "prompt_logprob_start")
-            return
-        expected = max(0, num_prompt - 1 - (drawn.prompt_logprob_start or 0))
+        """Refuse what vLLM refuses, in its order and its words (``sampling_params.py``, ``input_processor.py``)."""
+        rows, start = drawn.prompt_logprob_token_ids, drawn.prompt_logprob_start
+        if streams and rows is not None:
+            raise WireError(400, "prompt_logprob_token_ids are not available when stream=true.")
+        check_counts(drawn.logprobs, drawn.prompt_logprobs, self._served.max_logprobs)
+        if rows is not None:
+            self._check_candidates(rows, max(0, num_prompt - 1 - (start or 0)))
+        elif start is not None:
+            message = "prompt_logprob_start requires prompt_logprob_token_ids."
+            raise invalid(message, "prompt_logprob_start", start)
+
+    def _check_candidates(self, rows: list[list[int]], expected: int) -> None:
+        name, most, size = "prompt_logprob_token_ids", self._served.max_logprobs, self._served.vocabulary.num_tokens
+        found, widest = [token for row in rows for token in row], max(map(len, rows), default=0)
         if not widest:
-            _refuse("must be a non-empty integer array of shape [num_rows, num_ids].", "prompt_logprob_token_ids")
+            message = f"{name} must be a non-empty integer array of shape [num_rows, num_ids]."
+            raise invalid(message, name, "list")
+        if widest > most:
+            message = f"Requested {widest} token ids per row in {name}, which is greater than max allowed: {most}."
+            message += f" Set max_logprobs (--max-logprobs) to at least {widest}."
+            raise invalid(message, name, widest)
+        if max(found) >= size:
+            message = f"{name} contain out-of-vocab token ids (-1 pads a row). Vocabulary size: {size}"
+            raise invalid(message, name, [min(found), max(found)])
+        if not self._served.v2_runner:
+            message = f"{name} requires the V2 model runner (VLLM_USE_V2_MODEL_RUNNER=1)."
+            raise invalid(message, name)
         if len(rows) != expected:
-            message = f"has {len(rows)} rows, but the prompt has {expected} scored rows"
-            _refuse(f"{message} (prompt_len - 1 - prompt_logprob_start).", "prompt_logprob_token_ids")
-        if any(token >= self._served.vocabulary.num_tokens for row in rows for token in row):
-            _refuse("contain out-of-vocab token ids (-1 pads a row).", "prompt_logprob_token_ids")
-
-
-def _refuse(message: str, param: str) -> None:
-    raise WireError(400, message if param in message else f"{param} {message}", param=param)
+            message = f"{name} has {len(rows)} rows, but the prompt has {expected} scored rows"
+            message += " (prompt_len - 1 - prompt_logprob_start)."
+            raise invalid(message, name, len(rows))
 
 
 class _Exchange(Exchange):
@@ -128,7 +143,7 @@ class _Exchange(Exchange):
         drawn = self._drawn
         max_cached = num_prompt if drawn.skip_reading_prefix_cache is False else 0
         if drawn.prompt_logprob_token_ids is None:
-            return Scoring(max_cached=max_cached, keeps_rows=self._served.scoring_keeps_cache)
+            return Scoring(max_cached=max_cached)
         width = max(map(len, drawn.prompt_logprob_token_ids))
         rows: tuple[Ids, ...] = tuple(
             (*row, *[NO_TOKEN] * (width - len(row))) for row in drawn.prompt_logprob_token_ids
@@ -192,8 +207,11 @@ class _Exchange(Exchange):
         k = self._drawn.prompt_logprobs
         if k is None:
             return None
+        if answer.num_cached and not self._served.v2_runner:
+            raise Killed("rows of the prompt were to be told that nobody had computed")
         text = self._served.texts(answer.prompt_rows, answer.ask.ids)
-        pairs = zip(answer.prompt_rows, answer.ask.ids, strict=True)
+        uncached = slice(answer.num_cached, None)
+        pairs = zip(answer.prompt_rows[uncached], answer.ask.ids[uncached], strict=True)
         return [None if row is None else wire.prompt_row(row, k, token, text) for row, token in pairs]
 
     def _candidates(self, answer: Answer) -> str | None:

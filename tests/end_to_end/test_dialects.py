@@ -49,7 +49,7 @@ class Family:
 
 FAMILIES = {
     "vllm": Family("vllm", ids=True),
-    "vllm-tokens": Family("vllm", "vllm-tokens", ids=True),
+    "vllm-tokens": Family("vllm", "vllm-tokens", ids=True, flags=("--enable-scale-out", "--v2-runner")),
     "sglang": Family("sglang", ids=True),
     "openai-completions": Family("openai-legacy"),
     "fireworks": Family("fireworks", "fireworks", ids=True),

@@ -41,7 +41,7 @@ def settled(body):
 def test_an_answer_is_the_golden_one(spoken, path):
     golden = json.loads(path.read_text())
     assert golden["source"]
-    client = spoken(golden["dialect"])
+    client = spoken(golden["dialect"], **golden.get("flags", {}))
     reply = client.post(golden["path"], json=golden["request"], headers={"x-request-id": "r"})
     assert reply.status_code == 200
     assert settled(reply.json()) == golden["answer"]

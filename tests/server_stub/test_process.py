@@ -39,13 +39,18 @@ def first_line():
     return start
 
 
+def blocks(num_tokens: int) -> int:
+    """So many tokens in whole blocks of vLLM's cache."""
+    return num_tokens - num_tokens % 16
+
+
 class TestCache:
     """The cache changes the bill, and never an answer."""
 
     def test_the_second_of_two_equal_requests_is_cached(self, server, prompt):
         fields = {"prompt": prompt, "max_tokens": 10} | cold()
         first, second = complete(server, **fields), complete(server, **fields)
-        assert (cached(first), cached(second)) == (0, len(prompt) - 1)
+        assert (cached(first), cached(second)) == (0, blocks(len(prompt) - 1))
         assert first["choices"] == second["choices"]
 
     def test_scoring_computes_everything_anew_by_default(self, server, prompt):
@@ -77,11 +82,12 @@ class TestCache:
     def test_salts_do_not_share_a_cache(self, keeping, prompt, scoring):
         fields = {"prompt": prompt, "max_tokens": 1} | scoring
         mine, other = cold(), cold()
+        held = len(prompt) - 1 if scoring else blocks(len(prompt) - 1)
         assert [cached(complete(keeping, **fields, **salt)) for salt in (mine, mine, other, other)] == [
             0,
-            len(prompt) - 1,
+            held,
             0,
-            len(prompt) - 1,
+            held,
         ]
 
 

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 
+import httpx
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
@@ -42,7 +43,11 @@ def matrix(told: dict) -> np.ndarray:
 
 @pytest.fixture
 def client(spoken):
-    return spoken("vllm")
+    return spoken("vllm", scale_out=True, v2_runner=True)
+
+
+def cached(told: dict) -> int:
+    return told["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def test_an_answer_has_the_published_keys(client):
@@ -86,17 +91,79 @@ def test_rows_of_the_prompt_may_be_asked_for_beside_candidates(client, row_of):
     assert matrix(told).ravel() == pytest.approx([row_of(PROMPT[:n]).logprobs[4] for n in (4, 5)], abs=1e-6)
 
 
-def test_scoring_skips_the_cache_and_where_it_may_not_there_is_nothing(client):
-    """A cached prefix has no scores. A shorter matrix would be read as the rows after the start."""
-    ids = {"prompt_logprob_token_ids": [[1]] * 4, "prompt_logprob_start": 1}
-    generate(client)
-    told = generate(client, **ids)
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    told = generate(client, skip_reading_prefix_cache=False, **ids)
-    assert told["prompt_token_id_logprobs"] is None
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == len(PROMPT) - 1
-    cold = {"cache_salt": "another"}
-    assert matrix(generate(client, skip_reading_prefix_cache=False, more=cold, **ids)).shape == (4, 1)
+# Prompts as a server with blocks of 32 answered them (0.32, V2): drafted after which prefix, cached, rows, candidates.
+SEEN = [(200, 16, 192, 24, True), (64, 4, 64, 4, False), (64, 1, 64, 1, False), (31, 3, 0, 34, True)]
+
+
+@pytest.mark.parametrize(("prefix", "drafted", "held", "num_rows", "scores"), SEEN)
+def test_a_check_that_reads_the_cache_tells_only_the_rows_that_were_computed(
+    spoken, row_of, prefix, drafted, held, num_rows, scores
+):
+    """The reply's length says where its rows begin: who counts from the prompt's start reads another position's."""
+    client = spoken("vllm", scale_out=True, v2_runner=True, block_size=32)
+    ids = [(n * n) % 7 for n in range(prefix + drafted)]
+    generate(client, token_ids=ids[:prefix])
+    asked = {"prompt_logprobs": 2, "prompt_logprob_token_ids": [[4]] * drafted, "prompt_logprob_start": prefix - 1}
+    told = generate(client, token_ids=ids, skip_reading_prefix_cache=False, **asked)
+    assert cached(told) == held
+    first, *rows = told["prompt_logprobs"]
+    assert (first, len(rows)) == (None, num_rows - 1)
+    for n, row in enumerate(rows, start=held + 1):
+        assert row[str(ids[n])]["logprob"] == pytest.approx(row_of(ids[:n]).logprobs[ids[n]])
+    assert (told["prompt_token_id_logprobs"] is not None) == scores
+    whole = generate(client, token_ids=ids, **asked)
+    assert (cached(whole), len(whole["prompt_logprobs"])) == (0, len(ids))
+    expected = [row_of(ids[:n]).logprobs[4] for n in range(prefix, prefix + drafted)]
+    for each in (told, whole) if scores else (whole,):
+        assert matrix(each).ravel() == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_scale_out_the_route_is_closed_whatever_is_asked(spoken):
+    client = spoken("vllm", v2_runner=True)
+    for content in (b'{"token_ids": [1], "sampling_params": {}}', b"{"):
+        reply = client.post(PATH, content=content)
+        assert (reply.status_code, reply.json()["error"]) == (403, {
+            "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+            "type": "PermissionDeniedError", "param": None, "code": 403,
+        })  # fmt: skip
+
+
+def test_the_first_runner_refuses_candidates_by_name(spoken):
+    client = spoken("vllm", scale_out=True)
+    params = {"prompt_logprob_token_ids": [[1], [2]]}
+    reply = client.post(PATH, json={"token_ids": [1, 2, 3], "sampling_params": params})
+    assert (reply.status_code, reply.json()["error"]) == (400, {
+        "message": "prompt_logprob_token_ids requires the V2 model runner (VLLM_USE_V2_MODEL_RUNNER=1). "
+        "(parameter=prompt_logprob_token_ids)",
+        "type": "BadRequestError", "param": "prompt_logprob_token_ids", "code": 400,
+    })  # fmt: skip
+    assert generate(client, prompt_logprobs=1)["prompt_logprobs"][1] is not None
+
+
+def test_the_first_runner_dies_of_a_check_that_reads_the_cache(spoken):
+    """It tells rows that nobody computed. What follows finds no server; in this process, one that only says so."""
+    client, asked = spoken("vllm", scale_out=True, block_size=2), {"prompt_logprobs": 1, "max_tokens": 1}
+    body = {"token_ids": PROMPT, "sampling_params": asked | {"skip_reading_prefix_cache": False}}
+    assert client.post(PATH, json=body).status_code == 200  # nothing was cached yet, so every row is a computed one
+    reply = client.post(PATH, json=body)
+    assert (reply.status_code, reply.json()["error"]["type"]) == (500, "InternalServerError")
+    assert reply.json()["error"]["message"].startswith("EngineCore encountered an issue.")
+    assert client.get("/health").status_code == 503
+    for path in ("/version", "/v1/models"):
+        assert client.get(path).status_code == 500
+    assert client.post("/v1/completions", json={"prompt": [1]}).status_code == 500
+
+
+@pytest.mark.slow
+def test_a_server_that_died_is_gone(start_server):
+    server = start_server("--enable-scale-out", "--block-size", "2")
+    body = {"token_ids": PROMPT, "sampling_params": {"prompt_logprobs": 1, "skip_reading_prefix_cache": False}}
+    assert server.client.post(PATH, json=body).status_code == 200
+    assert server.client.post(PATH, json=body).status_code == 500
+    assert server.process.wait(10) == 1
+    with pytest.raises(httpx.TransportError):
+        server.client.get("/version")
+    assert "died" in server.stderr
 
 
 def test_the_top_list_of_a_written_token_begins_with_it_and_has_k_entries(client, row_of):
@@ -167,8 +234,9 @@ def test_the_release_is_told(client):
 
 
 @pytest.mark.slow
-def test_the_served_models_scores_are_its_own(server, oracle, prompt):
+def test_the_served_models_scores_are_its_own(start_server, oracle, prompt):
     ids = [[(7 * n) % oracle.weights.num_tokens, prompt[n]] for n in range(5, len(prompt))]
+    server = start_server("--enable-scale-out", "--v2-runner")
     told = generate(server.client, token_ids=prompt, prompt_logprob_token_ids=ids, prompt_logprob_start=4)
     for n, scores in enumerate(matrix(told), start=5):
         row = oracle.row(prompt[:n])
