@@ -363,12 +363,12 @@ class LlamaEngine:
         """Forget all but ``length`` tokens. A model that cannot step back (recurrent layers) reads them again."""
         if length >= len(self._ids):
             return
-        kept = tuple(self._ids[:length])
         # Snapshots are of the last decode's tokens; llama.cpp agrees to step back over more and then answers wrongly.
         stale = self._has_snapshots and len(self._ids) - length >= self._num_last
         if not stale and ll.llama_memory_seq_rm(self._memory, 0, length, -1):
             del self._ids[length:]
             return
+        kept = tuple(self._ids[:length])
         ll.llama_memory_clear(self._memory, True)
         self._ids.clear()
         if kept:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, Place, Toss
-from hybrid.policy.requests import Draft, Drafted, Held
+from hybrid.policy.requests import Draft, Drafted, Held, ids
 from hybrid.prob import Dense, warp
 from hybrid.types import Ids, Sampling
 
@@ -38,12 +38,12 @@ class Drafter:
         at, needed = self.prompt + request.at, self._needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
             self._take_back()
-        held, start = self.cursor.engine.ids, max(len(at), needed or 0)
+        held, start = self.cursor.engine.ids if self._looked else (), max(len(at), needed or 0)
         self.cursor.forget_rows(before=len(at))
         drafted = self._draft(request, limit, cancelled)
-        at += tuple(token.id for token in drafted.span)
+        at += ids(drafted.span)
         self._needed = len(at) if drafted.after is not None or not drafted.span else len(at) - 1
-        self.num_ready = max(0, num_shared(held, at) - start) if self._looked else 0
+        self.num_ready = max(0, num_shared(held, at) - start)
         self._looked = False
         return drafted
 
@@ -58,8 +58,8 @@ class Drafter:
         self._take_back()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
         rows = self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
-        for i, row in enumerate(rows):
-            self._see(self.prompt + at + written[:i], row)
+        if self.seen is not None:
+            self.seen += ((at + written[:i], row) for i, row in enumerate(rows))
         return rows
 
     def rest(self, shown: Ids) -> None:
@@ -75,37 +75,34 @@ class Drafter:
 
     def _draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
         span: list[Held] = []
-        at, call, after = self.prompt + request.at, None, None
+        call, after = None, None
         rows: list[Dense] = []
         while len(span) < limit and call is None:
             if cancelled():
                 raise Interrupted
-            row = self._row(at, cancelled)
+            row = self._row(request.at, span, cancelled)
             place = Place(len(request.at) + len(span), rows)
             if (call := request.gate.before(row, place)) is not None:
                 after = row
                 break
             token, law = self._draw(row, place.position, request.rejections)
             span.append(Held(token, "local", "unchecked", law=law, local=row))
-            at += (token,)
             call = request.gate.after(row, token, place)
             rows.append(row)
             if token in self.cursor.engine.end_ids:
                 break
         ended = bool(span) and span[-1].id in self.cursor.engine.end_ids
-        full = len(at) >= self.cursor.engine.num_context
+        full = len(self.prompt) + len(request.at) + len(span) >= self.cursor.engine.num_context
         if request.after and after is None and not ended and not full:
-            after = self._row(at, cancelled)
+            after = self._row(request.at, span, cancelled)
         return Drafted(tuple(span), call or request.gate.full, after)
 
-    def _row(self, at: Ids, cancelled: Cancelled) -> Dense:
-        row = self.cursor.row(at, cancelled)
-        self._see(at, row)
-        return row
-
-    def _see(self, at: Ids, row: Dense) -> None:
+    def _row(self, at: Ids, span: list[Held], cancelled: Cancelled) -> Dense:
+        """Return the row after a drafted span; only the first one of a draft is found by the text before it."""
+        row = self.cursor.follow(span[-1].id, cancelled) if span else self.cursor.row(self.prompt + at, cancelled)
         if self.seen is not None:
-            self.seen.append((at[len(self.prompt) :], row))
+            self.seen.append((at + ids(tuple(span)), row))
+        return row
 
     def _draw(self, row: Dense, position: int, rejections: int) -> tuple[int, Dense | None]:
         if self.sampling.greedy:

@@ -126,15 +126,21 @@ class TapeCursor:
         """Take the tape."""
         self.engine = TapeVocabulary(tape)
         self._tape = tape
+        self._at: Ids = ()
 
     def row(self, at: Ids, cancelled: Cancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
         """Look a row up. Raises MissingRow."""
+        self._at = at
         answer = at[len(self._tape.prompt) :]
         found = self._tape.local.get(key_of(answer))
         if found is None:
             what = "the local model's row"
             raise MissingRow(what, answer)
         return found
+
+    def follow(self, token: int, cancelled: Cancelled | None = None) -> Dense:
+        """Look up the row one token on. Raises MissingRow."""
+        return self.row((*self._at, token), cancelled)
 
     def rows(self, at: Ids, num_rows: int, cancelled: Cancelled | None = None) -> list[Dense]:
         """Look several rows up. Raises MissingRow."""

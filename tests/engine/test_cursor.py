@@ -13,6 +13,7 @@ CALLS = st.one_of(
     st.tuples(st.just("row"), PREFIX, st.just(1)),
     st.tuples(st.just("rows"), PREFIX, st.integers(1, 10)),
     st.tuples(st.just("stand"), PREFIX, st.integers(0, 10)),
+    st.tuples(st.just("follow"), PREFIX, st.integers(1, 10)),
     st.tuples(st.just("cancel"), PREFIX, st.just(1)),
     st.tuples(st.just("elsewhere"), PREFIX, st.just(1)),
 )
@@ -22,6 +23,11 @@ def replay(cursor: Cursor, call: str, at: tuple[int, ...], num: int) -> list:
     """Make one call and return the rows it gave, with the prefixes they follow."""
     if call == "row":
         return [(at, cursor.row(at))]
+    if call == "follow":
+        num = min(num, len(at))
+        start = len(at) - num + 1
+        rows = [cursor.row(at[:start]), *(cursor.follow(token) for token in at[start:])]
+        return list(zip((at[: start + i] for i in range(num)), rows, strict=True))
     if call == "rows":
         num = min(num, len(at))
         return list(zip((at[: len(at) - n] for n in reversed(range(num))), cursor.rows(at, num), strict=True))
@@ -49,7 +55,9 @@ def test_rows_depend_on_the_prefix_alone(opened, afresh, calls, last):
 
 
 WALKS = st.lists(
-    st.tuples(st.sampled_from(["row", "rows", "stand"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)),
+    st.tuples(
+        st.sampled_from(["row", "rows", "follow", "stand"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)
+    ),
     min_size=1,
     max_size=10,
 )
@@ -85,6 +93,31 @@ def test_what_is_shared_is_not_decoded_again(opened):
         assert engine.num_decoded == 5
         cursor.rows((1, 2, 3, 6), 2)
         assert engine.num_decoded == 7
+
+
+def test_what_was_decoded_ahead_is_followed_without_decoding_until_another_token_comes(opened):
+    with opened("scripted") as engine:
+        cursor = Cursor(engine)
+        for at in ((1, 2), (1, 2, 0), (1, 2, 0, 1)):
+            cursor.row(at)
+        assert engine.num_decoded == 4
+        cursor.row((1, 2))
+        cursor.follow(0)
+        assert engine.num_decoded == 4
+        cursor.follow(2)
+        assert (engine.num_decoded, engine.ids) == (5, (1, 2, 0, 2))
+
+
+def test_to_follow_a_text_is_not_to_read_it(opened, monkeypatch):
+    """Behind 8,000 tokens, comparing the text at every drafted token took more than all else that drafting does."""
+    with opened("scripted") as engine:
+        cursor = Cursor(engine)
+        cursor.row((1, 2, 0) * 100)
+        held = engine._ids
+        monkeypatch.setattr(type(engine), "ids", property(lambda _: pytest.fail("the whole text was read")))
+        for token in (2, 1, 1):
+            cursor.follow(token)
+        assert engine._ids == (*held, 2, 1, 1)
 
 
 def test_a_token_is_decoded_again_where_its_row_is_not_known(opened):

@@ -1,0 +1,102 @@
+"""What a span costs here does not grow with the text before it times the span: the text is gone through per check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.policy import SeededCoin
+from hybrid.policy.gates import ALWAYS
+from hybrid.policy.requests import Draft
+from hybrid.run.drafting import Drafter
+from hybrid.types import Sampling
+
+LONG = 100
+WORDS = "abcdefgh"
+
+
+class Text(tuple):
+    """Token ids that count how often all of them are gone through, by whatever is made of them too."""
+
+    __slots__ = ()
+    looks = 0
+
+    def _made(self, ids):
+        if len(ids) < LONG:
+            return tuple(ids)
+        Text.looks += 1
+        return tuple.__new__(Text, ids)
+
+    def __add__(self, other):
+        return self._made(tuple.__add__(self, other))
+
+    def __radd__(self, other):
+        return self._made(tuple.__add__(other, self))
+
+    def __getitem__(self, key):
+        found = tuple.__getitem__(self, key)
+        return self._made(found) if isinstance(key, slice) else found
+
+    def __eq__(self, other):
+        Text.looks += 1
+        return tuple.__eq__(self, other)
+
+    __hash__ = tuple.__hash__
+
+    def __iter__(self):
+        Text.looks += 1
+        return tuple.__iter__(self)
+
+
+def plain(ids):
+    """Return the same ids, counted no more: what a model does with them is no work of ours."""
+    return tuple.__getitem__(ids, slice(None))
+
+
+class Engine(ScriptedEngine):
+    """Its text is counted when it is told, not when the table is read."""
+
+    @property
+    def ids(self):
+        return tuple.__new__(Text, self._ids)
+
+    def extend(self, ids, *more):
+        return super().extend(plain(ids), *more)
+
+
+def scores(prefix):
+    return [0.0, 9.0 + prefix[-1] % 2, 8.0, 7.0, 0.0, 0.0, 0.0, -9.0]
+
+
+@pytest.fixture
+def prompt():
+    """A prompt that counts, from now on."""
+    Text.looks = 0
+    return tuple.__new__(Text, (0, 1, 2, 3) * (LONG // 4))
+
+
+def test_a_draft_goes_through_the_text_before_it_as_often_whatever_its_length(prompt):
+    looks = []
+    for limit in (2, 40):
+        drafter = Drafter(Cursor(Engine(WORDS, scores)), prompt, Sampling(), SeededCoin(0))
+        Text.looks = 0
+        assert len(drafter.draft(Draft((), limit, ALWAYS, after=True), limit, lambda: False).span) == limit
+        looks.append(Text.looks)
+    assert 0 < looks[0] == looks[1]
+
+
+def test_so_does_all_that_happens_from_one_check_to_the_next(house, run, monkeypatch, prompt):
+    looks = []
+    for span in (2, 20):
+        h = house(made=Engine, small=scores)
+        score = h.cloud.score
+        monkeypatch.setattr(h.engine, "tokenize", lambda *_, **__: prompt)
+        monkeypatch.setattr(h.cloud, "score", lambda q, score=score: score(replace(q, prefix=plain(q.prefix))))
+        Text.looks = 0
+        kept = {"policy": "kl", "threshold": float("inf"), "span": span, "overlap": False}
+        answer = run(h.client.generate("x", raw=True, max_tokens=4 * span, **kept))
+        assert (answer.usage.checks, len(answer.tokens)) == (4, 4 * span)
+        looks.append(Text.looks)
+    assert 0 < looks[0] == looks[1]
