@@ -55,17 +55,18 @@ def test_cancelling_the_task_does_the_same(house, run):
 
 
 def test_a_request_that_hangs_is_given_up_when_the_reader_leaves(house, run):
-    h = house()
+    h, left = house(), asyncio.Event()
 
     async def hang(question):
         await question.leaving()
+        left.set()
         await asyncio.sleep(60)
 
     h.cloud.score = hang
 
     async def leave():
         task = asyncio.create_task(h.client.generate(PROMPT, max_tokens=30, span=8))
-        await asyncio.sleep(0.1)
+        await left.wait()
         began = time.monotonic()
         task.cancel()
         await asyncio.wait([task])
