@@ -1,7 +1,8 @@
 """Everything that must hold before a change lands, in one command.
 
     python tests/check.py          format, lint, types, floors, weight, README, the quick tests
-    python tests/check.py --all    the same with every test, the slow ones included
+    python tests/check.py --all    the same with the slow tests, which a real vLLM is installed for
+    python tests/check.py --servers    the same with the tests that need any other real server, installed first
 
 Prints a line per check and the lines of code per room; exits non-zero if any check failed.
 """
@@ -20,14 +21,24 @@ MAX_MIB = 30
 # What must not stand in the code: open ends, and paths of some machine.
 OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
+# Which tests are run, without and with --all, without and with --servers. A test of other servers is slow, too.
+TESTS = {
+    (False, False): "not slow",
+    (True, False): "not servers",
+    (False, True): "servers or not slow",
+    (True, True): "slow or not slow",
+}
+OTHER_SERVERS = ["vllm-v2"]
 
 
 def main() -> int:
     """Run all checks, the cheap ones first, and report every one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every test, real servers and crash tests included")
+    parser.add_argument("--all", action="store_true", help="every test, vLLM's server and crash tests included")
+    parser.add_argument("--servers", action="store_true", help="the tests of the other real servers as well")
     args = parser.parse_args()
-    tests = ["pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    tests = ["pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-m", TESTS[args.all, args.servers]]
+    wanted = (["vllm"] if args.all or args.servers else []) + (OTHER_SERVERS if args.servers else [])
     checks = {
         "format": command("ruff", "format", "--check", "-q"),
         "lint": command("ruff", "check", "-q"),
@@ -36,7 +47,8 @@ def main() -> int:
         "words": words,
         "weight": weight,
         "readme": command("pytest", "-q", "tests/readme.py"),
-        "tests": command(*tests, *(["-m", "slow or not slow"] if args.all else [])),
+        **({"servers": servers(wanted)} if wanted else {}),
+        "tests": command(*tests),
     }
     failed = []
     for name, check in checks.items():
@@ -61,6 +73,17 @@ def command(*words: str, script: str | None = None):
         if words[0] == "pytest":
             print(*done.stdout.splitlines()[-8:], sep="\n")
         return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit {done.returncode}"
+
+    return run
+
+
+def servers(names: list[str]):
+    """Return a check that installs real servers. Where one cannot be had, the reason is told, and its tests skip."""
+
+    def run() -> str:
+        script = ROOT / "tests/end_to_end/server_environments.py"
+        subprocess.run([sys.executable, script, *names], cwd=ROOT, check=False)
+        return ""
 
     return run
 

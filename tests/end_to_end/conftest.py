@@ -16,7 +16,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from kept_servers import folder_of, serving_kept
 from real_servers import PACKAGES, missing, serving
+from server_environments import Unavailable
 from short_patience import MAX_TOKENS, QUESTION
 
 import hybrid
@@ -79,6 +81,23 @@ def start_real(tmp_path_factory):
 def real(request, bundled, start_real):
     """The large model behind each of the real servers, for the whole session."""
     return start_real(request.param)
+
+
+@pytest.fixture(scope="module")
+def start_kept(bundled, tmp_path_factory):
+    """Start a real server that has an environment of its own; all are ended with the module's tests."""
+    folder = tmp_path_factory.mktemp("kept")
+    with contextlib.ExitStack() as clean_up:
+
+        def start(kind: str, *flags: str, port: int = 0):
+            log = folder / f"{kind}-{len(list(folder.iterdir()))}.txt"
+            try:
+                model = folder_of(kind, CLOUD, folder / "large")
+                return clean_up.enter_context(serving_kept(kind, model, log, *flags, port=port))
+            except Unavailable as why:
+                pytest.skip(str(why))
+
+        yield start
 
 
 @pytest.fixture

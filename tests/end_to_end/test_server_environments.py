@@ -1,13 +1,16 @@
-"""The script that makes and keeps the environments of real servers, tried with packages of one line."""
+"""How real servers are kept and ended, tried with packages of one line and a server that only sleeps."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 
+import psutil
 import pytest
 import server_environments
+import supervised
 from server_environments import Recipe, Unavailable, make, python_of
 
 pytestmark = pytest.mark.slow
@@ -80,3 +83,22 @@ def test_what_cannot_be_installed_is_told_in_a_sentence_and_not_called_finished(
             make(name)
         with pytest.raises(Unavailable, match="is missing"):
             python_of(name)
+
+
+def test_a_server_ends_with_whoever_started_it_and_so_does_all_that_came_of_it():
+    """Killed without a word, as a test session may be: the server has a child, and neither heeds a polite request."""
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
+    server = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(99)'!r}]); "
+    starter = (
+        "import subprocess, sys, time\n"
+        f"server = [sys.executable, '-c', {server + stubborn!r} 'time.sleep(99)']\n"
+        f"subprocess.Popen([sys.executable, {supervised.__file__!r}, *server], stdin=subprocess.PIPE)\n"
+        "time.sleep(99)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as session:
+        assert [session.stdout.readline(), session.stdout.readline()] == [b"up\n"] * 2
+        family = psutil.Process(session.pid).children(recursive=True)
+        assert len(family) == 3, "the one that watches, the server, its child"
+        session.kill()
+        _, left = psutil.wait_procs(family, timeout=100)
+    assert not left
