@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import lost
 from hybrid.cloud.probe import Probe, Settle
 from hybrid.cloud.wire import KEY_HINT, Wire
@@ -239,7 +239,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Ca
         findings = await asked.run(said, wire.url)
         Notebook(findings_file(), words.vocabulary_digest).write(findings)
         NoiseNotebook(models_file()).write(words.path, settings.gpu_layers, noise)
-        return findings, endpoint.believe(findings, said), noise
+        return findings, measured(said, findings), noise
 
 
 def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:

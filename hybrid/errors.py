@@ -23,9 +23,9 @@ from typing import Literal, TypeAlias
 
 from hybrid.types import NO_USAGE, CloudUsage
 
-Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed"]
+Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed", "learned"]
 """What may be over when one asks again: no connection, no first byte, a broken connection, a server that turns away or
-has failed (408, 409, 425, 429, 5xx), and bytes that are no JSON."""
+has failed (408, 409, 425, 429, 5xx), bytes that are no JSON, and what is asked in another way from then on."""
 
 
 # What moves a cursor or turns the order of letters round: control characters, the two separators that Unicode has for

@@ -123,7 +123,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     from hybrid.cloud import Capabilities
 
     async def connected(*_):
-        return object(), Capabilities("m", frozenset())
+        return object(), Capabilities("m")
 
     monkeypatch.setattr(assemble, "_connect", connected)
 

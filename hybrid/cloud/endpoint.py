@@ -1,28 +1,48 @@
 """A remote model over HTTP: a dialect's words on a wire.
 
-What a probe has found is believed until an answer contradicts it: then it is forgotten, and found out anew.
+What a probe has found is believed until an answer contradicts it: then it is forgotten, and found out anew. What an
+answer shows of an endpoint holds for the life of the connection; a question that was refused for it at no charge is
+asked again at once, in the way that is known by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import replace
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hybrid.cloud.deadlines import Waits
-from hybrid.cloud.dialects.chat import Chat
-from hybrid.cloud.dialects.dialect import Altering, Asked, Dialect, Reading, Setup, tells_rows
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Setup, Writing, tells_rows
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
-from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import Meter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.wire import Wire
-from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, VocabularyMismatch
+from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
+
+
+@dataclass
+class _Heard:
+    """What one attempt at a question has brought.
+
+    ``asked`` is the last request (None: there was none), ``answered`` counts what came to them, and ``last`` is what
+    the last reply to a check shows that it was charged.
+    """
+
+    asked: Asked | None = None
+    answered: int = 0
+    last: CloudUsage = NO_USAGE
+
+    @property
+    def charged(self) -> CloudUsage:
+        """What a check that failed was charged for certain."""
+        known = NO_USAGE if self.asked is None else self.asked.before + self.last
+        return replace(known, requests=self.answered)
 
 
 class Endpoint:
@@ -54,6 +74,11 @@ class Endpoint:
         """Name endpoint, dialect and model."""
         return f"Endpoint({self._wire.url}, {self.dialect.name}, {self._model or None})"
 
+    @property
+    def can(self) -> Capabilities:
+        """What it is and can do, as far as is known by now."""
+        return self.dialect.can
+
     async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out at no charge which model is served in which dialect, and whether it splits the probe alike."""
         capabilities = await self.look(probe, probe_ids, asked_at)
@@ -62,38 +87,23 @@ class Endpoint:
             msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
             raise VocabularyMismatch(msg)
         known = self._notebook.read(self._wire.url, self._model, self.dialect.name) if self._notebook else None
-        return self.believe(known, capabilities) if known else capabilities
+        if known:
+            self.believe(known)
+        return self.can
 
     async def look(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out the same, and leave it to the caller what another vocabulary means."""
         with self._wire.discreet():
             async with self._wire.waits(asked_at).whole():
-                self.dialect, capabilities = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
-        self._model = capabilities.model
-        return capabilities
+                self.dialect = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        self._model = self.can.model
+        return self.can
 
-    def believe(self, known: Findings, said: Capabilities) -> Capabilities:
-        """Take what a probe has shown of this dialect over what documents say."""
-        # Every dialect is a frozen dataclass with these fields.
-        altered = _altering(known.raw_rows, self.dialect)
-        self.dialect = replace(  # type: ignore[type-var]
-            self.dialect, rows=known.rows, way=known.way, rows_altered_by=altered
-        )
+    def believe(self, known: Findings) -> None:
+        """Take what a probe has measured of this dialect over what documents say."""
+        self.dialect = replace(self.dialect, can=measured(self.can, known))
         if known.noise_nats is not None and known.noise_nats >= 0.0:
             self._noise = known.noise_nats
-        abilities = set(self.dialect.abilities)
-        if known.way is None:
-            abilities.discard("score")
-        if known.continues is False:
-            abilities.discard("write")
-        return replace(
-            said,
-            abilities=frozenset(abilities),
-            way=known.way,
-            most_k=known.most_k or said.most_k,
-            keeps_cache=said.keeps_cache if known.keeps_cache is None else known.keeps_cache,
-            candidates=said.candidates if known.candidates is None else known.candidates,
-        )
 
     async def knock(self) -> None:
         """Make one round trip for nothing; that there is no such list takes as long."""
@@ -106,116 +116,151 @@ class Endpoint:
 
     async def score(self, question: ScoreQuestion) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        asking, waits = self.dialect.score(question), self._wire.waits(question.asked_at, question.leaving)
-        asked: Asked | None = None
-        last, answered = NO_USAGE, 0
-        try:
-            with self._doubted():
-                asked = next(asking)
-                while True:
-                    last = NO_USAGE
-                    reply = await self._wire.post(asked.path, asked.body, question.request_id, asked.shape, waits)
-                    last, answered = self.dialect.charged(question, reply), answered + 1
-                    asked = asking.send(reply)
-        except StopIteration as done:
-            scores: Scores = done.value
-            scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
-            if asked is None:
-                return scores
-            return replace(scores, usage=replace(self._metered(question, scores.usage, last), requests=answered))
-        except CloudError as error:
-            error.sent = error.sent and asked is not None  # what is refused before it is asked costs nothing
-            error.charged = replace(NO_USAGE if asked is None else asked.before + last, requests=answered)
-            raise
+        waits = self._wire.waits(question.asked_at, question.leaving)
+        while True:
+            heard = _Heard()
+            try:
+                with self._doubted(heard):
+                    return await self._scored(question, waits, heard)
+            except CloudError as error:
+                error.charged = heard.charged
+                if not self._learned(question, error, heard):
+                    raise
 
-    def _metered(self, question: ScoreQuestion, told: CloudUsage, last: CloudUsage) -> CloudUsage:
-        """Return what a check was charged: what the last reply shows is part of it, whoever read its rows."""
-        known = self.dialect.least(question).at_least(last)
-        return settled(told, known, self.dialect.worst(question).prompt_tokens)
+    async def _scored(self, question: ScoreQuestion, waits: Waits, heard: _Heard) -> Scores:
+        dialect = self.dialect
+        async with aclosing(self._spoken(dialect.score(question), question, waits, heard)) as told:
+            scores = [each async for each in told if isinstance(each, Scores)][-1]
+        scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
+        if heard.asked is None:
+            return scores
+        self.dialect = dialect.learned(question, scores.usage)
+        # What the last reply shows is part of the charge, whoever read its rows.
+        known = dialect.least(question).at_least(heard.last)
+        usage = settled(scores.usage, known, dialect.worst(question).prompt_tokens)
+        return replace(scores, usage=replace(usage, requests=heard.answered))
 
     async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.
 
         Rows that the sampling or a ban has altered are missing.
         """
-        try:
-            written = self.dialect.write(question)  # what it refuses to ask contradicts nothing, and costs nothing
-        except CloudError as error:
-            error.sent = False
-            raise
-        if written is None:
-            yield Chunk(finish="length", usage=NO_USAGE)
-            return
-        asked, read = written[0], written[1] if tells_rows(self.dialect, question) else _rowless(written[1])
-        meter = Meter(self.dialect.least(question), self.dialect.worst(question), self._end_ids)
-        with self._doubted(), meter.noting():
-            waits = self._wire.waits(question.asked_at, question.leaving)
-            async with aclosing(self._replies(asked, read, question.request_id, waits)) as chunks:
-                async for chunk in chunks:
-                    self._learn(question, chunk.usage)
-                    read_chunk = self._with_noise(meter.read(chunk))
-                    with waits.paused():
-                        yield read_chunk
-            for chunk in meter.rest():
-                yield self._with_noise(chunk)
+        waits = self._wire.waits(question.asked_at, question.leaving)
+        while True:
+            heard = _Heard()
+            try:
+                with self._doubted(heard):
+                    async with aclosing(self._written(question, waits, heard)) as chunks:
+                        async for chunk in chunks:
+                            with waits.paused():
+                                yield chunk
+            except CloudError as error:
+                if not self._learned(question, error, heard):
+                    raise
+            else:
+                return
 
-    async def _replies(self, asked: Asked, read: Reading, request_id: str, waits: Waits) -> AsyncGenerator[Chunk, None]:
-        """Ask, and read what comes until the end that the dialect knows."""
+    async def _written(self, question: WriteQuestion, waits: Waits, heard: _Heard) -> AsyncGenerator[Chunk, None]:
+        dialect, has_rows = self.dialect, tells_rows(self.can, question)
+        spelling = self._setup.spelling
+        end_ids = frozenset[int]() if spelling is None else spelling.end_ids
+        meter = Meter(dialect.least(question), dialect.worst(question), end_ids)
+        with meter.noting():
+            async with aclosing(self._spoken(dialect.write(question), question, waits, heard)) as told:
+                async for chunk in told:
+                    if isinstance(chunk, Scores):
+                        continue
+                    if heard.asked is None:
+                        yield chunk
+                        return
+                    if chunk.usage is not None:
+                        self.dialect = self.dialect.learned(question, chunk.usage)
+                    yield self._with_rows(meter.read(chunk), has_rows=has_rows)
+        for chunk in meter.rest():
+            yield chunk
+
+    def _with_rows(self, chunk: Chunk, *, has_rows: bool) -> Chunk:
+        rows = chunk.rows if has_rows else (None,) * len(chunk.ids)
+        return replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
+
+    async def _spoken(
+        self, speaking: Scoring | Writing, question: Question, waits: Waits, heard: _Heard
+    ) -> AsyncGenerator[Chunk | Scores, None]:
+        """Ask what a dialect asks, and pass on what it reads; the rows of a draft come last."""
+        reply, replies = None, _no_replies()
+        try:
+            while (said := _said(speaking, reply)) is not None:
+                if isinstance(said, Asked):
+                    heard.asked, heard.last = said, NO_USAGE
+                    await replies.aclose()
+                    replies = self._replies(said, question.request_id, waits)
+                else:
+                    yield said
+                # Only a stream that ends with [DONE] goes on after it has said why it ended.
+                over = isinstance(said, Chunk) and said.finish and heard.asked and heard.asked.stream != "to done"
+                reply = None if over else await anext(replies, None)
+                if reply is not None:
+                    heard.answered += 1
+                    if isinstance(question, ScoreQuestion):
+                        heard.last = self.dialect.charged(question, reply)
+        finally:
+            await replies.aclose()
+
+    async def _replies(self, asked: Asked, request_id: str, waits: Waits) -> AsyncGenerator[Any, None]:
+        """Ask, and yield each event of the reply; a whole one is one event."""
         put = asked.path, asked.body, request_id
         if asked.stream is None:
-            yield read(await self._wire.post(*put, asked.shape, waits))
+            yield await self._wire.post(*put, asked.shape, waits)
             return
-        async with aclosing(self._wire.stream(*put, waits, lines=asked.stream == "lines")) as replies:
-            async for reply in replies:
-                chunk = read(reply)
-                yield chunk
-                if chunk.finish and asked.stream != "to done":
-                    return
+        async with aclosing(self._wire.stream(*put, waits, lines=asked.stream == "lines")) as events:
+            async for event in events:
+                yield event
 
-    @property
-    def _end_ids(self) -> frozenset[int]:
-        spelling = self._setup.spelling
-        return frozenset() if spelling is None else spelling.end_ids
+    def _learned(self, question: Question, error: CloudError, heard: _Heard) -> bool:
+        """Take what a failure shows of the endpoint; tell whether the question is to be asked again at once.
 
-    def _learn(self, question: WriteQuestion, told: CloudUsage | None) -> None:
-        """Remember how long a prompt becomes that the server renders itself: reserved from then on."""
-        if told is not None and isinstance(self.dialect, Chat):
-            self.dialect = self.dialect.learned(question, told)
-
-    def _with_noise(self, chunk: Chunk) -> Chunk:
-        return replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in chunk.rows))
+        Raises Unreachable where asking anew may help, but not at once: something was charged.
+        """
+        changed = self.dialect if heard.asked is None else self.dialect.learned(question, error)
+        if changed == self.dialect:
+            return False
+        self.dialect = changed
+        self._forget()
+        if error.sent or error.charged != NO_USAGE:
+            msg = f"{error}; from now on it is asked in another way"
+            raise Unreachable(msg, sent=error.sent, charged=error.charged, trouble="learned") from error
+        return True
 
     @contextmanager
-    def _doubted(self) -> Iterator[None]:
+    def _doubted(self, heard: _Heard) -> Iterator[None]:
         """Forget what was found where an answer contradicts it; tell no key, whatever is raised."""
         try:
             with self._wire.discreet():
                 yield
-        except (MissingCapability, VocabularyMismatch):
-            if self._notebook is not None:
-                self._notebook.forget(self._wire.url, self._model, self.dialect.name)
+        except CloudError as error:
+            error.sent = error.sent and heard.asked is not None  # what is refused before it is asked costs nothing
+            if heard.asked is not None and isinstance(error, MissingCapability | VocabularyMismatch):
+                self._forget()
             raise
+
+    def _forget(self) -> None:
+        if self._notebook is not None:
+            self._notebook.forget(self._wire.url, self._model, self.dialect.name)
 
     async def aclose(self) -> None:
         """Close the wire."""
         await self._wire.aclose()
 
 
-def _altering(raw_rows: bool | None, dialect: Dialect) -> frozenset[Altering]:
-    """Return what alters the rows of written tokens, once a probe has seen whether another temperature does.
-
-    A server of a family whose rows are raw, and which tells others, was set to tell them after all that is done.
-    """
-    if raw_rows is None:
-        return dialect.rows_altered_by
-    if raw_rows:
-        return dialect.rows_altered_by - {"temperature"}
-    return dialect.rows_altered_by or frozenset(get_args(Altering))
+def _said(speaking: Scoring | Writing, reply: Any) -> Asked | Chunk | Scores | None:
+    """Send a dialect what came, and return what it says to that; None: it has said everything."""
+    try:
+        return speaking.send(reply)
+    except StopIteration as done:
+        scores: Scores | None = done.value
+        return scores
 
 
-def _rowless(read: Reading) -> Reading:
-    def reading(reply: Any) -> Chunk:
-        chunk = read(reply)
-        return replace(chunk, rows=(None,) * len(chunk.ids))
-
-    return reading
+async def _no_replies() -> AsyncGenerator[Any, None]:
+    return
+    yield

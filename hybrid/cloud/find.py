@@ -7,8 +7,8 @@ Every family has a route of its own that answers for nothing; no name is believe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hybrid.cloud.body import MAX_FACT_BYTES
@@ -24,92 +24,34 @@ from hybrid.cloud.dialects import (
     vllm,
     vllm_tokens,
 )
-from hybrid.cloud.dialects.dialect import Dialect, Setup
+from hybrid.cloud.dialects.dialect import Dialect, Family, Json, Setup
 from hybrid.cloud.dialects.reading import count, guarded
-from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids
 
-Body = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Family:
-    """How a family is made and known.
-
-    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
-    name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
-    question tells that there is such a route. ``split`` is the route of its tokenizer, and makes its question from a
-    model's name and a text. ``models`` is its own list of models, where it may lack OpenAI's.
-    """
-
-    build: Callable[[Setup], Dialect]
-    knock: tuple[str, Body | None] | None = None
-    shows: str = ""
-    split: tuple[str, Callable[[str, str], Body]] | None = None
-    models: str = ""
-
-
-def _text_completions(setup: Setup) -> Dialect:
-    return completions.Completions(setup, None, "text-completions", (), rows=False)
-
-
-def _text_chat(setup: Setup) -> Dialect:
-    return chat.Chat(setup, name="text-chat", rows=False)
-
-
-# As vLLM has it, and SGLang after it.
-_TOKENIZE: tuple[str, Callable[[str, str], Body]] = (
-    "/tokenize",
-    lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False},
-)
-
 # In the order in which they are looked for: the more a family can do, the earlier.
 FAMILIES: Mapping[str, Family] = {
-    "llama-server": Family(
-        llama_server.LlamaServer,
-        (llama_server.PROPS, None),
-        "default_generation_settings",
-        ("/tokenize", lambda _, text: {"content": text, "add_special": False, "parse_special": False}),
-    ),
-    "sglang": Family(
-        sglang.Sglang,
-        (sglang.INFO, None),
-        "is_generation",
-        _TOKENIZE,
-    ),
-    "vllm": Family(
-        vllm.Vllm,
-        ("/version", None),
-        "version",
-        _TOKENIZE,
-    ),
-    # The same server; nothing but its own flags tells whether it can score candidates.
-    "vllm-tokens": Family(
-        vllm_tokens.VllmTokens,
-        split=_TOKENIZE,
-    ),
-    "llama-cpp-python": Family(
-        llama_cpp_python.LlamaCppPython,
-        (llama_cpp_python.TOKENIZE, {"input": "a"}),
-        "tokens",
-        (llama_cpp_python.TOKENIZE, lambda model, text: {"model": model, "input": text}),
-    ),
-    "ollama": Family(ollama.Ollama, (ollama.VERSION, None), "version", models=ollama.TAGS),
-    "openai-completions": Family(completions.Completions, (vllm.COMPLETIONS, {})),
-    "openai-chat": Family(chat.Chat, (chat.CHAT, {})),
-    # Hosted services have no route of their own that answers for nothing: they are named.
-    "fireworks": Family(fireworks.Fireworks),
-    "together": Family(together.Together),
-    # Nothing tells these two from their like but an answer without log-probabilities.
-    "text-completions": Family(_text_completions),
-    "text-chat": Family(_text_chat),
+    family.name: family
+    for family in (
+        llama_server.FAMILY,
+        sglang.FAMILY,
+        vllm.FAMILY,
+        vllm_tokens.FAMILY,
+        llama_cpp_python.FAMILY,
+        ollama.FAMILY,
+        completions.FAMILY,
+        chat.FAMILY,
+        fireworks.FAMILY,
+        together.FAMILY,
+        completions.TEXT,
+        chat.TEXT,
+    )
 }
 
 
-async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, Ids]) -> tuple[Dialect, Capabilities]:
-    """Return the dialect spoken at an endpoint, set up for its model, and what it can do.
+async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
+    """Return the dialect spoken at an endpoint, set up for its model, and with what is said of it.
 
     ``wanted`` names the dialect if the user did; ``probe`` is a text and its local ids. Raises UsageError for a dialect
     that is none, CloudRefusal for what will never work, CloudFailure for a bad day.
@@ -127,8 +69,9 @@ async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, 
     setup = replace(setup, model=_chosen(setup.model, models, wire.url))
     theirs = await _split(wire, FAMILIES[name], setup.model, probe[0])
     dialect = FAMILIES[name].build(setup)
-    can = capabilities_of(dialect, setup.model, models.get(setup.model) or _context(said))
-    return dialect, replace(can, same_words=None if theirs is None else _same(theirs, probe[1]))
+    context = models.get(setup.model) or _context(said)
+    same = None if theirs is None else _same(theirs, probe[1])
+    return replace(dialect, can=replace(dialect.can, model=setup.model, max_context=context, same_words=same))
 
 
 async def _unlisted(wire: Wire) -> None:
@@ -138,20 +81,6 @@ async def _unlisted(wire: Wire) -> None:
     except NotAnApi as error:
         msg = f"no model is chosen (--cloud-model), and there is no list to take one from: {error}"
         raise NotAnApi(msg) from error
-
-
-def capabilities_of(dialect: Dialect, model: str, context: int | None) -> Capabilities:
-    """Return what a dialect can do, as the port says it."""
-    return Capabilities(
-        model,
-        dialect.abilities,
-        context,
-        dialect=dialect.name,
-        way=dialect.way,
-        candidates=dialect.candidates,
-        most_k=dialect.most_k,
-        keeps_cache=dialect.keeps_cache,
-    )
 
 
 def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
@@ -165,7 +94,7 @@ def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
     return model or next(iter(models))
 
 
-async def _recognised(wire: Wire) -> tuple[str, Body]:
+async def _recognised(wire: Wire) -> tuple[str, Json]:
     """Knock at the routes that only one family has, then at those that many have; return the first that opens.
 
     A gateway may deny every route that it does not know: only where none opens is that what is wrong.
@@ -186,7 +115,7 @@ async def _recognised(wire: Wire) -> tuple[str, Body]:
     raise NotAnApi(msg)
 
 
-async def _knock(wire: Wire, family: Family) -> Body | AccessDenied | None:
+async def _knock(wire: Wire, family: Family) -> Json | AccessDenied | None:
     path, body = family.knock or ("", None)
     try:
         answer = await _heard(wire, path, body, refusal_opens=not family.shows)
@@ -205,7 +134,7 @@ async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | Non
     return None if told is None else read_tokens(told)
 
 
-async def _heard(wire: Wire, path: str, body: Body | None, *, refusal_opens: bool = False) -> Any:
+async def _heard(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
         return await (wire.get(path) if body is None else wire.post(path, body, most=MAX_FACT_BYTES))
@@ -222,7 +151,7 @@ def _same(theirs: Ids, ours: Ids) -> bool:
 
 
 @guarded
-def _context(said: Body) -> int | None:
+def _context(said: Json) -> int | None:
     """Read how long a text may be, where the family's own route tells."""
     settings = said.get("default_generation_settings") or {}
     told = settings.get("n_ctx") or said.get("context_length")
@@ -253,7 +182,7 @@ def _length(model: Mapping[str, Any]) -> object:
 
 
 @guarded
-def read_tokens(reply: Body) -> Ids:
+def read_tokens(reply: Json) -> Ids:
     """Read the ids of a tokenised text."""
     tokens = reply.get("tokens")
     if not isinstance(tokens, list):

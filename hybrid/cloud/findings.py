@@ -8,12 +8,13 @@ forgotten. A file that cannot be read or written is no findings, never a failure
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from hybrid.cloud.port import Altering, Capabilities, Way
 from hybrid.kept import Kept
 
 VERSION = 1
@@ -21,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Findings:
-    """None: not established. ``ways`` tells of each way to score what came of it; ``way`` is the one to take.
+    """What was measured; None: not established. ``ways``: what came of each way to score; ``way``: the one to take.
 
     ``noise_nats``: the most by which a log-probability of a likely token differed between two ways to ask for it.
     ``grid``: what log-probabilities are multiples of; 0: of nothing coarser than a float32. ``check_tokens``: what a
@@ -41,12 +42,13 @@ class Findings:
     cached_usage: bool | None = None
     chunk_usage: bool | None = None
     raw_rows: bool | None = None
-    way: str | None = None
+    way: Way | None = None
     ways: dict[str, str] = field(default_factory=dict)
     noise_nats: float | None = None
     grid: float | None = None
     keeps_cache: bool | None = None
     candidates: bool | None = None
+    streams: bool | None = None
     prefix_tokens: int | None = None
     check_tokens: int | None = None
     spent_tokens: int = 0
@@ -54,6 +56,30 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
         return asdict(self)
+
+
+def measured(can: Capabilities, found: Findings) -> Capabilities:
+    """Return what an endpoint can do: what a probe has measured, and elsewhere what its documents say.
+
+    Rows of a family that documents them as raw, and which were not, come from a server that was set to tell them after
+    all that is done.
+    """
+    altered = can.rows_altered_by
+    if found.raw_rows:
+        altered -= {"temperature"}
+    elif found.raw_rows is False:
+        altered = altered or frozenset(get_args(Altering))
+    return replace(
+        can,
+        rows=found.rows,
+        rows_altered_by=altered,
+        way=found.way,
+        continues=can.continues and found.continues is not False,
+        most_k=found.most_k or can.most_k,
+        keeps_cache=can.keeps_cache if found.keeps_cache is None else found.keeps_cache,
+        candidates=can.candidates if found.candidates is None else found.candidates,
+        streams=can.streams if found.streams is None else found.streams,
+    )
 
 
 class Notebook:

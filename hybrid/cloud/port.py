@@ -17,6 +17,12 @@ Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
 numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
+Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
+"""How a draft is scored: in one request; by prefixes with one new token each; by forcing the draft on the model; by
+letting it write and comparing."""
+
+Altering: TypeAlias = Literal["temperature", "cut", "ban"]
+"""What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
 
 Leaving: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it.
@@ -31,22 +37,41 @@ async def unrecorded() -> None:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the endpoint said it is and can do.
+    """What an endpoint is and can do: as its documents say, then as a probe has measured, then as answers have shown.
 
-    ``candidates``: rows can hold tokens asked for by id.
-    ``most_k``: the longest top-k list it gives; ``way``: how a draft is scored there; ``keeps_cache``: whether a check
-    reads the prefix cache; ``same_words``: whether the vocabulary is the local model's; None: not known.
+    ``ids``: tokens are numbers on the wire; ``continues``: a partial answer can be gone on with; ``rows``: what it
+    writes comes with log-probabilities, which are the model's own but for what ``rows_altered_by`` names. ``way``: how
+    a draft is scored (None: not at all), one of ``ways``, the cheapest first. ``candidates``: rows can hold tokens
+    asked for by id. ``most_k``: the longest top-k list (None: no limit is known). ``keeps_cache``: whether a check
+    reads the prefix cache; ``same_words``: whether the vocabulary is the local model's; None: not known. ``streams``:
+    a stream tells what a whole answer does.
     """
 
-    model: str
-    abilities: frozenset[Ability]
-    max_context: int | None = None
+    model: str = ""
     dialect: str = ""
-    way: str | None = None
+    max_context: int | None = None
+    same_words: bool | None = None
+    ids: bool = True
+    continues: bool = True
+    rows: bool = True
+    rows_altered_by: frozenset[Altering] = frozenset()
+    way: Way | None = "one request"
+    ways: tuple[Way, ...] = ("one request",)
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None
-    same_words: bool | None = None
+    streams: bool = True
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What can be asked of it. A text can be opened everywhere; a draft needs rows, and a way to have them."""
+        able: dict[Ability, bool] = {
+            "open": True,
+            "write": self.continues,
+            "ids": self.ids,
+            "score": self.rows and self.way is not None,
+        }
+        return frozenset(ability for ability, can in able.items() if can)
 
 
 @dataclass(frozen=True)

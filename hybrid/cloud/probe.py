@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from hybrid.cloud.dialects.dialect import Dialect, Way
+from hybrid.cloud.dialects.dialect import LENGTHS
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -29,8 +29,6 @@ Settle: TypeAlias = Callable[[CloudUsage | None], object]
 Leave: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Settle]]
 """Leave for one request of at most so much; what it was charged is told to what it gives."""
 
-# Lists that are tried, the longest first; a server that gives fewer entries than were asked for has told its limit.
-LENGTHS = (100, 20, 5, 1)
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
 # Two ways to compute a likely token's log-probability agree within this: float16 sums differ by 0.044 at the most seen.
@@ -59,7 +57,7 @@ class Probe:
             capabilities.dialect,
             same_words=capabilities.same_words,
             max_context=capabilities.max_context,
-            takes_ids="ids" in capabilities.abilities,
+            takes_ids=capabilities.ids,
             round_trip_ms=await self._round_trip(),
         )
         if capabilities.same_words is not False:
@@ -71,6 +69,14 @@ class Probe:
 
     def _note(self, **found: Any) -> None:
         self.found = replace(self.found, **found)
+
+    @property
+    def _can(self) -> Capabilities:
+        return self.endpoint.dialect.can
+
+    def _take(self, can: Capabilities) -> None:
+        """Have the endpoint be asked as one that can do this."""
+        self.endpoint.dialect = replace(self.endpoint.dialect, can=can)
 
     async def _round_trip(self) -> float:
         self.tell("the round trip")
@@ -85,22 +91,28 @@ class Probe:
 
     async def _lists(self) -> list[Chunk] | None:
         """Have it write a few tokens with as long a list as it gives; None where it writes nothing we can read."""
-        limit = self.endpoint.dialect.most_k
+        documented = self._can
+        limit = documented.most_k
         lengths = [k for k in LENGTHS if limit is None or k <= limit] or [1]
-        for top_k in lengths if self.endpoint.dialect.rows else []:
+        for top_k in lengths if self._can.rows else []:
             self.tell(f"what it writes, with {top_k} log-probabilities a token")
             try:
                 chunks = await self._write(self.prefix, WRITTEN, top_k)
             except (MissingCapability, BadReply):
                 continue
+            except Unreachable as error:
+                if not (error.sent and error.trouble == "busy"):
+                    raise
+                continue  # a proxy may make an error of its own of a server's refusal
             rows = [row for chunk in chunks for row in chunk.rows if row is not None]
             if rows:
                 # By text a list may be shorter than it was: tokens of one text are one entry.
                 shown = max(row.num_listed for row in rows) if self.found.takes_ids else top_k
-                self._note(rows=True, most_k=min(top_k, shown), grid=_grid(rows))
+                most_k = min(top_k, shown, self._can.most_k or top_k)
+                self._note(rows=True, most_k=most_k, grid=_grid(rows), streams=self._can.streams)
                 return chunks
         self.tell("what it writes, without log-probabilities")
-        self.endpoint.dialect = replace(self.endpoint.dialect, rows=False)  # type: ignore[type-var]
+        self._take(replace(documented, rows=False))
         try:
             return await self._write(self.prefix, WRITTEN, 0)
         except (MissingCapability, BadReply):
@@ -110,7 +122,7 @@ class Probe:
         ids = _ids(written)
         usage = [chunk.usage for chunk in written if chunk.usage]
         self._note(chunk_usage=len(usage) > 1)
-        if "write" in self.endpoint.dialect.abilities and len(ids) > 2:
+        if "write" in self._can.abilities and len(ids) > 2:
             self.tell("whether it continues a partial answer")
             again = await self._try(self._write(self.prefix + ids[:2], len(ids) - 2, self.found.most_k or 0, begun=2))
             if again is not None:
@@ -120,10 +132,10 @@ class Probe:
         first = next((row for chunk in written for row in chunk.rows), None)
         if first is not None:
             self.tell("whether its log-probabilities are raw")
-            documented = self.endpoint.dialect
-            self.endpoint.dialect = replace(documented, rows_altered_by=frozenset())  # type: ignore[type-var]
+            documented = self._can.rows_altered_by
+            self._take(replace(self._can, rows_altered_by=frozenset()))
             heated = await self._try(self._write(self.prefix, 1, self.found.most_k or 1, Sampling(2.0, seed=1)))
-            self.endpoint.dialect = documented
+            self._take(replace(self._can, rows_altered_by=documented))
             row = next((row for chunk in heated or [] for row in chunk.rows), None)
             self._note(raw_rows=None if heated is None else row is not None and _apart(row, first) <= NOISE_NATS)
 
@@ -135,16 +147,16 @@ class Probe:
         expected = [row for chunk in written for row in chunk.rows]
         if not self.found.rows or len(ids) < 2 or expected[0] is None:
             return
-        for way in self.endpoint.dialect.ways:
+        for way in self._can.ways:
             self.tell(f"scoring by {way}")
-            self.endpoint.dialect = _by(self.endpoint.dialect, way)
+            self._take(replace(self._can, way=way))
             verdict = await self._agrees(ids, expected)
             self._note(ways={**self.found.ways, way: verdict})
             if verdict == "agrees":
                 self._note(way=way)
                 await self._checks(ids)
                 return
-        self.endpoint.dialect = _by(self.endpoint.dialect, None)
+        self._take(replace(self._can, way=None))
 
     async def _agrees(self, ids: Ids, expected: list[TopK | None]) -> str:
         top_k = self.found.most_k or 1
@@ -175,7 +187,7 @@ class Probe:
             keeps = True if usage.cached_tokens else False if self.found.cached_usage else None
             charged = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
             self._note(keeps_cache=keeps, prefix_tokens=len(longer), check_tokens=charged)
-        if self.endpoint.dialect.candidates:
+        if self._can.candidates:
             self.tell("whether it scores candidates of ours")
             wanted = tuple((token,) for token in ids[:0:-1])
             scores = await self._try(self._score(self.prefix, ids[:-1], 1, candidates=wanted))
@@ -204,9 +216,16 @@ class Probe:
     async def _write(
         self, prefix: Ids, limit: int, top_k: int, sampling: Sampling | None = None, begun: int = 0
     ) -> list[Chunk]:
-        question = WriteQuestion(
-            prefix, limit, top_k, sampling or Sampling(), uuid.uuid4().hex, begun=begun, turns=self.turns
-        )
+        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), "", begun=begun, turns=self.turns)
+        try:
+            return await self._written(question)
+        except Unreachable as error:
+            if error.trouble != "learned":
+                raise
+            return await self._written(question)
+
+    async def _written(self, question: WriteQuestion) -> list[Chunk]:
+        question = replace(question, request_id=uuid.uuid4().hex)
         async with self._leave(question) as settle:
             chunks = await _all(self.endpoint.write(question))
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
@@ -225,11 +244,6 @@ async def _all(stream: AsyncGenerator[Chunk, None]) -> list[Chunk]:
 
 def _ids(chunks: list[Chunk]) -> Ids:
     return tuple(token for chunk in chunks for token in chunk.ids)
-
-
-def _by(dialect: Dialect, way: Way | None) -> Dialect:
-    """Return the dialect set to score in another way. Every dialect is a frozen dataclass with such a field."""
-    return replace(dialect, way=way)  # type: ignore[type-var]
 
 
 def _apart(row: TopK, known: TopK) -> float:

@@ -53,7 +53,7 @@ class ScriptedCloud:
         asked_at: float | None = None,  # noqa: ARG002
     ) -> Capabilities:
         """Say that it can do everything."""
-        return Capabilities("scripted", frozenset(("score", "write", "open", "ids")))
+        return Capabilities("scripted")
 
     def worst(self, question: Question) -> CloudUsage:
         """One request by ids."""

@@ -20,27 +20,15 @@ from pydantic import SecretStr
 from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, parse
 from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.hints import hints
-from hybrid.cloud.metering import REFUSED
 from hybrid.cloud.names import addresses_of, first_of
 from hybrid.cloud.port import Leaving, unrecorded
 from hybrid.cloud.sse import EventReader, LineReader
-from hybrid.errors import (
-    AccessDenied,
-    BadReply,
-    CloudError,
-    MissingCapability,
-    ModelNotFound,
-    NotAnApi,
-    TlsFailure,
-    Unreachable,
-    one_line,
-)
+from hybrid.cloud.statuses import meant
+from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, one_line
 
 # What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
 TOO_LONG = "Receive buffer too long"
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
-# Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
-BUSY = frozenset({408, 409, 425, 429})
 # What says why a request was turned away is a sentence; a longer one is a page, and its status says enough.
 MAX_REASON_BYTES = 1024 * 1024
 KEY_HINT = "--api-key-env names the variable that holds the key"
@@ -260,11 +248,7 @@ class Wire:
         said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
         if status == 403 or status >= 500:
             self._changes += 1
-        if status in BUSY or (status >= 500 and status != 501):
-            return Unreachable(said, sent=status not in REFUSED, **hints(response.headers))
-        error = _named(status, said, detail, self._key_hint)
-        error.sent = status not in REFUSED
-        return error
+        return meant(status, said, detail, self._key_hint, hints(response.headers))
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -299,20 +283,6 @@ class _Network(httpcore.AnyIOBackend):
 
 def _headers(request_id: str | None) -> dict[str, str]:
     return {"x-request-id": request_id} if request_id else {}
-
-
-def _named(status: int, said: str, detail: str, key_hint: str) -> CloudError:
-    if status in {401, 403}:
-        return AccessDenied(f"{said}; {key_hint}")
-    if status == 404:
-        return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
-    if status in {405, 501}:  # such a server will never take the method, or the route
-        return NotAnApi(said)
-    if status == 400 and "logprobs" in detail:
-        return MissingCapability(said)
-    if status < 400:
-        return NotAnApi(f"{said}, a redirect: give the final address")
-    return BadReply(said)
 
 
 def _of_transport(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:

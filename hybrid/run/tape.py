@@ -185,7 +185,7 @@ class TapeCloud:
         asked_at: float | None = None,  # noqa: ARG002
     ) -> Capabilities:
         """Say that it can do everything: what it cannot is missing."""
-        return Capabilities("tape", frozenset(("score", "write", "open", "ids")))
+        return Capabilities("tape")
 
     def worst(self, question: Question) -> CloudUsage:
         """One request by ids."""

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vocabularies import WORDS, A, B, C, Pieces
+from wordlist import opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
-from hybrid.cloud.dialects.dialect import Setup
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.dialect import NOTHING, Setup
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.find import FAMILIES
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Message, Sampling
@@ -44,11 +45,11 @@ def entry(token, logprob, *others):
 
 
 def read(told, dialect=None):
-    return (dialect or Chat(SETUP)).write(WRITE)[1](told)
+    return opened((dialect or Chat(SETUP)).write(WRITE))[1](told)
 
 
 def test_the_conversation_is_sent_as_it_was_put():
-    asked, _ = Chat(SETUP).write(WRITE)
+    asked, _ = opened(Chat(SETUP).write(WRITE))
     assert asked.body == {
         "model": "m",
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "é?"}],
@@ -64,16 +65,16 @@ def test_the_conversation_is_sent_as_it_was_put():
 
 
 def test_bodies_are_made_of_published_fields():
-    body = Chat(SETUP).write(WRITE)[0].body
+    body = opened(Chat(SETUP).write(WRITE))[0].body
     CreateChatCompletionRequest.model_validate_json(json.dumps(body))
     assert set(body) <= set(CreateChatCompletionRequest.model_fields)
 
 
 def test_a_whole_answer_is_asked_for_once_and_never_gone_on_with():
     """It would be answered with another beginning, charged, and glued to ours."""
-    assert Chat(SETUP).write(replace(WRITE, begun=1)) is None
-    assert Chat(SETUP).write(replace(WRITE, turns=())) is None
-    assert Chat(SETUP).abilities == {"open"}
+    assert list(Chat(SETUP).write(replace(WRITE, begun=1))) == [NOTHING]
+    assert list(Chat(SETUP).write(replace(WRITE, turns=()))) == [NOTHING]
+    assert Chat(SETUP).can.abilities == {"open"}
 
 
 def test_a_draft_cannot_be_put_to_it():
@@ -86,12 +87,12 @@ def test_a_draft_cannot_be_put_to_it():
 )
 def test_a_way_of_drawing_that_has_no_word_is_refused(change):
     with pytest.raises(MissingCapability):
-        Chat(SETUP).write(replace(WRITE, **change))
+        opened(Chat(SETUP).write(replace(WRITE, **change)))
 
 
 def test_the_golden_entry_is_read():
     choice = GOLDEN["answer"]["choices"][0]
-    chunk = Chat(FOUR).write(WRITE)[1](event(choice["message"]["content"], choice["logprobs"]["content"]))
+    chunk = opened(Chat(FOUR).write(WRITE))[1](event(choice["message"]["content"], choice["logprobs"]["content"]))
     assert chunk.ids == (3,)
     assert chunk.rows[0].ids.tolist() == [3, 0]
     assert chunk.rows[0].cap == pytest.approx(1 / 4)
@@ -118,7 +119,7 @@ def test_text_without_rows_is_refused_where_they_were_asked_for():
     with pytest.raises(MissingCapability, match="without log-probabilities"):
         read(event("c", logprobs=None))
     plain = FAMILIES["text-chat"].build(SETUP)
-    assert not {"logprobs", "top_logprobs"} & set(plain.write(WRITE)[0].body)
+    assert not {"logprobs", "top_logprobs"} & set(opened(plain.write(WRITE))[0].body)
     chunk = read(event("cab", logprobs=None), plain)
     assert (len(chunk.ids), chunk.rows) == (2, (None, None))
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from vocabularies import AB, END, HALF, WORDS, A, B, C, D, Pieces
+from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import Setup
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.dialect import NOTHING, Setup
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.find import FAMILIES
 from hybrid.errors import BadReply, MissingCapability
@@ -88,7 +89,7 @@ def test_a_score_echoes_the_text_and_asks_for_one_token_after_it():
 
 
 def test_a_write_asks_for_no_more_log_probabilities_than_the_route_gives():
-    question, _ = Completions(SETUP).write(WRITE)
+    question, _ = opened(Completions(SETUP).write(WRITE))
     assert question.stream == "to done"
     assert question.body == {
         "model": "m",
@@ -106,7 +107,7 @@ def test_a_write_asks_for_no_more_log_probabilities_than_the_route_gives():
 def test_together_echoes_alike_and_is_not_streamed():
     """A stream of theirs has no lists."""
     assert asked(Together(SETUP), SCORE).body == asked(Completions(SETUP), SCORE).body
-    question, _ = Together(SETUP).write(WRITE)
+    question, _ = opened(Together(SETUP).write(WRITE))
     assert question.stream is None
     assert question.body == {
         "model": "m",
@@ -121,19 +122,19 @@ def test_together_echoes_alike_and_is_not_streamed():
 
 @pytest.mark.parametrize("name", ["text-completions", "together"])
 def test_plain_text_asks_for_no_log_probabilities(name):
-    dialect = replace(FAMILIES[name].build(SETUP), rows=False)
-    assert "logprobs" not in dialect.write(WRITE)[0].body
+    dialect = able(FAMILIES[name].build(SETUP), rows=False)
+    assert "logprobs" not in opened(dialect.write(WRITE))[0].body
 
 
 def test_plain_text_can_be_continued_and_not_scored():
-    assert FAMILIES["text-completions"].build(SETUP).abilities == {"write", "open"}
-    assert Completions(SETUP).abilities == {"write", "open", "score"}
-    assert Completions(SETUP, way=None).abilities == {"write", "open"}
+    assert FAMILIES["text-completions"].build(SETUP).can.abilities == {"write", "open"}
+    assert Completions(SETUP).can.abilities == {"write", "open", "score"}
+    assert able(Completions(SETUP), way=None).can.abilities == {"write", "open"}
 
 
 def test_bodies_are_made_of_published_fields():
     for dialect, model in ((Completions(SETUP), CreateCompletionRequest), (Together(SETUP), CompletionRequest)):
-        for body in (asked(dialect, SCORE).body, dialect.write(WRITE)[0].body):
+        for body in (asked(dialect, SCORE).body, opened(dialect.write(WRITE))[0].body):
             model.model_validate_json(json.dumps(body))
             assert set(body) <= set(model.model_fields)
 
@@ -143,7 +144,7 @@ def test_what_ends_inside_a_character_is_not_asked_about_and_costs_nothing(diale
     with pytest.raises(StopIteration) as done:
         asked(dialect, replace(SCORE, span=(HALF,)))
     assert (done.value.value.rows, done.value.value.usage) == ((), NO_USAGE)
-    assert dialect.write(replace(WRITE, prefix=(A, HALF))) is None
+    assert list(dialect.write(replace(WRITE, prefix=(A, HALF)))) == [NOTHING]
 
 
 @pytest.mark.parametrize("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
@@ -152,7 +153,7 @@ def test_what_ends_inside_a_character_is_not_asked_about_and_costs_nothing(diale
 )
 def test_a_way_of_drawing_that_has_no_word_is_refused(dialect, change):
     with pytest.raises(MissingCapability):
-        dialect.write(replace(WRITE, **change))
+        opened(dialect.write(replace(WRITE, **change)))
 
 
 # ---- scores --------------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ def test_together_has_no_row_for_a_draft_that_it_splits_otherwise():
 
 
 def test_a_continuation_of_together_is_read_whole_with_its_own_word_for_the_end():
-    _, read = Together(FOUR).write(replace(WRITE, prefix=(0, 1)))
+    _, read = opened(Together(FOUR).write(replace(WRITE, prefix=(0, 1))))
     chunk = read(together(lambda _reply, _told, choice: choice.update(finish_reason="eos")) | {"prompt": []})
     assert (chunk.ids, chunk.text, chunk.finish, chunk.usage) == ((3,), "d ", "stop", CloudUsage(3, 1))
     assert chunk.rows[0].best == 3
@@ -281,7 +282,7 @@ def event(text, tokens=(), rows=(), *, finish=None, **more):
 
 
 def test_an_event_is_read_as_local_tokens_with_the_rows_of_those_it_names():
-    _, read = Completions(SETUP).write(replace(WRITE, top_k=3))
+    _, read = opened(Completions(SETUP).write(replace(WRITE, top_k=3)))
     chunk = read(event("cxab", ("c", "x", "ab"), [ROWS[2], {"x": 0.9}, {"ab": 0.9}]))
     assert (chunk.ids[0], chunk.ids[2:]) == (C, (AB,))
     assert chunk.rows[0].best == C
@@ -291,22 +292,22 @@ def test_an_event_is_read_as_local_tokens_with_the_rows_of_those_it_names():
 
 
 def test_the_end_and_the_usage_may_come_in_events_of_their_own():
-    _, read = Completions(SETUP).write(WRITE)
+    _, read = opened(Completions(SETUP).write(WRITE))
     assert read(event("", finish="stop")).finish == "stop"
     assert read({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 1}}).usage == CloudUsage(2, 1)
 
 
 def test_text_without_rows_is_refused_where_they_were_asked_for_and_no_policy_is_deceived():
-    _, read = Completions(SETUP).write(WRITE)
+    _, read = opened(Completions(SETUP).write(WRITE))
     with pytest.raises(MissingCapability, match="without log-probabilities"):
         read(event("c", logprobs=None))
-    _, read = FAMILIES["text-completions"].build(SETUP).write(WRITE)
+    _, read = opened(FAMILIES["text-completions"].build(SETUP).write(WRITE))
     chunk = read(event("cab", logprobs=None))
     assert (chunk.ids, chunk.rows) == ((C, AB), (None, None))
 
 
 def test_a_text_that_is_a_control_tokens_name_is_that_token_where_the_list_says_so():
-    _, read = Completions(SETUP).write(replace(WRITE, top_k=1))
+    _, read = opened(Completions(SETUP).write(replace(WRITE, top_k=1)))
     assert read(event("<end>", ("<end>",), [{"<end>": 0.9}])).ids == (END,)
 
 
@@ -322,7 +323,7 @@ def test_a_text_that_is_a_control_tokens_name_is_that_token_where_the_list_says_
     ],
 )
 def test_an_event_that_cannot_be_believed_is_refused(told, error):
-    _, read = Completions(SETUP).write(WRITE)
+    _, read = opened(Completions(SETUP).write(WRITE))
     with pytest.raises(error):
         read(told)
 
@@ -337,5 +338,5 @@ def test_the_worst_case_is_a_token_per_byte(dialect):
 
 
 def test_every_prefix_is_paid_for_where_prefixes_are_asked():
-    assert Completions(SETUP, way="prefixes").worst(SCORE) == CloudUsage(3 + 4 + 5, 3)
-    assert Completions(SETUP, way="compare").worst(SCORE) == CloudUsage(3, 3)
+    assert able(Completions(SETUP), way="prefixes").worst(SCORE) == CloudUsage(3 + 4 + 5, 3)
+    assert able(Completions(SETUP), way="compare").worst(SCORE) == CloudUsage(3, 3)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from vocabularies import END, WORDS
+from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
@@ -21,7 +22,7 @@ from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.dialects.vllm import ScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import ScoreReply as ScoreTokensReply
@@ -34,6 +35,7 @@ from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
 SETUP = Setup("m", Spelling(WORDS))
+ROWLESS = able(Vllm(SETUP), rows=False)
 SCORE = ScoreQuestion((0, 1), (2,), False, 3, "r")
 TURNS = (Message("user", "cab"),)
 WRITE = WriteQuestion((0, 1), 4, 1, Sampling(), "r", turns=TURNS)
@@ -104,7 +106,7 @@ def openai(ids, usage, finish="length", **choice):
 
 
 def vllm(prompt, completion):
-    return Vllm(SETUP, rows=False), [openai([2, 3], {"prompt_tokens": prompt, "completion_tokens": completion})]
+    return able(Vllm(SETUP), rows=False), [openai([2, 3], {"prompt_tokens": prompt, "completion_tokens": completion})]
 
 
 def llama_server(prompt, completion):
@@ -116,18 +118,20 @@ def llama_server(prompt, completion):
 
 def ollama(prompt, completion):
     told = {"response": "cd", "done": True, "done_reason": "length"}
-    return Ollama(SETUP, rows=False), [told | {"prompt_eval_count": prompt, "eval_count": completion}]
+    return able(Ollama(SETUP), rows=False), [told | {"prompt_eval_count": prompt, "eval_count": completion}]
 
 
 def text(prompt, completion):
     usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-    return Completions(SETUP, rows=False), [{"choices": [{"text": "cd", "finish_reason": "length"}], "usage": usage}]
+    return able(Completions(SETUP), rows=False), [
+        {"choices": [{"text": "cd", "finish_reason": "length"}], "usage": usage}
+    ]
 
 
 def chat(prompt, completion):
     told = {"choices": [{"delta": {"content": "cd"}, "finish_reason": "length"}]}
     usage = {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}
-    return Chat(SETUP, rows=False), [told, {"choices": []} | usage]
+    return able(Chat(SETUP), rows=False), [told, {"choices": []} | usage]
 
 
 FAMILIES = [vllm, llama_server, ollama, text, chat]
@@ -158,13 +162,17 @@ def test_a_usage_that_says_more_than_can_be_is_told_as_it_is(family):
 
 
 def test_the_end_that_is_not_shown_was_written():
-    hidden = write(Vllm(SETUP, rows=False), openai([2, 3], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
-    shown = write(Vllm(SETUP, rows=False), openai([2, END], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
+    hidden = write(ROWLESS, openai([2, 3], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
+    shown = write(
+        able(Vllm(SETUP), rows=False), openai([2, END], {"prompt_tokens": 2, "completion_tokens": 2}, "stop")
+    )[0]
     assert (last_usage(hidden), last_usage(shown)) == (CloudUsage(2, 3), CloudUsage(2, 2))
 
 
 def test_tokens_beyond_the_limit_were_written():
-    chunks, _ = write(Vllm(SETUP, rows=False), openai([2], None, None), openai([2] * 7, None, None), openai([], None))
+    chunks, _ = write(
+        able(Vllm(SETUP), rows=False), openai([2], None, None), openai([2] * 7, None, None), openai([], None)
+    )
     assert last_usage(chunks) == CloudUsage(2, 8)
 
 
@@ -277,19 +285,19 @@ NO = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
     ids=str,
 )
 def test_a_refusal_as_the_first_event_of_a_stream_is_free(said, free):
-    chunks, error = write(Vllm(SETUP, rows=False), said)
+    chunks, error = write(ROWLESS, said)
     assert (chunks, error.sent) == ([], not free)
 
 
 def test_a_refusal_after_an_event_is_none():
     """Even one without a token: the prompt had been read by then."""
-    _, error = write(Vllm(SETUP, rows=False), openai([], None, None), NO)
+    _, error = write(ROWLESS, openai([], None, None), NO)
     assert (error.sent, error.charged) == (True, CloudUsage(2, 0))
 
 
 def test_what_was_told_before_a_stream_broke_is_known():
     usage = {"prompt_tokens": 90, "completion_tokens": 1}
-    _, error = write(Vllm(SETUP, rows=False), openai([2], usage, None), Unreachable("cut"))
+    _, error = write(ROWLESS, openai([2], usage, None), Unreachable("cut"))
     assert error.charged == CloudUsage(90, 1)
 
 
@@ -301,7 +309,7 @@ def test_what_is_refused_before_it_is_asked_is_free():
     assert not error.sent
 
 
-class AsksTwice:
+class AsksTwice(Vllm):
     """A dialect that asks again what the first reply hides."""
 
     def least(self, _):
@@ -313,7 +321,7 @@ class AsksTwice:
     def charged(self, _, reply):
         return reply
 
-    def score(self, _):
+    def _score(self, _):
         usage = yield Asked("/", {})
         usage += yield Asked("/", {}, before=usage)
         return Scores((), usage)
@@ -321,7 +329,7 @@ class AsksTwice:
 
 def test_a_check_is_charged_for_as_many_requests_as_were_answered():
     """Each may have a price of its own."""
-    asked = score(AsksTwice(), CloudUsage(9, 1), CloudUsage(7, 1))
+    asked = score(AsksTwice(SETUP), CloudUsage(9, 1), CloudUsage(7, 1))
     assert asked.usage == CloudUsage(16, 2, requests=2)
 
 
@@ -329,7 +337,7 @@ def test_prompts_that_leave_in_one_request_are_charged_for_one():
     prompt = {"tokens": [1], "content": "a", "stop": True, "stop_type": "limit", "tokens_evaluated": 2}
     listed = {"id": 1, "logprob": -0.1, "top_logprobs": [{"id": 1, "logprob": -0.1}]}
     replies = [prompt | {"index": i, "completion_probabilities": [listed]} for i in range(2)]
-    asked = score(LlamaServer(SETUP, way="prefixes"), replies, question=replace(SCORE, after=True))
+    asked = score(able(LlamaServer(SETUP), way="prefixes"), replies, question=replace(SCORE, after=True))
     assert asked.usage == CloudUsage(5, 2, requests=1)
 
 
@@ -337,10 +345,10 @@ def test_prompts_that_leave_in_one_request_are_charged_for_one():
 def test_a_refusal_of_a_later_request_leaves_those_before_it_charged(sent):
     """The first was answered; of the second nothing is owed where it was turned away."""
     with pytest.raises(Unreachable) as refused:
-        score(AsksTwice(), CloudUsage(9, 1), Unreachable("no", sent=sent))
+        score(AsksTwice(SETUP), CloudUsage(9, 1), Unreachable("no", sent=sent))
     assert (refused.value.sent, refused.value.charged) == (sent, CloudUsage(9, 1))
     with pytest.raises(Unreachable) as first:
-        score(AsksTwice(), Unreachable("no", sent=sent))
+        score(AsksTwice(SETUP), Unreachable("no", sent=sent))
     assert (first.value.sent, first.value.charged) == (sent, NO_USAGE)
 
 
@@ -358,7 +366,7 @@ def test_a_question_that_needs_no_request_costs_nothing():
 def test_a_usage_of_a_chat_service_teaches_what_it_adds_beyond_the_allowance():
     said = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}]}
     usage = {"choices": [], "usage": {"prompt_tokens": 2 + PREAMBLE + 75, "completion_tokens": 1}}
-    found = endpoint(Chat(SETUP, rows=False), said, usage, said, usage)
+    found = endpoint(able(Chat(SETUP), rows=False), said, usage, said, usage)
     before = found.worst(WRITE).prompt_tokens
 
     async def ask():

@@ -48,8 +48,8 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         finally:
             await wire.aclose()
 
-    dialect, can = asyncio.run(run())
-    return dialect, can, asked
+    dialect = asyncio.run(run())
+    return dialect, dialect.can, asked
 
 
 VLLM = {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/tokenize": {"tokens": [1, 2]}}

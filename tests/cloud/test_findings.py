@@ -19,8 +19,7 @@ from hybrid.cloud.dialects.dialect import Setup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.find import capabilities_of
-from hybrid.cloud.findings import VERSION, Findings, Notebook
+from hybrid.cloud.findings import VERSION, Findings, Notebook, measured
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import Sampling
 
@@ -263,7 +262,7 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
     """It was refused here; the endpoint was not asked."""
     from vocabularies import WORDS
 
-    from hybrid.cloud.dialects.spelling import Spelling
+    from hybrid.cloud.dialects.text_tokens import Spelling
 
     made, notebook = endpoint(path, {}, Completions(Setup("m", Spelling(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
@@ -271,15 +270,13 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
     assert notebook.read(*WHERE) == KNOWN
 
 
-def test_what_a_probe_has_shown_goes_before_what_documents_say(path):
-    made, _ = endpoint(path, {}, Sglang(Setup("m")))
-    said = capabilities_of(made.dialect, "m", 100)
+def test_what_a_probe_has_shown_goes_before_what_documents_say():
+    said = Sglang.can
     seen = replace(KNOWN, way=None, rows=False, continues=False, most_k=3, keeps_cache=False, candidates=False)
-    can = made.believe(seen, said)
+    can = measured(said, seen)
     assert can.abilities == {"open", "ids"}
-    assert (can.way, can.most_k, can.keeps_cache, can.candidates) == (None, 3, False, False)
-    assert not made.dialect.rows
-    nothing = made.believe(replace(KNOWN, most_k=None), said)
+    assert (can.way, can.most_k, can.keeps_cache, can.candidates, can.rows) == (None, 3, False, False, False)
+    nothing = measured(said, replace(KNOWN, most_k=None))
     assert (nothing.most_k, nothing.keeps_cache, nothing.candidates) == (said.most_k, True, True)
 
 
@@ -306,17 +303,15 @@ def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, to
     assert (chunk.rows[0] is not None) is told
 
 
-def test_what_a_probe_has_seen_of_rows_decides_which_are_missing(path):
+def test_what_a_probe_has_seen_of_rows_decides_which_are_missing():
     """A vLLM may tell rows after all that is done (``processed_logprobs``), and an SGLang the model's own."""
 
     def told(raw_rows, dialect, question):
-        made, _ = endpoint(path, {}, dialect)
-        made.believe(replace(KNOWN, raw_rows=raw_rows), capabilities_of(dialect, "m", 100))
-        return tells_rows(made.dialect, question)
+        return tells_rows(measured(dialect.can, replace(KNOWN, raw_rows=raw_rows)), question)
 
     hot, cut, plain = (replace(QUESTION, sampling=s) for s in (Sampling(0.7), Sampling(1.0, top_p=0.9), Sampling(1.0)))
     banned = replace(QUESTION, ban=frozenset({3}))
-    vllm, sglang = Vllm(Setup("m")), Sglang(Setup("m"))
+    vllm, sglang = Vllm, Sglang
     assert [told(None, vllm, one) for one in (hot, cut, banned, plain)] == [True, True, True, True]
     assert [told(False, vllm, one) for one in (hot, cut, banned, plain)] == [False, False, False, True]
     assert [told(None, sglang, one) for one in (hot, cut, banned, plain)] == [False, True, False, True]

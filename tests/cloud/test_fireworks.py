@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import Setup
@@ -55,7 +56,7 @@ def test_a_score_echoes_the_draft_alone():
 
 
 def test_a_write_asks_for_no_more_than_five_alternatives():
-    asked, _ = DIALECT.write(WRITE)
+    asked, _ = opened(DIALECT.write(WRITE))
     assert asked.body == {
         "model": "m",
         "prompt": [5, 6],
@@ -74,7 +75,11 @@ def test_a_write_asks_for_no_more_than_five_alternatives():
 
 
 def test_bodies_are_made_of_published_fields():
-    for body in (scored(), DIALECT.write(WRITE)[0].body, Fireworks(Setup("m"), rows=False).write(WRITE)[0].body):
+    for body in (
+        scored(),
+        opened(DIALECT.write(WRITE))[0].body,
+        opened(able(Fireworks(Setup("m")), rows=False).write(WRITE))[0].body,
+    ):
         CompletionCreateParams.model_validate_json(json.dumps(body))
         assert set(body) <= set(CompletionCreateParams.model_fields)
 
@@ -132,7 +137,7 @@ def test_text_without_its_rows_is_refused_where_they_were_asked_for():
 
 def test_where_no_log_probabilities_are_given_ids_are_asked_for_by_name():
     """They come with the log-probabilities otherwise."""
-    asked, read = Fireworks(Setup("m"), rows=False).write(WRITE)
+    asked, read = opened(able(Fireworks(Setup("m")), rows=False).write(WRITE))
     assert asked.body["return_token_ids"] is True
     assert not {"logprobs", "top_logprobs"} & set(asked.body)
     chunk = read({"choices": [{"text": "c ", "token_ids": [2], "logprobs": None, "finish_reason": "stop"}]})

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
-from wordlist import WordList, drive, recorded
+from wordlist import WordList, drive, opened, recorded
 
 import hybrid
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects.dialect import NOTHING, Setup
 from hybrid.cloud.dialects.llama_cpp_python import AGAIN, LlamaCppPython
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.errors import BadReply, MissingCapability
@@ -100,14 +100,14 @@ def test_a_check_echoes_its_text_and_forbids_the_end_so_that_one_token_is_always
 def test_the_opening_token_is_the_servers_to_add(speak):
     (asked,), _ = drive(speak(0).score(ALIGNED[0]))
     assert asked.body["prompt"] == "abcb"
-    asked, _ = speak(0).write(WriteQuestion((0, 67, 68), 4, 2, Sampling(), "r"))
+    asked, _ = opened(speak(0).write(WriteQuestion((0, 67, 68), 4, 2, Sampling(), "r")))
     assert asked.body["prompt"] == "ab"
 
 
 def test_a_write_sends_every_parameter_and_is_not_streamed(speak):
     """A streamed piece of a character is dropped, and its row with it."""
     sampling = Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=11, min_p=0.02)
-    asked, _ = speak().write(WriteQuestion((67, 68), 4, 2, sampling, "r", frozenset({9, 3})))
+    asked, _ = opened(speak().write(WriteQuestion((67, 68), 4, 2, sampling, "r", frozenset({9, 3}))))
     assert asked.stream is None
     assert asked.body == PLAIN | {
         "prompt": "ab",
@@ -144,7 +144,7 @@ def test_a_draft_is_asked_about_as_far_as_it_ends_with_a_whole_character(speak, 
 def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_charged(speak):
     asked, scores = drive(speak().score(ScoreQuestion((67, 130), (68,), True, 3, "r")))
     assert (asked, scores.rows, scores.usage) == ([], (), NO_USAGE)
-    assert speak().write(WriteQuestion((67, 130), 4, 2, Sampling(), "r")) is None
+    assert list(speak().write(WriteQuestion((67, 130), 4, 2, Sampling(), "r"))) == [NOTHING]
 
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):
@@ -308,7 +308,7 @@ def test_a_reply_that_cannot_be_believed_is_refused(speak, change):
 def test_a_character_of_several_tokens_is_read_from_the_text(speak):
     """Its tokens come with empty names; what they are, the text says, and their rows are not told."""
     said, (reply,) = recorded("llama_cpp_python_split")
-    _, read = speak().write(WriteQuestion(tuple(said["prefix"]), said["limit"], said["top_k"], Sampling(), "r"))
+    _, read = opened(speak().write(WriteQuestion(tuple(said["prefix"]), said["limit"], said["top_k"], Sampling(), "r")))
     assert reply["choices"][0]["logprobs"]["tokens"] == ["c", "a", "f", "", "", " "]
     chunk = read(reply)
     assert chunk.ids == (69, 67, 72, *E_ACUTE, 223)
@@ -320,7 +320,7 @@ def written(speak, change):
     said, (reply,) = recorded("llama_cpp_python_split")
     reply = copy.deepcopy(reply)
     change(reply)
-    return speak().write(WriteQuestion(tuple(said["prefix"]), 6, 2, Sampling(), "r"))[1](reply)
+    return opened(speak().write(WriteQuestion(tuple(said["prefix"]), 6, 2, Sampling(), "r")))[1](reply)
 
 
 def test_a_written_token_without_a_list_is_missing_and_not_certain(speak):

@@ -11,13 +11,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from wordlist import WordList, drive, recorded
+from wordlist import WordList, able, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
 from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.llama_server import LlamaServer
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
@@ -106,7 +106,7 @@ def test_without_the_row_after_it_nothing_is_written_after_a_draft():
 
 
 def test_prefixes_are_asked_in_one_request_and_one_alone_is_no_list():
-    dialect = replace(DIALECT, way="prefixes")
+    dialect = able(DIALECT, way="prefixes")
     (asked,), _ = drive(dialect.score(PREFIXES))
     assert asked.body == PLAIN | {
         "prompt": [[5, 6, 7, 8], [5, 6, 7, 8, 27], [5, 6, 7, 8, 27, 28]],
@@ -119,14 +119,14 @@ def test_prefixes_are_asked_in_one_request_and_one_alone_is_no_list():
 
 
 def test_a_comparison_lets_the_model_write_as_many_tokens_as_rows_are_due():
-    (asked,), _ = drive(replace(DIALECT, way="compare").score(PREFIXES))
+    (asked,), _ = drive(able(DIALECT, way="compare").score(PREFIXES))
     assert asked.body == PLAIN | {"prompt": [5, 6, 7, 8], "n_predict": 3, "n_probs": 3, "samplers": SAMPLERS}
 
 
 def test_a_write_sends_every_parameter_and_every_sampler_in_vllms_order():
     """By itself the server keeps 40 tokens, a nucleus of 0.95 and min-p 0.05, and penalises if it is told to."""
     sampling = Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=11, min_p=0.02)
-    asked, _ = DIALECT.write(WriteQuestion((5, 6), 4, 2, sampling, "r", frozenset({9, 3})))
+    asked, _ = opened(DIALECT.write(WriteQuestion((5, 6), 4, 2, sampling, "r", frozenset({9, 3}))))
     assert asked.stream == "to finish"
     assert asked.body == {
         "model": "m",
@@ -250,7 +250,7 @@ def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_
     expected = [[347, 295, 87], [15, 28, 347], [347, 223, 272]]
     for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
         reply = over_the_wire([LISTED[i] for i in order])
-        _, scores = drive(replace(DIALECT, way="prefixes").score(PREFIXES), reply)
+        _, scores = drive(able(DIALECT, way="prefixes").score(PREFIXES), reply)
         assert ids_of(scores.rows) == expected
         assert scores.usage == CloudUsage(15, 3, 12)
 
@@ -260,20 +260,20 @@ def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_
 )
 def test_continuations_that_are_not_those_of_the_prompts_are_refused(reply):
     with pytest.raises(BadReply):
-        drive(replace(DIALECT, way="prefixes").score(PREFIXES), reply)
+        drive(able(DIALECT, way="prefixes").score(PREFIXES), reply)
 
 
 def test_two_continuations_of_one_prompt_are_refused():
     twice = [LISTED[0], LISTED[1], LISTED[1]]
     with pytest.raises(BadReply):
-        drive(replace(DIALECT, way="prefixes").score(PREFIXES), twice)
+        drive(able(DIALECT, way="prefixes").score(PREFIXES), twice)
 
 
 # ---- what is written -----------------------------------------------------------------------------------------------
 
 
 def read(events, question=WRITE):
-    _, reading = DIALECT.write(question)
+    _, reading = opened(DIALECT.write(question))
     return [reading(event) for event in events]
 
 

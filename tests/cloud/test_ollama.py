@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from vocabularies import AB, HALF, WORDS, A, B, C, D, Pieces
+from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects.dialect import NOTHING, Setup
 from hybrid.cloud.dialects.ollama import Ollama
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.ollama import GenerateRequest, Options
@@ -41,14 +42,14 @@ def line(text, *entries, **more):
 
 
 def read(reply, dialect=None, question=WRITE):
-    return (dialect or Ollama(SETUP)).write(question)[1](reply)
+    return opened((dialect or Ollama(SETUP)).write(question))[1](reply)
 
 
 DONE = {"response": "", "done": True, "done_reason": "stop", "prompt_eval_count": 2, "eval_count": 3}
 
 
 def test_every_option_is_sent_since_the_models_file_has_its_own():
-    asked, _ = Ollama(SETUP).write(WRITE)
+    asked, _ = opened(Ollama(SETUP).write(WRITE))
     assert asked.stream == "lines"
     assert asked.body == {
         "model": "m",
@@ -76,7 +77,7 @@ def test_a_score_lets_it_write_greedily_in_one_piece():
 
 def test_bodies_are_made_of_published_fields():
     """``repeat_penalty`` is one of ``Options``, which the server here does not implement."""
-    for body in (Ollama(SETUP).write(WRITE)[0].body, next(Ollama(SETUP).score(SCORE)).body):
+    for body in (opened(Ollama(SETUP).write(WRITE))[0].body, next(Ollama(SETUP).score(SCORE)).body):
         GenerateRequest.model_validate_json(json.dumps(body))
         assert set(body) <= set(GenerateRequest.model_fields)
         assert set(body["options"]) - set(Options.model_fields) == {"repeat_penalty"}
@@ -85,11 +86,11 @@ def test_bodies_are_made_of_published_fields():
 def test_a_ban_has_no_word_and_is_refused():
     """Dropped in silence, the token that was rejected would be drawn again."""
     with pytest.raises(MissingCapability, match="kept from a token"):
-        Ollama(SETUP).write(replace(WRITE, ban=frozenset({C})))
+        opened(Ollama(SETUP).write(replace(WRITE, ban=frozenset({C}))))
 
 
 def test_what_ends_inside_a_character_is_not_asked_about():
-    assert Ollama(SETUP).write(replace(WRITE, prefix=(A, HALF))) is None
+    assert list(Ollama(SETUP).write(replace(WRITE, prefix=(A, HALF)))) == [NOTHING]
     with pytest.raises(StopIteration) as done:
         next(Ollama(SETUP).score(replace(SCORE, prefix=(A, HALF))))
     assert done.value.value.usage == NO_USAGE
@@ -170,9 +171,9 @@ def test_a_line_that_cannot_be_believed_is_refused(told, error):
 
 
 def test_where_no_log_probabilities_are_given_none_are_asked_for():
-    dialect = Ollama(SETUP, rows=False)
-    assert "logprobs" not in dialect.write(WRITE)[0].body
-    assert dialect.abilities == {"write", "open"}
+    dialect = able(Ollama(SETUP), rows=False)
+    assert "logprobs" not in opened(dialect.write(WRITE))[0].body
+    assert dialect.can.abilities == {"write", "open"}
     chunk = read({"response": "cab", "done": False}, dialect)
     assert (chunk.ids, chunk.rows) == ((C, AB), (None, None))
 

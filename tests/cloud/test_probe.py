@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from wordlist import able
 
-from hybrid.cloud.dialects.dialect import tells_rows
+from hybrid.cloud.dialects.dialect import LENGTHS, Setup, tells_rows
 from hybrid.cloud.dialects.vllm import Vllm
-from hybrid.cloud.find import capabilities_of
 from hybrid.cloud.port import Chunk, Scores, worst
-from hybrid.cloud.probe import LENGTHS, WRITTEN, Probe
+from hybrid.cloud.probe import WRITTEN, Probe
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, Unreachable, UsageError
 from hybrid.prob import Dense, TopK
 from hybrid.types import CloudUsage
@@ -30,7 +30,7 @@ def dense(prefix):
 class Server:
     """A model that is a table, behind an endpoint; each field is one way to be wrong, or to be less than best."""
 
-    dialect: Vllm = field(default_factory=lambda: Vllm(None, candidates=True))
+    dialect: Vllm = field(default_factory=lambda: able(Vllm(Setup()), candidates=True))
     most: int = 100  # log-probabilities it gives; more is cut short
     refuses_more: bool = False  # or refused
     shift: int = 0  # its scores are those of so many positions before
@@ -88,7 +88,7 @@ class Server:
         for n in range(question.limit):
             token = dense(text).best
             heat = question.sampling.temperature or 1.0
-            row = self.row(text, question, token, heat) if tells_rows(self.dialect, question) else None
+            row = self.row(text, question, token, heat) if tells_rows(self.dialect.can, question) else None
             text = (*text, token)
             usage = self.usage(len(question.prefix), n + 1, len(question.prefix) - 1)
             last = n + 1 == question.limit
@@ -105,7 +105,7 @@ def probed(server, *, leave=None, said=None):
         yield settled.append
 
     probe = Probe(server, PREFIX, (), leave or granted, heard.append)
-    can = said or replace(capabilities_of(server.dialect, "m", 100), same_words=True)
+    can = said or replace(server.dialect.can, model="m", max_context=100, same_words=True)
     found = asyncio.run(probe.run(can, "http://there"))
     assert len(settled) <= len(reserved)
     return found, heard, settled
@@ -160,7 +160,7 @@ def test_between_two_lengths_a_cut_list_tells_the_limit_itself():
 
 
 def test_the_documents_limit_is_not_exceeded():
-    server = Server(dialect=Vllm(None, most_k=5))
+    server = Server(dialect=able(Vllm(Setup()), most_k=5))
     assert probed(server)[0].most_k == 5
     assert max(question.top_k for question in server.questions) == 5
 
@@ -177,11 +177,11 @@ def test_rows_after_the_temperature_are_found_out():
 
 def test_rows_that_are_raw_are_found_so_whatever_the_documents_say():
     """An SGLang can be set to tell them before the temperature; and what was asked for that leaves no trace."""
-    documented = Vllm(None, rows_altered_by=frozenset({"temperature"}))
+    documented = able(Vllm(Setup()), rows_altered_by=frozenset({"temperature"}))
     for sampled in (False, True):
         server = Server(dialect=documented, sampled_rows=sampled)
         assert probed(server)[0].raw_rows is not sampled
-        assert server.dialect.rows_altered_by == {"temperature"}
+        assert server.dialect.can.rows_altered_by == {"temperature"}
 
 
 def test_an_endpoint_that_starts_anew_does_not_go_on():
@@ -201,7 +201,7 @@ def test_a_cached_check_costs_what_is_new():
 
 def test_candidates_that_are_dropped_in_silence_are_found_out():
     assert probed(Server(drops_candidates=True))[0].candidates is False
-    assert probed(Server(dialect=Vllm(None)))[0].candidates is None
+    assert probed(Server(dialect=Vllm(Setup())))[0].candidates is None
 
 
 def test_usage_with_every_event_is_found():
@@ -209,7 +209,7 @@ def test_usage_with_every_event_is_found():
 
 
 def test_without_log_probabilities_nothing_is_scored_and_the_text_is_still_found():
-    server = Server(dialect=Vllm(None, rows=False))
+    server = Server(dialect=able(Vllm(Setup()), rows=False))
     found, _, _ = probed(server)
     assert (found.rows, found.most_k, found.way, found.ways) == (False, None, None, {})
     assert found.continues is True
@@ -218,7 +218,7 @@ def test_without_log_probabilities_nothing_is_scored_and_the_text_is_still_found
 
 def test_another_vocabulary_is_not_asked_anything_that_costs():
     server = Server()
-    said = replace(capabilities_of(server.dialect, "m", None), same_words=False)
+    said = replace(server.dialect.can, same_words=False)
     found, _, _ = probed(server, said=said)
     assert (found.same_words, found.way, found.spent_tokens, server.questions) == (False, None, 0, [])
 

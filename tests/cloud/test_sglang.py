@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import Setup, tells_rows
@@ -188,7 +189,7 @@ def incremental(**more):
 
 
 def read(events, question=GREEDY, **fields):
-    _, reading = Sglang(Setup("m"), **fields).write(question)
+    _, reading = opened(able(Sglang(Setup("m")), **fields).write(question))
     return [reading(one) for one in events]
 
 
@@ -245,7 +246,7 @@ def test_an_end_without_a_new_token_repeats_nothing():
     ids=str,
 )
 def test_rows_after_the_temperature_or_a_ban_are_not_the_models(change, kept):
-    assert tells_rows(Sglang(Setup("m")), replace(GREEDY, **change)) is kept
+    assert tells_rows(Sglang(Setup("m")).can, replace(GREEDY, **change)) is kept
 
 
 def test_an_appended_token_does_not_lower_the_cap_of_a_written_row():
@@ -282,7 +283,7 @@ def test_what_is_missing_and_what_broke_off_is_said_in_the_servers_words():
 
 def test_where_no_log_probabilities_are_given_none_are_asked_for_and_tokens_come_without_rows():
     """As a probe may have found: the text is as good, only nothing can weigh it."""
-    asked, _ = Sglang(Setup("m"), rows=False).write(GREEDY)
+    asked, _ = opened(able(Sglang(Setup("m")), rows=False).write(GREEDY))
     assert not {"return_logprob", "top_logprobs_num"} & set(asked.body)
     chunks = read(cumulative(rows=False), rows=False)
     assert [(chunk.ids, chunk.rows) for chunk in chunks] == [((4,), (None,)), ((1,), (None,)), ((7,), (None,))]

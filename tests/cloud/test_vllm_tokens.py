@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import Setup
@@ -95,7 +96,7 @@ def test_an_empty_span_asks_for_no_rows_of_the_prompt_so_that_the_prefix_cache_s
 
 
 def test_a_write_sends_every_sampling_parameter_and_its_limit():
-    assert write_body(WRITE, "m", None) == {
+    assert opened(VllmTokens(Setup("m")).write(WRITE))[0].body == {
         "model": "m",
         "token_ids": [5, 6],
         "sampling_params": {
@@ -220,18 +221,18 @@ def test_the_end_and_the_usage_come_in_events_of_their_own():
 
 
 def test_where_no_log_probabilities_are_given_none_are_asked_for_and_tokens_come_without_rows():
-    asked, read = VllmTokens(Setup("m"), rows=False).write(WRITE)
+    asked, read = opened(able(VllmTokens(Setup("m")), rows=False).write(WRITE))
     assert "logprobs" not in asked.body["sampling_params"]
     chunk = read(written((4, -0.1, 1), logprobs=None))
     assert (chunk.ids, chunk.rows) == ((4,), (None,))
     with pytest.raises(MissingCapability):
-        VllmTokens(Setup("m")).write(WRITE)[1](written((4, -0.1, 1), logprobs=None))
+        opened(VllmTokens(Setup("m")).write(WRITE))[1](written((4, -0.1, 1), logprobs=None))
 
 
 def test_the_completions_route_asks_for_none_either():
     from hybrid.cloud.dialects.vllm import Vllm
 
-    asked, read = Vllm(Setup("m"), rows=False).write(WRITE)
+    asked, read = opened(able(Vllm(Setup("m")), rows=False).write(WRITE))
     assert "logprobs" not in asked.body
     chunk = read({"choices": [{"text": "d", "token_ids": [4], "logprobs": None, "finish_reason": None}]})
     assert (chunk.ids, chunk.rows) == ((4,), (None,))

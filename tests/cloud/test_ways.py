@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wordlist import WordList, drive
+from wordlist import WordList, able, drive
 
 from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.dialects import ways
 from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.llama_server import LlamaServer
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense, TopK
 
@@ -74,7 +74,7 @@ class Server:
 
 
 def scored(way, question, server):
-    dialect = LlamaServer(Setup("m", Spelling(WORDS)), way=way)
+    dialect = able(LlamaServer(Setup("m", Spelling(WORDS))), way=way)
     (asked,), _ = drive(dialect.score(question))
     return drive(dialect.score(question), server(asked.body))[1], dialect.worst(question)
 
@@ -89,7 +89,7 @@ questions = st.builds(
     request_id=st.just("r"),
 ).filter(lambda question: question.num_rows)
 seeds = st.integers(0, 999)
-WAYS = LlamaServer(Setup()).ways
+WAYS = LlamaServer.can.ways
 
 
 def greedy_draft(seed, prefix, length):
@@ -195,6 +195,6 @@ def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, questi
 @given(question=questions, seed=seeds)
 def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
     scores, worst = scored(way, question, Server(seed))
-    least = LlamaServer(Setup("m", Spelling(WORDS)), way).least(question)
+    least = able(LlamaServer(Setup("m", Spelling(WORDS))), way=way).least(question)
     assert least.prompt_tokens <= scores.usage.prompt_tokens <= worst.prompt_tokens
     assert least.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens

@@ -47,7 +47,7 @@ async def connected(server, words, way=None):
     try:
         capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
         if way:
-            endpoint.dialect = replace(endpoint.dialect, way=way)
+            endpoint.dialect = replace(endpoint.dialect, can=replace(endpoint.can, way=way))
         yield endpoint, capabilities
     finally:
         await endpoint.aclose()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from wordlist import able
+
 from hybrid.cloud import Chunk, WriteQuestion
-from hybrid.cloud.dialects.dialect import Asked
+from hybrid.cloud.dialects.dialect import Asked, Setup, continued
+from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.types import CloudUsage, Sampling
@@ -19,20 +22,18 @@ EVENT, DONE = b"data: {}\n\n", b"data: [DONE]\n\n"
 def read_stream(url, deadlines, pause=0.0):
     """Read a stream through an endpoint, pausing after every chunk; return how many events there were."""
 
-    class Dialect:
-        rows, rows_altered_by = False, frozenset()
-
+    class Counting(Vllm):
         def worst(self, question):
             return CloudUsage(1, 10**6)
 
         least = worst
 
-        def write(self, question):
-            return Asked("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,))
+        def _write(self, question):
+            return continued(Asked("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
-        endpoint.dialect = Dialect()
+        endpoint.dialect = able(Counting(Setup()), rows=False)
         try:
             async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling(), "r"))) as chunks:
                 async for chunk in chunks:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hybrid.cloud import Scores
-from hybrid.cloud.dialects.dialect import Asked, Asking
+from hybrid.cloud import Chunk, Scores
+from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Writing
 
 RECORDED = Path(__file__).parent.parent / "cloud" / "recorded"
 
@@ -39,7 +40,7 @@ def recorded(name: str):
     return told["question"], told["replies"]
 
 
-def drive(asking: Asking[Scores], *replies: object) -> tuple[list[Asked], Scores | None]:
+def drive(asking: Scoring, *replies: object) -> tuple[list[Asked], Scores | None]:
     """Send replies to a dialect one after the other; return what it asked, and its scores once it has them."""
     asked, left = [], list(replies)
     try:
@@ -49,3 +50,13 @@ def drive(asking: Asking[Scores], *replies: object) -> tuple[list[Asked], Scores
     except StopIteration as done:
         return asked, done.value
     return asked, None
+
+
+def opened(writing: Writing) -> tuple[Asked, Callable[[object], Chunk]]:
+    """Start a dialect that writes; return what it asks, and what reads one event after the other."""
+    return next(writing), writing.send
+
+
+def able(dialect: Dialect, **facts: object) -> Dialect:
+    """Return a dialect of which other things are known."""
+    return replace(dialect, can=replace(dialect.can, **facts))

@@ -177,7 +177,7 @@ def test_an_endpoint_that_cannot_do_it_is_told_with_the_policies_that_work_as_th
     h = house()
 
     async def connect(*_):
-        return Capabilities("scores", frozenset({"score", "ids"}))
+        return Capabilities("scores", continues=False)
 
     h.cloud.connect = connect
     with pytest.raises(MissingCapability, match="exact needs an endpoint that can continue a partial answer") as caught:

@@ -387,7 +387,7 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
 
     async def reach(asked_at):
         cloud, can = await connect(asked_at)
-        return cloud, replace(can, abilities=can.abilities - {"score"})
+        return cloud, replace(can, way=None)
 
     h.client._connect = reach
     events = run(gather(h.client, **WEIGHED))

@@ -7,21 +7,18 @@ in the list", the reason of the end comes in an event of its own, and reasoning 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, OpenAiUsage, Reading, Setup, Way
-from hybrid.cloud.dialects.listed import read_content
+from hybrid.cloud.dialects.dialect import NOTHING, Family, Json, OpenAi, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
-from hybrid.cloud.dialects.spelled import only_documented, spelled
-from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import MissingCapability
+from hybrid.cloud.dialects.text_tokens import Spelling, only_documented, read_content, spelled
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, WriteQuestion
+from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import CloudUsage
 
 CHAT = "/v1/chat/completions"
-MOST_K = 20
 # A turn is more than its text: names of roles and marks around them, in any template a few tokens.
 TURN = 16
 # What a server may put before a conversation, whose length nothing tells beforehand. The longest default system message
@@ -31,22 +28,13 @@ PREAMBLE = 1024
 
 
 @dataclass(frozen=True)
-class Chat(OpenAiUsage):
+class Chat(OpenAi):
     """The dialect of the chat route. ``preamble``: the most tokens that a server may add to a conversation."""
 
-    setup: Setup
-    way: Way | None = None
-    name: str = "openai-chat"
-    ways: tuple[Way, ...] = ()
-    abilities: frozenset[Ability] = field(default=frozenset(("open",)))
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = MOST_K
-    keeps_cache: bool | None = None
+    can: Capabilities = Capabilities(dialect="openai-chat", ids=False, continues=False, way=None, ways=(), most_k=20)
     preamble: int = PREAMBLE
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Refuse: no draft can be put to it."""
         yield from ()
         msg = f"a chat endpoint cannot score a draft of {len(question.span)} tokens"
@@ -63,20 +51,22 @@ class Chat(OpenAiUsage):
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         return CloudUsage(sum(len(self.setup.words.split(turn.content) or ()) for turn in turns), 0)
 
-    def learned(self, question: Question, usage: CloudUsage) -> Chat:
-        """Return the dialect that reserves for the most that the server has said that it adds to a conversation.
+    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+        """Learn too the most that the server has said that it adds to a conversation: reserved from then on.
 
         Little lowers nothing: a template may add its default system message where a conversation brings none.
         """
-        more = usage.prompt_tokens - self.least(question).prompt_tokens
+        if isinstance(told, CloudError):
+            return super().learned(question, told)
+        more = told.prompt_tokens - self.least(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Ask for the whole answer; None once it has begun."""
+    def _write(self, question: WriteQuestion) -> Writing:
+        """Ask for the whole answer; nothing once it has begun."""
         if question.begun or not question.turns:
-            return None
+            yield NOTHING
+            return
         only_documented(question, "top_k", "min_p")
-        top_k = min(question.top_k, MOST_K) if self.rows else 0
         body: dict[str, Any] = {
             "model": self.setup.model,
             "messages": [{"role": turn.role, "content": turn.content} for turn in question.turns],
@@ -84,21 +74,25 @@ class Chat(OpenAiUsage):
             "temperature": question.sampling.temperature,
             "top_p": question.sampling.top_p,
             "seed": question.sampling.seed,
-            "stream": True,
-            "stream_options": {"include_usage": True},
         }
-        if top_k:
-            body |= {"logprobs": True, "top_logprobs": top_k}
-        return Asked(CHAT, body, stream="to done"), partial(read_event, self.setup.words, top_k=top_k)
+        if question.top_k:
+            body |= {"logprobs": True, "top_logprobs": question.top_k}
+        read = partial(read_event, self.setup.words, top_k=question.top_k)
+        yield from continued(self._continuation(CHAT, body), read)
+
+
+FAMILY = Family("openai-chat", Chat, (CHAT, {}))
+# Nothing tells it from its like but an answer without log-probabilities.
+TEXT = Family("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
 
 
 @guarded
 def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
-    """Read one event of a stream: its text as local tokens, with rows where the list names them."""
+    """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
     choice, usage = event_of(reply)
     if choice is None:
         return Chunk(usage=usage)
-    text = str((choice.get("delta") or {}).get("content") or "")
+    text = str((choice.get("delta") or choice.get("message") or {}).get("content") or "")
     logprobs = choice.get("logprobs")
     if text and top_k and logprobs is None:
         raise MissingCapability(NO_ROWS)

@@ -13,12 +13,12 @@ Where the shapes come from: openai/openai-openapi (CreateCompletionRequest, Crea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, OpenAiUsage, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import NOTHING, Asked, Family, Json, OpenAi, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -30,7 +30,8 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     shown,
 )
-from hybrid.cloud.dialects.spelled import (
+from hybrid.cloud.dialects.text_tokens import (
+    Spelling,
     bytes_worst,
     named_tokens,
     only_documented,
@@ -38,61 +39,43 @@ from hybrid.cloud.dialects.spelled import (
     row_by_text,
     spelled,
 )
-from hybrid.cloud.dialects.spelling import Spelling
 from hybrid.cloud.dialects.vllm import COMPLETIONS
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
-# OpenAI's own limit on the legacy route; others give more, and are asked for it by the probe.
-MOST_K = 5
-
 
 @dataclass(frozen=True)
-class Completions(OpenAiUsage):
-    """The dialect of the legacy route. ``rows`` False: text alone, and then nothing can be scored."""
+class Completions(OpenAi):
+    """The dialect of the legacy route. ``most_k`` is OpenAI's own limit; others give more, as a probe finds out."""
 
-    setup: Setup
-    way: Way | None = "one request"
-    name: str = "openai-completions"
-    ways: tuple[Way, ...] = ("one request", "prefixes", "compare")
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = MOST_K
-    keeps_cache: bool | None = None
+    can: Capabilities = Capabilities(
+        dialect="openai-completions", ids=False, ways=("one request", "prefixes", "compare"), most_k=5
+    )
 
-    @property
-    def abilities(self) -> frozenset[Ability]:
-        """A text can be continued; whether it can be scored depends on the way."""
-        found: set[Ability] = {"write", "open"}
-        return frozenset(found | ({"score"} if self.rows and self.way else set()))
-
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
-        """Ask in the way this server was found to answer."""
-        if self.way == "prefixes":
+    def _score(self, question: ScoreQuestion) -> Scoring:
+        if self.can.way == "prefixes":
             return ways.prefixes(self, question)
-        return ways.compare(self, question) if self.way == "compare" else self._echo(question)
+        return ways.compare(self, question) if self.can.way == "compare" else self._echo(question)
 
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte."""
-        if isinstance(question, ScoreQuestion) and self.way != "one request":
-            return ways.worst_of(self.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
+        if isinstance(question, ScoreQuestion) and self.can.way != "one request":
+            return ways.worst_of(self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
         return bytes_worst(self.setup.words, question, requests=1)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return ways.least_of(self.way, question)
+        return ways.least_of(self.can.way, question)
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Ask for a streamed continuation."""
+    def _write(self, question: WriteQuestion) -> Writing:
         text = self.setup.words.text_of(question.prefix)
         if text is None:
-            return None
-        body = self._body(text, question) | {"stream": True, "stream_options": {"include_usage": True}}
-        read = partial(read_event, self.setup.words, top_k=self._k(question.top_k))
-        return Asked(COMPLETIONS, body, stream="to done"), read
+            yield NOTHING
+            return
+        read = partial(read_event if self.can.streams else read_written, self.setup.words, top_k=question.top_k)
+        yield from continued(self._continuation(COMPLETIONS, self._body(text, question)), read)
 
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Ask for several continuations."""
@@ -105,13 +88,10 @@ class Completions(OpenAiUsage):
         chunks = []
         for i, question in enumerate(questions):
             alone = {"choices": [choice_of(reply, i)], "usage": reply.get("usage")}
-            chunk = read_written(words, alone, top_k=self._k(question.top_k))
+            chunk = read_written(words, alone, top_k=question.top_k)
             charged = usage if i == 0 else NO_USAGE
             chunks.append(Chunk(chunk.ids, chunk.rows, chunk.text, chunk.finish, charged))
         return chunks
-
-    def _k(self, top_k: int) -> int:
-        return 0 if not self.rows else top_k if self.most_k is None else min(top_k, self.most_k)
 
     def _body(self, prompt: str | list[str], question: WriteQuestion) -> dict[str, Any]:
         only_documented(question, "top_k", "min_p")
@@ -123,25 +103,33 @@ class Completions(OpenAiUsage):
             "top_p": question.sampling.top_p,
             "seed": question.sampling.seed,
         }
-        return body | ({"logprobs": self._k(question.top_k)} if self.rows else {})
+        return body | ({"logprobs": question.top_k} if question.top_k else {})
 
-    def _echo(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _echo(self, question: ScoreQuestion) -> Scoring:
         words = self.setup.words
         prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
         if prefix is None or text is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
         reply = yield Asked(COMPLETIONS, self._body(text, write) | {"echo": True})
-        return _echoed(words, question, prefix, reply, self._k(question.top_k))
+        return _echoed(words, question, prefix, reply, question.top_k)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are listed after the text that was sent."""
         text, told = self.setup.words.text_of(question.prefix + question.span), shown(reply)
         offsets = fields_of(first_of(reply), "logprobs").get("text_offset")
-        if self.way != "one request" or text is None or not isinstance(offsets, list):
+        if self.can.way != "one request" or text is None or not isinstance(offsets, list):
             return told
         written = sum(isinstance(offset, int) and offset >= len(text) for offset in offsets)
         return told.at_least(CloudUsage(0, written))
+
+
+FAMILY = Family("openai-completions", Completions, (COMPLETIONS, {}))
+# Text alone, and then nothing can be scored; nothing but an answer without log-probabilities tells it from its like.
+TEXT = Family(
+    "text-completions",
+    partial(Completions, can=replace(Completions.can, dialect="text-completions", rows=False, way=None, ways=())),
+)
 
 
 @guarded

@@ -1,26 +1,42 @@
 """What a dialect is: pure functions from a question to requests, and from their replies to an answer.
 
-A dialect opens no connection: it yields what is to be asked and is sent the replies (``Asking``), so that a golden body
-and a recorded reply test it whole. Nor does it guess: what a server of its family may or may not do is found out
-by ``cloud.find`` and ``cloud.probe`` and given to it.
+A dialect opens no connection: it is a generator that yields what is to be asked (``Asked``) and is sent the replies, so
+that a golden body and a recorded reply test it whole. Nor does it guess: what a server of its family can do stands in
+one record (``can``), first as the documents have it, then as a probe has measured it (``cloud.findings``), then as
+answers have shown it (``learned``).
 """
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from hybrid.cloud.dialects.reading import shown
-from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
+from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.port import (
+    Altering,
+    Capabilities,
+    Chunk,
+    Question,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    least,
+    worst,
+)
+from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
-T = TypeVar("T")
+Q = TypeVar("Q", ScoreQuestion, WriteQuestion)
 Json: TypeAlias = Mapping[str, Any]
-# How a draft is scored: in one request; by prefixes with one new token each; by forcing the draft on the model; by
-# letting it write and comparing; None: not at all.
-Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
+
+# Lists that are tried, the longest first, where a server that refuses one does not name the longest that it gives.
+LENGTHS = (100, 20, 5, 1)
+_NAMED = re.compile(r"max allowed: (\d+)")
+NOTHING = Chunk(finish="length", usage=NO_USAGE)  # what is written where nothing can be asked
 
 
 @dataclass(frozen=True)
@@ -40,10 +56,13 @@ class Asked:
     before: CloudUsage = NO_USAGE
 
 
-Altering: TypeAlias = Literal["temperature", "cut", "ban"]
-"""What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
+Scoring: TypeAlias = Generator[Asked, Any, Scores]
+"""Yields a request, is sent its reply, and so on; returns the rows."""
 
-Asking: TypeAlias = Generator[Asked, Any, T]
+Writing: TypeAlias = Generator[Asked | Chunk, Any, None]
+"""Yields a request, is sent its first event (a whole reply is one), yields what it has read in it, is sent the next;
+None: there are no more. One that yields no request asks nothing."""
+
 Reading: TypeAlias = Callable[[Any], Chunk]
 
 
@@ -64,117 +83,127 @@ class Setup:
         return self.spelling
 
 
-def rowless(question: WriteQuestion) -> WriteQuestion:
-    """Return the same question for an endpoint that gives no log-probabilities: with ``top_k`` 0 none are asked for."""
-    return replace(question, top_k=0)
-
-
-def tells_rows(dialect: Dialect, question: WriteQuestion) -> bool:
+def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
     """Whether what is written comes with rows, and these are the model's own under this sampling and ban."""
     sampling, altering = question.sampling, set[Altering]()
     if not sampling.greedy:
         altering |= {"temperature"} if sampling.temperature != 1.0 else set()
         altering |= {"cut"} if sampling.cut else set()
     altering |= {"ban"} if question.ban else set()
-    return dialect.rows and not altering & dialect.rows_altered_by
+    return can.rows and not altering & can.rows_altered_by
 
 
-class Dialect(Protocol):
-    """One family's words. ``rows``: what it writes comes with log-probabilities."""
+def continued(asked: Asked, read: Reading) -> Writing:
+    """Ask for a continuation, and read what comes, event by event."""
+    heard = yield asked
+    while heard is not None:
+        heard = yield read(heard)
+
+
+@dataclass(frozen=True)
+class Dialect(ABC):
+    """One family's words. A family's ``can`` is what its documents say, until more is known of an endpoint."""
+
+    setup: Setup
+    can: Capabilities = Capabilities()
 
     @property
     def name(self) -> str:
         """What ``--dialect`` calls it."""
-        ...
+        return self.can.dialect
 
-    @property
-    def way(self) -> Way | None:
-        """How it scores."""
-        ...
-
-    @property
-    def ways(self) -> tuple[Way, ...]:
-        """How a server of this family may be able to score, the cheapest first."""
-        ...
-
-    @property
-    def abilities(self) -> frozenset[Ability]:
-        """What can be asked of it."""
-        ...
-
-    @property
-    def rows(self) -> bool:
-        """Whether written tokens come with their rows."""
-        ...
-
-    @property
-    def rows_altered_by(self) -> frozenset[Altering]:
-        """What makes these rows others than the model's own."""
-        ...
-
-    @property
-    def candidates(self) -> bool:
-        """Whether rows can hold tokens asked for by id."""
-        ...
-
-    @property
-    def most_k(self) -> int | None:
-        """The longest top-k list that its documents allow; None: they name no limit."""
-        ...
-
-    @property
-    def keeps_cache(self) -> bool | None:
-        """Whether its documents say that a check reads the prefix cache."""
-        ...
-
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def score(self, question: ScoreQuestion) -> Scoring:
         """Yield the requests that score a draft, and return its rows."""
-        ...
+        return self._score(self._fitted(question))
+
+    def write(self, question: WriteQuestion) -> Writing:
+        """Yield the request that continues a text, and what is read in each event of it."""
+        return self._write(self._fitted(question))
+
+    @abstractmethod
+    def _score(self, question: ScoreQuestion) -> Scoring: ...
+
+    @abstractmethod
+    def _write(self, question: WriteQuestion) -> Writing: ...
+
+    @abstractmethod
+    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+        """Return what one reply to a check says it was charged, and shows that it wrote, whatever else stands there."""
 
     def worst(self, question: Question) -> CloudUsage:
-        """Return the most that answering may be charged."""
-        ...
+        """Return the most that answering may be charged: for a request by ids, nothing cached and all written."""
+        return worst(question)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the least that answering is charged: the tokens that are sent, and those that a check has written."""
-        ...
+        return least(question)
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
-        """Return what one reply to a check says it was charged, and shows that it wrote, whatever else stands there."""
-        ...
+    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+        """Return the dialect as an answer has shown this endpoint to be; itself where that is nothing new.
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Return the request that continues a text and what reads each event of it; None: nothing can be asked here."""
-        ...
+        ``told``: what the answer said that it was charged, or why there was none, after something was asked. A refusal
+        that was not sent, in the words of ``CloudError``, is free.
+        """
+        if isinstance(told, MissingCapability) and not told.sent:
+            asked = self._top_k(question)
+            named = _NAMED.search(str(told))
+            fewer = int(named[1]) if named else next((k for k in LENGTHS if k < asked), 0)
+            if 0 < fewer < asked:
+                return replace(self, can=replace(self.can, most_k=fewer))
+        return self
+
+    def _fitted(self, question: Q) -> Q:
+        """Return a question that asks for no more than this endpoint gives; with ``top_k`` 0 for no rows at all."""
+        top_k = self._top_k(question)
+        if isinstance(question, WriteQuestion):
+            return replace(question, top_k=top_k)
+        return replace(question, top_k=top_k, candidates=question.candidates if self.can.candidates else ())
+
+    def _top_k(self, question: Question) -> int:
+        if isinstance(question, WriteQuestion) and not self.can.rows:
+            return 0
+        return question.top_k if self.can.most_k is None else min(question.top_k, self.can.most_k)
 
 
-class OpenAiUsage:
-    """What those dialects have in common whose replies say what they were charged as OpenAI's do."""
+@dataclass(frozen=True)
+class OpenAi(Dialect, ABC):
+    """What those dialects have in common whose bodies and usages are OpenAI's, and which proxies pass on."""
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told, and no fewer tokens than are shown."""
         return shown(reply)
 
+    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+        """Learn too that a stream lacks what may come with a whole answer, as it does through some proxies."""
+        lacking = isinstance(told, MissingCapability) and told.sent and not told.charged.completion_tokens
+        if lacking and isinstance(question, WriteQuestion) and self.can.streams:
+            return replace(self, can=replace(self.can, streams=False))
+        return super().learned(question, told)
+
+    def _continuation(self, path: str, body: Json) -> Asked:
+        """Return the request for a continuation: a stream that tells its usage, or a whole answer."""
+        if not self.can.streams:
+            return Asked(path, body)
+        return Asked(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
+
+
+Split: TypeAlias = tuple[str, Callable[[str, str], Json]]
+"""A tokenizer's route, and what makes its question from a model's name and a text."""
+
 
 @dataclass(frozen=True)
-class ByIds(OpenAiUsage):
-    """What those dialects have in common that name tokens by number and score a draft in one request."""
+class Family:
+    """How a family is made and known; each stands in its dialect's file, and ``cloud.find`` has their order.
 
-    setup: Setup
-    name: str = ""
-    way: Way | None = "one request"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = frozenset(("score", "write", "open", "ids"))
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = None
-    keeps_cache: bool | None = None
+    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
+    name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
+    question tells that there is such a route. ``split`` is its tokenizer. ``models`` is its own list of models, where
+    it may lack OpenAI's.
+    """
 
-    def worst(self, question: Question) -> CloudUsage:
-        """Nothing cached; what is written runs to its limit."""
-        return worst(question)
-
-    def least(self, question: Question) -> CloudUsage:
-        """Return the ids that are sent."""
-        return least(question)
+    name: str
+    build: Callable[[Setup], Dialect]
+    knock: tuple[str, Json | None] | None = None
+    shows: str = ""
+    split: Split | None = None
+    models: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
+from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -29,22 +29,19 @@ from hybrid.cloud.dialects.reading import (
     shown,
 )
 from hybrid.cloud.dialects.vllm import BAN, COMPLETIONS
-from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Sampling
 
-MOST_K = 5
-
 
 @dataclass(frozen=True)
-class Fireworks(ByIds):
+class Fireworks(OpenAi):
     """The dialect of Fireworks' completions."""
 
-    name: str = "fireworks"
-    most_k: int | None = MOST_K
+    can: Capabilities = Capabilities(dialect="fireworks", most_k=5)
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Echo the span, and one token for the row after it."""
         prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling(), question.request_id)
         body = self._body(prompt)
@@ -58,11 +55,9 @@ class Fireworks(ByIds):
         written = len(content) - len(question.span) if isinstance(content, list) else 0
         return shown(reply).at_least(CloudUsage(0, written))
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
-        """Ask for a streamed continuation."""
-        question = question if self.rows else rowless(question)
-        body = self._body(question) | {"stream": True, "stream_options": {"include_usage": True}}
-        return Asked(COMPLETIONS, body, stream="to done"), partial(read_chunk, top_k=min(question.top_k, MOST_K))
+    def _write(self, question: WriteQuestion) -> Writing:
+        asked = self._continuation(COMPLETIONS, self._body(question))
+        return continued(asked, partial(read_chunk, top_k=question.top_k))
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling
@@ -77,9 +72,13 @@ class Fireworks(ByIds):
             "seed": sampling.seed,
         }
         # Ids come with the log-probabilities; without these they are asked for by name.
-        top_k = min(question.top_k, MOST_K)
+        top_k = question.top_k
         body |= {"logprobs": True, "top_logprobs": top_k} if top_k else {"return_token_ids": True}
         return body | ({"logit_bias": {str(i): BAN for i in sorted(question.ban)}} if question.ban else {})
+
+
+# Hosted services have no route of their own that answers for nothing: this one is named.
+FAMILY = Family("fireworks", Fireworks)
 
 
 @guarded
@@ -92,7 +91,7 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     if tuple(entry["token_id"] for entry in told[:-1]) != question.span:
         msg = "the endpoint's rows are not those of the draft"
         raise BadReply(msg)
-    rows = [_row(entry, min(question.top_k, MOST_K)) for entry in told[: question.num_rows]]
+    rows = [_row(entry, question.top_k) for entry in told[: question.num_rows]]
     return Scores(tuple(rows), read_usage(reply))
 
 

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, OpenAiUsage, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import NOTHING, Asked, Family, OpenAi, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
-from hybrid.cloud.dialects.spelled import bytes_worst, read_written, row_by_text
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.metering import settled
-from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -39,21 +38,12 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class LlamaCppPython(OpenAiUsage):
+class LlamaCppPython(OpenAi):
     """The dialect of ``python -m llama_cpp.server``."""
 
-    setup: Setup
-    way: Way | None = "one request"
-    name: str = "llama-cpp-python"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = None
-    keeps_cache: bool | None = True
+    can: Capabilities = Capabilities(dialect="llama-cpp-python", ids=False, keeps_cache=True, streams=False)
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Echo the text and read the rows of the draft; ask once more where a row hides its most likely token."""
         words = self.setup.words
         span = _sayable(words, question)
@@ -94,15 +84,16 @@ class LlamaCppPython(OpenAiUsage):
         most = len(self.setup.words.bytes_of(sent)) + 1
         return settled(read_usage(reply), CloudUsage(len(sent), 1), most)
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Ask for a continuation in one piece."""
+    def _write(self, question: WriteQuestion) -> Writing:
         text = self._text(question.prefix)
         if text is None:
-            return None
+            yield NOTHING
+            return
         body = self._body(text, question.limit, question.top_k, question.sampling)
         if question.ban:
             body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-        return Asked(COMPLETIONS, body), partial(read_written, self.setup.words, top_k=question.top_k)
+        read = partial(read_written, self.setup.words, top_k=question.top_k)
+        yield from continued(self._continuation(COMPLETIONS, body), read)
 
     def _text(self, ids: Ids) -> str | None:
         """Return what to send: the server puts the opening token before it by itself."""
@@ -113,7 +104,8 @@ class LlamaCppPython(OpenAiUsage):
         return Asked(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
 
     def _body(self, text: str, max_tokens: int, top_k: int, sampling: Sampling) -> dict[str, Any]:
-        body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens, "logprobs": top_k}
+        body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens}
+        body |= {"logprobs": top_k} if top_k else {}
         drawn = {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
@@ -122,6 +114,15 @@ class LlamaCppPython(OpenAiUsage):
             "seed": sampling.seed,
         }
         return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+FAMILY = Family(
+    "llama-cpp-python",
+    LlamaCppPython,
+    (TOKENIZE, {"input": "a"}),
+    "tokens",
+    (TOKENIZE, lambda model, text: {"model": model, "input": text}),
+)
 
 
 def _sayable(words: Spelling, question: ScoreQuestion) -> Ids | None:

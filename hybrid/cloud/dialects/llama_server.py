@@ -15,13 +15,13 @@ guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Asked, Dialect, Family, Json, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -34,8 +34,8 @@ from hybrid.cloud.dialects.reading import (
     same_count,
     usage_of,
 )
-from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -45,45 +45,37 @@ FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 @dataclass(frozen=True)
-class LlamaServer:
+class LlamaServer(Dialect):
     """The dialect of ``/completion``."""
 
-    setup: Setup
-    way: Way | None = "replay"
-    name: str = "llama-server"
-    ways: tuple[Way, ...] = ("replay", "prefixes", "compare")
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open", "ids")))
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = None
-    keeps_cache: bool | None = True
+    can: Capabilities = Capabilities(
+        dialect="llama-server", way="replay", ways=("replay", "prefixes", "compare"), keeps_cache=True
+    )
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
-        """Ask in the way this server was found to answer."""
-        if self.way == "prefixes":
+    def _score(self, question: ScoreQuestion) -> Scoring:
+        if self.can.way == "prefixes":
             return ways.prefixes(self, question)
-        return ways.compare(self, question) if self.way == "compare" else self._replay(question)
+        return ways.compare(self, question) if self.can.way == "compare" else self._replay(question)
 
     def worst(self, question: Question) -> CloudUsage:
         """Nothing cached; what is written runs to its limit."""
         if isinstance(question, ScoreQuestion):
-            return ways.worst_of(self.way, question)
-        return CloudUsage(len(question.prefix), question.limit)
+            return ways.worst_of(self.can.way, question)
+        return super().worst(question)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the ids that are sent."""
-        return ways.least_of(self.way, question)
+        return ways.least_of(self.can.way, question)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told of all prompts, and no fewer tokens than are shown."""
         parts = reply if isinstance(reply, list) else [reply]
         return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
-        """Ask for a streamed continuation."""
+    def _write(self, question: WriteQuestion) -> Writing:
         body = self._body(list(question.prefix), question) | {"stream": True}
-        return Asked(COMPLETION, body, stream="to finish"), _Events(question.top_k, self.setup.words.end_ids)
+        read = _Events(question.top_k, self.setup.words.end_ids)
+        return continued(Asked(COMPLETION, body, stream="to finish"), read)
 
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
@@ -99,7 +91,7 @@ class LlamaServer:
             raise BadReply(msg)
         return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
 
-    def _replay(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _replay(self, question: ScoreQuestion) -> Scoring:
         forced = tuple(takewhile(partial(_nameable, self.setup.words), question.span))
         num_rows = min(question.num_rows, len(forced) + 1)
         write = WriteQuestion(question.prefix, num_rows, question.top_k, ways.GREEDY, question.request_id)
@@ -130,6 +122,15 @@ class LlamaServer:
             "seed": sampling.seed,
         }
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
+
+
+FAMILY = Family(
+    "llama-server",
+    LlamaServer,
+    (PROPS, None),
+    "default_generation_settings",
+    ("/tokenize", lambda _, text: {"content": text, "add_special": False, "parse_special": False}),
+)
 
 
 @dataclass
@@ -174,7 +175,7 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended."""
     broke_off(reply)
     ids = id_list(reply.get("tokens") or [])
-    rows = _rows(ids, reply.get("completion_probabilities"), top_k) if ids else ()
+    rows = _rows(ids, reply.get("completion_probabilities"), top_k) if top_k else (None,) * len(ids)
     if not reply["stop"]:
         return Chunk(ids, rows, reply["content"])
     ended = FINISH.get(reply.get("stop_type", ""))
@@ -185,6 +186,8 @@ def read_chunk(reply: Json, top_k: int) -> Chunk:
 
 
 def _rows(ids: Ids, told: object, top_k: int) -> tuple[TopK, ...]:
+    if not ids:
+        return ()
     if told is None:
         raise MissingCapability(NO_ROWS)
     return tuple(_row(token, entry, top_k) for token, entry in zip(ids, same_count(told, ids), strict=True))

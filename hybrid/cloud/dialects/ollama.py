@@ -13,65 +13,60 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, Json, Reading, Setup, Way
-from hybrid.cloud.dialects.listed import read_content
+from hybrid.cloud.dialects.dialect import (
+    NOTHING,
+    Asked,
+    Dialect,
+    Family,
+    Json,
+    Reading,
+    Scoring,
+    Writing,
+    continued,
+)
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, finish_of, guarded, usage_of
-from hybrid.cloud.dialects.spelled import bytes_worst, only_documented, spelled
-from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, only_documented, read_content, spelled
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
 GENERATE, VERSION, TAGS = "/api/generate", "/api/version", "/api/tags"
-MOST_K = 20
 
 
 @dataclass(frozen=True)
-class Ollama:
+class Ollama(Dialect):
     """The dialect of ``/api/generate``."""
 
-    setup: Setup
-    way: Way | None = "compare"
-    name: str = "ollama"
-    ways: tuple[Way, ...] = ("compare",)
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = MOST_K
-    keeps_cache: bool | None = True
+    can: Capabilities = Capabilities(
+        dialect="ollama", ids=False, way="compare", ways=("compare",), most_k=20, keeps_cache=True
+    )
 
-    @property
-    def abilities(self) -> frozenset[Ability]:
-        """A text can be continued; with rows a draft can be compared."""
-        found: set[Ability] = {"write", "open"}
-        return frozenset(found | ({"score"} if self.rows and self.way else set()))
-
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Let the model write on, and compare."""
         if self.setup.words.text_of(question.prefix) is None:
-            return _nothing()
-        return ways.compare(self, question)
+            return Scores((), NO_USAGE)
+        return (yield from ways.compare(self, question))
 
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion):
-            return ways.worst_of(self.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
+            return ways.worst_of(self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
         return bytes_worst(self.setup.words, question, requests=1)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return ways.least_of(self.way, question)
+        return ways.least_of(self.can.way, question)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told."""
         return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
-        """Ask for a streamed continuation."""
+    def _write(self, question: WriteQuestion) -> Writing:
         if self.setup.words.text_of(question.prefix) is None:
-            return None
+            yield NOTHING
+            return
         asked = Asked(GENERATE, self._body(question) | {"stream": True}, stream="lines")
-        return asked, self._reading(question)
+        yield from continued(asked, self._reading(question))
 
     def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
         """Ask for one continuation."""
@@ -82,7 +77,7 @@ class Ollama:
         return [self._reading(question)(reply) for question in questions]
 
     def _reading(self, question: WriteQuestion) -> Reading:
-        return partial(read_line, self.setup.words, top_k=min(question.top_k, MOST_K) if self.rows else 0)
+        return partial(read_line, self.setup.words, top_k=question.top_k)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         only_documented(question)
@@ -97,13 +92,11 @@ class Ollama:
             "repeat_penalty": 1.0,
         }
         body = {"model": self.setup.model, "prompt": self.setup.words.text_of(question.prefix), "raw": True}
-        rows = {"logprobs": True, "top_logprobs": min(question.top_k, MOST_K)} if self.rows else {}
+        rows = {"logprobs": True, "top_logprobs": question.top_k} if question.top_k else {}
         return body | rows | {"options": options}
 
 
-def _nothing() -> Asking[Scores]:
-    yield from ()
-    return Scores((), NO_USAGE)
+FAMILY = Family("ollama", Ollama, (VERSION, None), "version", models=TAGS)
 
 
 @guarded

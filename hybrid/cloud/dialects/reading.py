@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from hybrid.cloud.metering import REFUSED
+from hybrid.cloud.statuses import meant
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import NotADistribution, TopK
 from hybrid.types import CloudUsage, Ids
@@ -85,23 +86,24 @@ def finish_of(reason: object) -> Literal["stop", "length"] | None:
 
 
 def broke_off(reply: Any) -> None:
-    """Raise BadReply for an error that came in the place of an answer, or inside one.
+    """Raise an error that came in the place of an answer, or inside one: a refusal as what its status means outside.
 
-    One that says that it is a refusal was not sent, in the words of ``CloudError``, unless something came before it.
+    That one was not sent, in the words of ``CloudError``, unless something came before it; any other is BadReply.
     """
     error = reply.get("error") if isinstance(reply, Mapping) else None
     if error:
         said = error if isinstance(error, Mapping) else {"message": error}
-        msg = f"the endpoint broke off: {one_line(said.get('message', error))}"
-        raise BadReply(msg, sent=not _refuses(said))
+        detail, status = one_line(said.get("message", error)), _status(said)
+        msg = f"the endpoint broke off: {detail}"
+        raise meant(status, msg, detail) if status and status in REFUSED else BadReply(msg)
 
 
-def _refuses(error: Mapping[str, Any]) -> bool:
-    """Whether an error object stands for a status of ``REFUSED``; one that says nothing may have been computed."""
+def _status(error: Mapping[str, Any]) -> int | None:
+    """Return the status that an error object stands for; None where it says none, and may have been computed."""
     code = error.get("code")
     if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
-        return int(code) in REFUSED
-    return error.get("type") == "invalid_request_error"  # OpenAI's codes are words
+        return int(code)
+    return 400 if error.get("type") == "invalid_request_error" else None  # OpenAI's codes are words
 
 
 def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:

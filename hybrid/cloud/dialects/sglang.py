@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, ByIds, Json, Reading, rowless
+from hybrid.cloud.dialects.dialect import Asked, Dialect, Family, Json, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -29,8 +29,8 @@ from hybrid.cloud.dialects.reading import (
     same_count,
     usage_of,
 )
-from hybrid.cloud.dialects.vllm import BAN
-from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.vllm import BAN, SPLIT
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
@@ -39,15 +39,14 @@ GENERATE, INFO = "/generate", "/get_model_info"
 
 
 @dataclass(frozen=True)
-class Sglang(ByIds):
+class Sglang(Dialect):
     """The dialect of ``/generate``."""
 
-    name: str = "sglang"
-    rows_altered_by: frozenset[Altering] = frozenset(("temperature", "ban"))
-    candidates: bool = True
-    keeps_cache: bool | None = True
+    can: Capabilities = Capabilities(
+        dialect="sglang", rows_altered_by=frozenset(("temperature", "ban")), candidates=True, keeps_cache=True
+    )
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""
         return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
 
@@ -57,10 +56,11 @@ class Sglang(ByIds):
         written = told.get("output_token_logprobs")
         return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
-        """Ask for a streamed continuation."""
-        question = question if self.rows else rowless(question)
-        return Asked(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question)
+    def _write(self, question: WriteQuestion) -> Writing:
+        return continued(Asked(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question))
+
+
+FAMILY = Family("sglang", Sglang, (INFO, None), "is_generation", SPLIT)
 
 
 def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:

@@ -7,48 +7,37 @@ their ids: the rows of a draft are those of the last ones, if these are the draf
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import Altering, Asked, Asking, OpenAiUsage, Reading, Setup, Way
+from hybrid.cloud.dialects.dialect import Family, OpenAi, Scoring, Writing
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
-from hybrid.cloud.dialects.spelling import Spelling
-from hybrid.cloud.port import Ability, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
-MOST_K = 20
-
 
 @dataclass(frozen=True)
-class Together(OpenAiUsage):
+class Together(OpenAi):
     """The dialect of Together's completions; what it does not do in its own way is the legacy route's."""
 
-    setup: Setup
-    way: Way | None = "one request"
-    name: str = "together"
-    ways: tuple[Way, ...] = ("one request",)
-    abilities: frozenset[Ability] = field(default=frozenset(("score", "write", "open")))
-    rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    candidates: bool = False
-    most_k: int | None = MOST_K
-    keeps_cache: bool | None = None
+    can: Capabilities = Capabilities(dialect="together", ids=False, most_k=20, streams=False)
 
     @property
     def _legacy(self) -> Completions:
-        return Completions(self.setup, most_k=MOST_K, rows=self.rows)
+        return Completions(self.setup, self.can)
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Echo the text, and write one token for the row after it."""
         legacy, whole = self._legacy, question.prefix + question.span
         if self.setup.words.text_of(whole) is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling(), question.request_id)])
         reply = yield replace(asked, body={**asked.body, "echo": True})
-        return read_scores(self.setup.words, question, reply, min(question.top_k, MOST_K))
+        return read_scores(self.setup.words, question, reply, question.top_k)
 
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte."""
@@ -58,12 +47,13 @@ class Together(OpenAiUsage):
         """Return the tokens that are sent, spelled."""
         return self._legacy.least(question)
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading] | None:
+    def _write(self, question: WriteQuestion) -> Writing:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
-        if self.setup.words.text_of(question.prefix) is None:
-            return None
-        legacy = self._legacy
-        return legacy.whole([question]), lambda reply: legacy.read_whole([question], reply)[0]
+        return self._legacy.write(question)
+
+
+# Hosted services have no route of their own that answers for nothing: this one is named.
+FAMILY = Family("together", Together)
 
 
 @guarded

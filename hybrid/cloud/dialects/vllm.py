@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
+from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Split, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -33,7 +33,7 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     row_of,
 )
-from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import Ids
@@ -59,22 +59,24 @@ class ScoreReply(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Vllm(ByIds):
+class Vllm(OpenAi):
     """The dialect of ``/v1/completions``."""
 
-    name: str = "vllm"
-    keeps_cache: bool | None = False
+    can: Capabilities = Capabilities(dialect="vllm", keeps_cache=False)
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """One request: the rows of the prompt, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Asked(COMPLETIONS, body, ScoreReply)))
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
-        """Ask for a streamed continuation."""
-        question = question if self.rows else rowless(question)
+    def _write(self, question: WriteQuestion) -> Writing:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return Asked(COMPLETIONS, body, stream="to done"), partial(read_chunk, top_k=question.top_k)
+        return continued(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
+
+
+# SGLang's is the same.
+SPLIT: Split = ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False})
+FAMILY = Family("vllm", Vllm, ("/version", None), "version", SPLIT)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -86,11 +88,9 @@ def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[st
 
 
 def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[str, Any]:
-    """Ask for a streamed continuation whose last chunk reports the usage."""
+    """Ask for a continuation."""
     sampling = question.sampling
     body = _body(model, question.prefix, question.limit, question.top_k, salt) | {
-        "stream": True,
-        "stream_options": {"include_usage": True},
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, ByIds, Json, Reading, rowless
+from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Writing, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -34,8 +34,8 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     same_count,
 )
-from hybrid.cloud.dialects.vllm import BAN, due_rows, ranked_row
-from hybrid.cloud.port import Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.dialects.vllm import BAN, SPLIT, due_rows, ranked_row
+from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Floats, TopK
 from hybrid.types import Ids
@@ -55,23 +55,23 @@ class ScoreReply(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class VllmTokens(ByIds):
+class VllmTokens(OpenAi):
     """The dialect of ``/inference/v1/generate``."""
 
-    name: str = "vllm-tokens"
-    candidates: bool = True
-    keeps_cache: bool | None = False
+    can: Capabilities = Capabilities(dialect="vllm-tokens", candidates=True, keeps_cache=False)
 
-    def score(self, question: ScoreQuestion) -> Asking[Scores]:
+    def _score(self, question: ScoreQuestion) -> Scoring:
         """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Asked(GENERATE, body, ScoreReply)))
 
-    def write(self, question: WriteQuestion) -> tuple[Asked, Reading]:
-        """Ask for a streamed continuation."""
-        question = question if self.rows else rowless(question)
+    def _write(self, question: WriteQuestion) -> Writing:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return Asked(GENERATE, body, stream="to done"), partial(read_chunk, top_k=question.top_k)
+        return continued(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
+
+
+# The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
+FAMILY = Family("vllm-tokens", VllmTokens, split=SPLIT)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def write_body(question: WriteQuestion, model: str, salt: str | None) -> dict[st
         drawn["logprobs"] = question.top_k
     if question.ban:
         drawn["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-    return _body(model, question.prefix, drawn, salt) | {"stream": True, "stream_options": {"include_usage": True}}
+    return _body(model, question.prefix, drawn, salt)
 
 
 def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hybrid.cloud.dialects.dialect import Asked, Asking, Setup
+from hybrid.cloud.dialects.dialect import Asked, Scoring, Setup
 from hybrid.cloud.dialects.reading import NO_ROWS
 from hybrid.cloud.metering import num_written
 from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
@@ -47,7 +47,7 @@ def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
     return WriteQuestion(prefix, limit, question.top_k, GREEDY, question.request_id)
 
 
-def prefixes(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
+def prefixes(writer: Writer, question: ScoreQuestion) -> Scoring:
     """Ask for one token after each prefix, all in one request."""
     asked = [_write(question, question.prefix + question.span[:i], 1) for i in range(question.num_rows)]
     chunks = writer.read_whole(asked, (yield writer.whole(asked)))
@@ -59,7 +59,7 @@ def prefixes(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
     return _scores(writer, rows, asked, chunks)
 
 
-def compare(writer: Writer, question: ScoreQuestion) -> Asking[Scores]:
+def compare(writer: Writer, question: ScoreQuestion) -> Scoring:
     """Let the model write on, and take its rows up to the first token that is not the draft's."""
     asked = [_write(question, question.prefix, question.num_rows)]
     chunks = writer.read_whole(asked, (yield writer.whole(asked)))

@@ -8,8 +8,7 @@ import pytest
 from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, D, E, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.spelled import bytes_worst, named_tokens, only_documented, row_by_text, spelled
-from hybrid.cloud.dialects.spelling import Spelling
+from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, named_tokens, only_documented, row_by_text, spelled
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
