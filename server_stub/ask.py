@@ -39,7 +39,7 @@ class Ask:
 
     ``scoring`` None: no rows of the prompt. ``num_top`` and ``watched`` are for the rows of written tokens, as in
     ``Scoring``. ``scaled_rows``: those rows are told after the temperature instead of raw. ``ignores_end``: an end
-    token is one like any other.
+    token is one like any other. ``unwritten``: its one token is drawn for its row alone, and neither told nor charged.
     """
 
     ids: Ids
@@ -57,3 +57,4 @@ class Ask:
     watched: Ids = ()
     scaled_rows: bool = False
     ignores_end: bool = False
+    unwritten: bool = False

@@ -96,7 +96,7 @@ class Completion:
         limit = min(self.ask.max_tokens, self.slot.engine.num_context - len(self.ask.ids))
         for written in range(1, limit + 1):
             token, row = self._draw(logits, rng)
-            self.charge.completion_tokens += 1
+            self.charge.completion_tokens += not self.ask.unwritten
             if token in self.slot.engine.end_ids and not self.ask.ignores_end:
                 yield Step(token, row, text.flush(), "stop")
                 return

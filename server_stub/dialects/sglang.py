@@ -10,6 +10,9 @@ of the position before it. Rows of the prompt are raw; those of written tokens a
 the request is greedy (``SGLANG_RETURN_ORIGINAL_LOGPROB`` is off by default). A top list never holds the drawn token
 beside the k likeliest. A stream repeats all text, ids and rows so far with every event
 (``incremental_streaming_output`` is off by default).
+
+With ``max_new_tokens`` 0 nothing is written, and ``output_top_logprobs`` holds the row after the prompt all the same
+(``managers/tp_worker.py``: ``compute_logprobs_only``; seen on 0.5.23).
 """
 
 from __future__ import annotations
@@ -107,9 +110,12 @@ class _Exchange(Exchange):
             raise WireError(400, "token_ids_logprob holds an id that is out of vocabulary")
         self._start = start
         rows = (watched,) * max(0, len(ids) - 1 - start)
+        limit = self._new_tokens(len(ids))
+        # Where nothing is written, the row after the prompt is told all the same.
+        unwritten = limit == 0 and self._tells
         return Ask(
             ids,
-            max_tokens=self._new_tokens(len(ids)),
+            max_tokens=1 if unwritten else limit,
             temperature=drawn.temperature if drawn.temperature >= GREEDY_BELOW else 0.0,
             top_p=drawn.top_p,
             top_k=drawn.top_k,
@@ -123,6 +129,7 @@ class _Exchange(Exchange):
             watched=watched,
             scaled_rows=True,
             ignores_end=drawn.ignore_eos,
+            unwritten=unwritten,
         )
 
     def _new_tokens(self, num_prompt: int) -> int:
@@ -159,14 +166,15 @@ class _Exchange(Exchange):
         }
         if self._tells:
             meta |= self._logprobs(answer)
-        return {"text": answer.text, "output_ids": answer.written, "meta_info": meta}
+        text, ids = ("", []) if answer.ask.unwritten else (answer.text, answer.written)
+        return {"text": text, "output_ids": ids, "meta_info": meta}
 
     def _logprobs(self, answer: Answer) -> Json:
         asked, ids = self._asked, list(answer.ask.ids[self._start :])
         sides = {"input": (ids, answer.echoed[self._start :]), "output": (answer.written, answer.rows)}
         shown: Json = {}
         for side, (tokens, rows) in sides.items():
-            pairs = zip(tokens, rows, strict=True)
+            pairs = zip(tokens, rows, strict=True) if side == "input" or not answer.ask.unwritten else ()
             shown[f"{side}_token_logprobs"] = [self._entry(t, None if r is None else r.actual(t)[0]) for t, r in pairs]
             if asked.top_logprobs_num:
                 shown[f"{side}_top_logprobs"] = [self._top(row) for row in rows]
@@ -189,6 +197,8 @@ class _Exchange(Exchange):
 def _finish(answer: Answer) -> Json | None:
     if answer.finish is None:
         return None
+    if answer.ask.unwritten:
+        return {"type": "length", "length": 0}
     if answer.finish == "length":
         return {"type": "length", "length": len(answer.steps)}
     last = answer.steps[-1]

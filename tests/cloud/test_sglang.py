@@ -35,7 +35,7 @@ def test_a_score_starts_one_token_before_the_draft_so_that_its_first_row_is_no_b
     """The entry at ``logprob_start_len`` is null; from 0 on, the prefix cache would not be read."""
     assert score_body(SCORE, None) == {
         "input_ids": [5, 6, 7, 8, 9],
-        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
         "logprob_start_len": 2,
         "top_logprobs_num": 2,
@@ -115,6 +115,20 @@ def test_the_boundary_entry_is_left_out_and_rows_are_counted_from_the_end():
     assert read_scores(ASKED, more).rows[0].ids.tolist() == [0, 1, 2, 3]
 
 
+def test_the_row_after_comes_without_a_written_token_and_nothing_is_charged_for_one():
+    """As the server answers ``max_new_tokens`` 0: no token of its own, and the list of what it would have written."""
+    unwritten = changed(lambda told: told.update(output_token_logprobs=[], completion_tokens=0))
+    scores = read_scores(ASKED, unwritten)
+    assert [row.ids.tolist() for row in scores.rows] == [
+        row.ids.tolist() for row in read_scores(ASKED, GOLDEN["answer"]).rows
+    ]
+    assert scores.usage == CloudUsage(3, 0, 0)
+    dialect = Sglang(Setup())
+    assert dialect.charged(ASKED, unwritten) == CloudUsage(3, 0, 0)
+    assert dialect.least(ASKED) == CloudUsage(3, 0)
+    assert dialect.worst(ASKED) == CloudUsage(3, 1), "a token more is reserved: a server that writes one is paid for it"
+
+
 def test_without_the_row_after_what_was_generated_is_not_read():
     scores = read_scores(replace(ASKED, after=False), changed(lambda told: told.pop("output_top_logprobs")))
     assert len(scores.rows) == 1
@@ -124,7 +138,9 @@ def test_without_the_row_after_what_was_generated_is_not_read():
     ("change", "error"),
     [
         (lambda t: t.update(input_top_logprobs=None), MissingCapability),
-        (lambda t: t.update(output_token_logprobs=None), MissingCapability),
+        (lambda t: t.update(output_top_logprobs=None), MissingCapability),
+        (lambda t: t.update(output_top_logprobs=[]), MissingCapability),
+        (lambda t: t.update(output_top_logprobs=[None]), BadReply),
         (lambda t: t.update(input_top_logprobs=[]), BadReply),
         (lambda t: t.update(input_token_ids_logprobs=[]), None),  # candidates are extra: nothing of the row is lost
         (lambda t: t["input_top_logprobs"].__setitem__(-1, None), BadReply),
@@ -135,7 +151,6 @@ def test_without_the_row_after_what_was_generated_is_not_read():
         (lambda t: t["input_top_logprobs"].__setitem__(-1, []), BadReply),
         (lambda t: t["input_top_logprobs"].__setitem__(-1, [["-1", 0, None]]), BadReply),
         (lambda t: t["input_top_logprobs"].__setitem__(-1, [[-1.0, -3, None]]), BadReply),
-        (lambda t: t.update(output_token_logprobs=[]), BadReply),
     ],
 )
 def test_a_row_that_cannot_be_believed_is_refused(change, error):

@@ -76,6 +76,20 @@ def test_rows_of_the_prompt_are_the_models_and_the_first_is_null(client, row_of,
         assert meta["input_token_ids_logprobs"][at] == entries(row, [6, 0])
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]])
+def test_where_nothing_is_written_the_row_after_the_prompt_is_told_all_the_same(client, row_of, prompt):
+    """As the real server's (0.5.23); nothing is charged for it."""
+    asked = {"input_ids": prompt, "return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [6]}
+    told = generate(client, params={"max_new_tokens": 0}, **asked)
+    meta, row = told["meta_info"], row_of(prompt)
+    assert (told["text"], told["output_ids"], meta["output_token_logprobs"]) == ("", [], [])
+    assert meta["output_top_logprobs"] == [entries(row, [i for i, _ in row.top(3)])]
+    assert meta["output_token_ids_logprobs"] == [entries(row, [6])]
+    assert (meta["prompt_tokens"], meta["completion_tokens"]) == (len(prompt), 0)
+    assert meta["finish_reason"] == {"type": "length", "length": 0}
+    assert "output_top_logprobs" not in generate(client, params={"max_new_tokens": 0}, input_ids=prompt)["meta_info"]
+
+
 def test_rows_of_what_is_written_are_the_models(client, row_of):
     told = generate(client, input_ids=PROMPT, return_logprob=True, top_logprobs_num=2, token_ids_logprob=[6])
     prefix, meta = list(PROMPT), told["meta_info"]

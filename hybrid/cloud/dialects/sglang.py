@@ -8,12 +8,14 @@ Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``to
   other temperature than 1, or with a token banned, they are not the model's (``rows_altered_by``).
 - A stream repeats all ids, texts and rows so far with every event, unless the server was told not to.
 - One list of candidates serves all positions (``token_ids_logprob``).
+- With ``max_new_tokens`` 0 nothing is written or charged for, and ``output_top_logprobs`` still holds the row after the
+  prompt (``managers/tp_worker.py``: ``compute_logprobs_only``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.dialect import Asked, Dialect, Family, Json, Scoring, Writing, continued
@@ -30,7 +32,7 @@ from hybrid.cloud.dialects.reading import (
     usage_of,
 )
 from hybrid.cloud.dialects.vllm import BAN, SPLIT
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
@@ -47,8 +49,12 @@ class Sglang(Dialect):
     )
 
     def _score(self, question: ScoreQuestion) -> Scoring:
-        """Ask for the rows from the last token of the prefix on, and one token for the row after the span."""
+        """Ask for the rows from the last token of the prefix on; with them comes the one after the span, unwritten."""
         return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
+
+    def least(self, question: Question) -> CloudUsage:
+        """Return the ids that are sent: nothing is written for a check, though a token more is reserved for it."""
+        return replace(super().least(question), completion_tokens=0)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told, and no fewer tokens than are shown."""
@@ -67,7 +73,7 @@ def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:
     """Ask for the rows of a draft."""
     body: dict[str, Any] = {
         "input_ids": list(question.prefix + question.span),
-        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
         "logprob_start_len": len(question.prefix) - 1 if question.span else -1,
         "top_logprobs_num": question.top_k,
@@ -118,9 +124,10 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
             raise BadReply(msg)
         rows += [_row(*given) for given in zip(question.span, own, tops, named, strict=True)]
     if question.after:
+        if not told.get("output_top_logprobs"):
+            raise MissingCapability(NO_ROWS)
         named = told.get("output_token_ids_logprobs") or [None]
-        [(token, own)] = _written(told, 1)
-        rows.append(_row(token, own, told["output_top_logprobs"][0], named[0]))
+        rows.append(TopK.from_lists(_listed(told["output_top_logprobs"][0]), None, _listed(named[0] or ())))
     return Scores(tuple(rows), _usage(told))
 
 
@@ -138,12 +145,12 @@ def _listed(entries: Sequence[Any]) -> Mapping[int, float]:
     return {count(entry[1]): number(entry[0]) for entry in entries}
 
 
-def _written(told: Json, expected: int | None = None) -> list[tuple[int, Sequence[Any]]]:
+def _written(told: Json, expected: int) -> list[tuple[int, Sequence[Any]]]:
     """Return the written tokens with their own entries."""
     own = told.get("output_token_logprobs")
     if own is None:
         raise MissingCapability(NO_ROWS)
-    if expected is not None and len(own) != expected:
+    if len(own) != expected:
         msg = f"the endpoint wrote {len(own)} tokens where {expected} was asked for"
         raise BadReply(msg)
     return [(count(entry[1]), entry) for entry in own]
