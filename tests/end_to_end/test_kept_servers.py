@@ -7,21 +7,27 @@ Each runs in an environment of its own (``server_environments``), vLLM with ``te
 from __future__ import annotations
 
 import asyncio
+import re
+import time
+import uuid
+from collections import Counter
+from contextlib import aclosing
 from functools import cache
 from itertools import islice
 
+import httpx
 import numpy as np
 import pytest
-from alike import DETERMINISTIC, NEAR_TIE_NATS, QUESTIONS, assert_alike, told
+from alike import DETERMINISTIC, NEAR_TIE_NATS, QUESTIONS, assert_alike, told, verdicts
 from asking import FLOAT16_NATS
 
 from hybrid.assemble import PROBE
 from hybrid.bench.tasks import FAMILIES, distinct
-from hybrid.cloud import ScoreQuestion
+from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.types import Message
+from hybrid.types import Message, Sampling
 
 # The first test of each starts the server: 35 s on two free cores, minutes on busy ones.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -91,13 +97,93 @@ def test_rows_are_those_of_the_model_itself(kept, oracles):
 
 
 @pytest.fixture(scope="module")
-def told_by_the_stub(stub):
+def told_by_the_stub(bundled, start_server):
     """What comes of a setting over our own stub; asked once for all servers."""
-    return cache(lambda name: list(told(stub.url, QUESTIONS, **DETERMINISTIC[name])))
+    stub = start_server("--block-size", "32", model=bundled[1])
+    return cache(lambda name: list(told(stub.url, QUESTIONS, **DETERMINISTIC[name] | afresh(name))))
+
+
+def afresh(name):
+    """Choices under which no earlier setting has left anything in the server's cache."""
+    return {"price": "1/0.1/4", "cache_salt": f"{name}, {uuid.uuid4().hex}"}
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
-def test_texts_and_verdicts_are_those_over_our_own_stub(kept, told_by_the_stub, name):
-    choices, several = DETERMINISTIC[name], slice(None) if kept.kind == "vllm" else slice(0, None, 4)
-    theirs = list(told(kept.url, QUESTIONS[several], **choices | PATIENT))
-    assert_alike(choices, QUESTIONS[several], told_by_the_stub(name)[several], theirs)
+def test_texts_verdicts_and_bills_are_those_over_our_own_stub(kept, told_by_the_stub, name):
+    """To the nano-dollar, where both say how much of a prompt was cached."""
+    choices, several = DETERMINISTIC[name], slice(0, None if kept.kind == "vllm" else 2)
+    ours, theirs = (
+        told_by_the_stub(name)[several],
+        list(told(kept.url, QUESTIONS[several], **choices | afresh(name) | PATIENT)),
+    )
+    assert_alike(choices, QUESTIONS[several], ours, theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        if verdicts(one) == verdicts(other):
+            assert one[-1].answer.usage == other[-1].answer.usage
+            assert one[-1].answer.bill.nanousd == other[-1].answer.bill.nanousd
+
+
+# ---- what the server says of itself ---------------------------------------------------------------------------------
+
+COUNTERS = {
+    "prompt": "vllm:prompt_tokens_total",
+    "cached": "vllm:prompt_tokens_cached_total",
+    "completion": "vllm:generation_tokens_total",
+    "running": "vllm:num_requests_running",
+}
+ONLY_VLLM = pytest.mark.parametrize(
+    "kept", ["vllm", pytest.param("vllm-v2", marks=pytest.mark.servers)], indirect=True
+)  # fmt: skip
+
+
+def counted(server):
+    """What vLLM has counted since it started."""
+    said = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
+    return {name: float(re.search(rf"^{key}\{{.*\}} (.*)$", said, re.MULTILINE)[1]) for name, key in COUNTERS.items()}
+
+
+def eventually(server, since, expected):
+    """Whether the server comes to have counted this; it does so after its reply has gone out."""
+    until, seen = time.monotonic() + 60, {}
+    while seen != expected and time.monotonic() < until:
+        now = counted(server)
+        seen = {name: now[name] - since[name] for name in expected}
+        time.sleep(0.1)
+    return seen == expected, seen
+
+
+@ONLY_VLLM
+@pytest.mark.parametrize("name", ["kl", "greedy-exact", "doubt", "paper", "cloud"])
+def test_the_bill_is_what_the_server_counted(kept, name):
+    """Its own counters, which are no part of any reply; a check reads no cache, a write does, in blocks of 32."""
+    since, sums = counted(kept), Counter()
+    for events in told(kept.url, QUESTIONS[:2] * 2, price="1/0.1/4", **DETERMINISTIC[name] | PATIENT):
+        usage, bill = events[-1].answer.usage, events[-1].answer.bill
+        prompt, cached, completion = usage.cloud_prompt_tokens, usage.cloud_cached_tokens, usage.cloud_completion_tokens
+        sums.update(prompt=prompt, cached=cached, completion=completion)
+        assert bill.nanousd == (prompt - cached) * 1000 + cached * 100 + completion * 4000
+    same, seen = eventually(kept, since, dict(sums))
+    assert same, (seen, sums)
+    assert sums["cached"] % 32 == 0
+
+
+@ONLY_VLLM
+def test_leaving_a_stream_stops_the_servers_work(kept, oracles):
+    """Of 900 tokens, which nothing but the limit would end."""
+    words = oracles[0].engine
+    prompt = words.render([Message("user", QUESTIONS[0])])
+    question = WriteQuestion(prompt, 900, 5, Sampling(), "leave", words.end_ids)
+    since = counted(kept)
+
+    async def leave(endpoint, _):
+        async with aclosing(endpoint.write(question)) as chunks:
+            async for _ in chunks:
+                return
+
+    reached(kept, words, leave)
+    until = time.monotonic() + 60
+    while counted(kept)["running"] and time.monotonic() < until:
+        time.sleep(0.1)
+    now = counted(kept)
+    assert now["running"] == 0
+    assert 0 < now["completion"] - since["completion"] < 450
