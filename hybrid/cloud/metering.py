@@ -16,13 +16,13 @@ Score and write, whole answers and streams are settled by this file; it knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from hybrid.cloud.port import Chunk
 from hybrid.errors import CloudError
-from hybrid.types import NO_USAGE, CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage
 
 # Statuses that say: not computed. After 408, 409, 425, 499 and every 5xx work may have been done and charged.
 REFUSED = frozenset({*range(300, 400), 400, 401, 402, 403, 404, 405, 407, 413, 414, 415, 422, 429, 431})
@@ -41,7 +41,7 @@ def lost(error: CloudError, worst: CloudUsage) -> CloudUsage | None:
     return None if charged == worst else charged
 
 
-def num_written(ids: Ids, finish: str | None, end_ids: frozenset[int], limit: int) -> int:
+def num_written(ids: Sequence[int], finish: str | None, end_ids: frozenset[int], limit: int) -> int:
     """Count what was written: the token that ended it counts where it is not among the ids.
 
     By that alone the limit is not exceeded: what ends a text takes one of the tokens that were asked for.
@@ -59,7 +59,7 @@ class Meter:
         self._most = most
         self._end_ids = end_ids
         self._told = NO_USAGE
-        self._ids: Ids = ()
+        self._ids: list[int] = []
         self._settled: CloudUsage | None = None
         self._came = False
 
@@ -71,7 +71,7 @@ class Meter:
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
         self._came = True
-        self._ids += chunk.ids
+        self._ids.extend(chunk.ids)
         written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
         self._known = self._known.at_least(CloudUsage(0, written))
         if chunk.usage is None:

@@ -39,15 +39,18 @@ class Alike:
         return replace(scores, rows=tuple(row.within(self._engine.num_tokens) for row in scores.rows))
 
     def hold_written(self, reader: Reader, new: Chunk) -> Chunk:
-        """Look at what a stream has written so far; the endpoint's text of it may lag behind, never differ.
+        """Look at what a stream has written since it was last found alike; the endpoint's text of it may lag behind.
 
         Returns the new part of it, its rows over the local vocabulary.
         """
         self._know(new.ids)
         reader.ours += b"".join(map(self._engine.piece, new.ids))
-        theirs, ours = reader.text, reader.ours.decode("utf-8", "replace")
-        if _PART not in theirs + ours and not _bare(ours).startswith(_bare(theirs)):
-            raise _mismatch("what the cloud wrote", theirs, ours)
+        if reader.text:
+            theirs, ours = _bare(reader.text), _bare(reader.ours.decode("utf-8", "replace"))
+            if _PART not in theirs + ours:
+                if not ours.startswith(theirs):
+                    raise _mismatch("what the cloud wrote", theirs, ours)
+                reader.text, reader.ours = "", ours.removeprefix(theirs).encode()
         return replace(new, rows=tuple(row and row.within(self._engine.num_tokens) for row in new.rows))
 
     def _know(self, tokens: Iterable[int]) -> None:

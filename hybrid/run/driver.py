@@ -108,7 +108,7 @@ class Driver:
         self._turns = side.turns
         self._limits = limits
         self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at, limits.stops)
-        self._shown: Ids = ()
+        self._shown: list[int] = []
         self._last_draft: Draft | None = None
         self._reader: Reader | None = None
         self._tell = tell
@@ -161,7 +161,7 @@ class Driver:
     async def _rest(self) -> None:
         """Leave nothing open and nothing half-said: no stream, no token in the cache that was not shown."""
         await self._close_reader()
-        await self._worker.do(lambda _: self._drafter.rest(self._shown))
+        await self._worker.do(lambda _: self._drafter.rest(tuple(self._shown)))
 
     # ---- the local model -------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Driver:
             if held.id in self._engine.end_ids:
                 return Over("stop")
             position = len(self._shown)
-            self._shown += (held.id,)
+            self._shown.append(held.id)
             self._tell(events.Shown(position, self._record.show(held)))
             if self._record.readable.stopped:
                 return Over("stop")

@@ -25,14 +25,15 @@ GRACE_S = 1.0
 class Reader:
     """An open request that writes.
 
-    ``at`` is the answer's prefix it has reached, ``written`` what of it is the stream's own, ``text`` how the endpoint
-    reads that and ``ours`` how we do; ``open``: there may be more.
+    ``at`` is the answer's prefix it has reached, ``num_written`` tokens of it are the stream's own; ``open``: there may
+    be more. Of what was not yet found alike (``run.alike``), ``text`` is how the endpoint reads it and ``ours`` how we
+    do.
     """
 
     def __init__(self, at: Ids, leave: Leave, chunks: AsyncGenerator[Chunk, None]) -> None:
         """Take over a stream that is about to be read."""
         self.at = at
-        self.written: Ids = ()
+        self.num_written = 0
         self.text = ""
         self.ours = b""
         self.open = True
@@ -51,7 +52,7 @@ class Reader:
                     self.at += chunk.ids
                     self.text += chunk.text
                     # Many servers say why they ended in an event of its own; what was asked for is there before it.
-                    self.open = chunk.finish is None and len(self.written) < self._leave.grant.limit
+                    self.open = chunk.finish is None and self.num_written < self._leave.grant.limit
                     await self._hold_to_limit()
                     return chunk
             self._hold_to_something()
@@ -64,7 +65,7 @@ class Reader:
         return Chunk(finish="length")
 
     def _hear(self, chunk: Chunk) -> None:
-        self.written += chunk.ids
+        self.num_written += len(chunk.ids)
         self._ended = self._ended or chunk.finish is not None
         if chunk.usage is not None:
             self._usage, self._final = chunk.usage, self._ended
@@ -74,11 +75,11 @@ class Reader:
     @property
     def _so_far(self) -> CloudUsage:
         """What was told, and no fewer tokens than came."""
-        return (self._usage or NO_USAGE).at_least(CloudUsage(0, len(self.written)))
+        return (self._usage or NO_USAGE).at_least(CloudUsage(0, self.num_written))
 
     @property
     def _is_over(self) -> bool:
-        return len(self.written) > self._leave.grant.limit
+        return self.num_written > self._leave.grant.limit
 
     async def _drain(self) -> None:
         """Read the rest for its usage: whatever came was charged.
@@ -98,13 +99,13 @@ class Reader:
 
     async def _hold_to_limit(self) -> None:
         if self._is_over:
-            msg = f"the endpoint wrote {len(self.written)} tokens where {self._leave.grant.limit} were asked for"
+            msg = f"the endpoint wrote {self.num_written} tokens where {self._leave.grant.limit} were asked for"
             with suppress(CloudError):
                 await self._drain()
             raise BadReply(msg, charged=self._so_far)
 
     def _hold_to_something(self) -> None:
-        if self.written:
+        if self.num_written:
             return
         if self._usage is not None:
             self._leave.settle(self._usage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 import tracemalloc
@@ -11,6 +12,7 @@ import pytest
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
 from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 
 
@@ -165,3 +167,24 @@ def test_every_request_asks_for_no_encoding(reader):
             READERS[reader](url, Deadlines(total=5))
         thread.join()
     assert b"\r\naccept-encoding: identity\r\n" in heard[0].lower()
+
+
+def test_a_body_is_the_json_of_what_is_asked_and_says_so():
+    body = {
+        "prompt": [0, 151935, 7],
+        "logit_bias": {"5": -100.0},
+        "text": 'ß "中"\n',
+        "seed": 2**31 - 1,
+        "stream": True,
+    }
+    wire = Wire("http://127.0.0.1:9", None, Deadlines())
+    request = wire._posting("/v1/completions", body, "r")
+    assert json.loads(request.content) == body
+    assert len(request.content) < len(json.dumps(body))  # no byte is spent on blanks
+    headers = {name: request.headers[name] for name in ("content-type", "x-request-id", "content-length")}
+    assert headers == {
+        "content-type": "application/json",
+        "x-request-id": "r",
+        "content-length": str(len(request.content)),
+    }
+    assert "x-request-id" not in wire._posting("/v1/completions", body, None).headers

@@ -1,16 +1,22 @@
-"""What a span costs here does not grow with the text before it times the span: the text is gone through per check."""
+"""What a token costs here does not grow with the text before it: a text is gone through once a check, if at all."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hybrid.cloud import Chunk
 from hybrid.engine import Cursor, ScriptedEngine
+from hybrid.errors import VocabularyMismatch
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft
+from hybrid.run.alike import Alike
 from hybrid.run.drafting import Drafter
+from hybrid.run.reader import Reader
 from hybrid.types import Sampling
 
 LONG = 100
@@ -100,3 +106,43 @@ def test_so_does_all_that_happens_from_one_check_to_the_next(house, run, monkeyp
         assert (answer.usage.checks, len(answer.tokens)) == (4, 4 * span)
         looks.append(Text.looks)
     assert 0 < looks[0] == looks[1]
+
+
+PIECES = {0: b" two", 1: b"\xc3", 2: b"\xa9t", 3: b" ", 4: "\N{LOWER ONE EIGHTH BLOCK}x".encode()}
+SHOWN = {0: " two", 1: "", 2: "ét", 3: " ", 4: " x"}
+
+
+class Vocabulary:
+    num_tokens = len(PIECES)
+    piece = staticmethod(PIECES.__getitem__)
+
+
+def stream_of(alike, chunks):
+    """Hold chunks against a reader that has heard them, and yield it after each."""
+    reader = Reader((), None, None)
+    for chunk in chunks:
+        reader.text += chunk.text
+        alike.hold_written(reader, chunk)
+        yield reader
+
+
+@given(tokens=st.lists(st.sampled_from([(0,), (1, 2), (3,), (4,)]), max_size=40), lag=st.integers(0, 3))
+def test_what_a_stream_has_written_is_compared_once_however_the_endpoints_text_lags(tokens, lag):
+    """Comparing all of it at every token, 8,000 of them would have been read 32 million times."""
+    ids = [i for pair in tokens for i in pair]
+    texts = [""] * lag + [SHOWN[i] for i in ids]
+    chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, texts, strict=False)]
+    for number, reader in enumerate(stream_of(Alike(Vocabulary()), chunks), start=1):
+        behind = b"".join(PIECES[i] for i in ids[max(0, number - lag - 2) : number])
+        if any(chunk.text for chunk in chunks[max(0, number - 1) : number]):
+            assert not reader.text or reader.ours.endswith(b"\xc3")
+            assert len(reader.ours) <= len(behind)
+
+
+@given(before=st.lists(st.sampled_from([0, 3, 4]), max_size=12), after=st.integers(0, 3), lag=st.integers(0, 2))
+def test_a_text_that_differs_is_found_wherever_it_does(before, after, lag):
+    told = [SHOWN[i] for i in before] + [" three"] + [" two"] * after
+    ids = [*before, *[0] * (1 + after + lag)]
+    chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, [""] * lag + told, strict=True)]
+    with pytest.raises(VocabularyMismatch, match="three"):
+        list(stream_of(Alike(Vocabulary()), chunks))
