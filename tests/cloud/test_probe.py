@@ -32,7 +32,8 @@ class Server:
 
     dialect: Vllm = field(default_factory=lambda: able(Vllm(Setup()), candidates=True))
     most: int = 100  # log-probabilities it gives; more is cut short
-    refuses_more: bool = False  # or refused
+    refuses_more: bool | str = False  # or refused; "500": in a way that says nothing of why
+    bare_streams: bool = False  # its streams have no rows
     shift: int = 0  # its scores are those of so many positions before
     cut: int | None = None  # rows that a score gives
     drift: float = 0.0  # its scores are so far from what it writes by
@@ -54,7 +55,7 @@ class Server:
 
     def row(self, prefix, question, actual=None, heat=1.0, more=(), drift=0.0):
         if self.refuses_more and question.top_k > self.most:
-            raise MissingCapability("logprobs: too many")
+            raise Unreachable("500", trouble="busy") if self.refuses_more == "500" else MissingCapability("logprobs")
         full = dense(prefix)
         if heat != 1.0 and self.sampled_rows:
             full = Dense.from_logits(full.logprobs / heat)
@@ -84,6 +85,9 @@ class Server:
 
     async def write(self, question):
         self.questions.append(question)
+        if self.bare_streams and self.dialect.can.streams:
+            self.dialect = able(self.dialect, streams=False)
+            raise Unreachable("no rows in a stream", trouble="learned")
         text = question.prefix if not (self.forgets and question.begun) else question.prefix[: -question.begun]
         for n in range(question.limit):
             token = dense(text).best
@@ -109,6 +113,15 @@ def probed(server, *, leave=None, said=None):
     found = asyncio.run(probe.run(can, "http://there"))
     assert len(settled) <= len(reserved)
     return found, heard, settled
+
+
+def failing(server, fault):
+    async def write(question):
+        server.questions.append(question)
+        raise fault
+        yield
+
+    return write
 
 
 def test_what_a_good_endpoint_can_do_is_found():
@@ -148,10 +161,29 @@ def test_fewer_rows_than_asked_for_are_enough():
     assert probed(Server(cut=2))[0].way == "one request"
 
 
-@pytest.mark.parametrize("server", [Server(most=20), Server(most=20, refuses_more=True)], ids=["cut", "refused"])
+@pytest.mark.parametrize(
+    "server",
+    [Server(most=20), Server(most=20, refuses_more=True), Server(most=20, refuses_more="500")],
+    ids=["cut", "refused", "refused by a proxy"],
+)
 def test_the_longest_list_is_what_it_gives_and_not_what_was_asked_for(server):
     found, _, _ = probed(server)
     assert found.most_k == 20
+
+
+def test_a_server_that_fails_whatever_is_asked_ends_the_probe():
+    for fault in (Unreachable("500", trouble="busy"), Unreachable("gone", sent=False), Unreachable("silent")):
+        server = Server()
+        server.write = failing(server, fault)
+        with pytest.raises(Unreachable):
+            probed(server)
+        assert len(server.questions) == (len(LENGTHS) + 1 if fault.trouble else 1)
+
+
+def test_streams_that_lack_what_whole_answers_have_are_found_out():
+    found, _, _ = probed(Server(bare_streams=True))
+    assert (found.streams, found.rows, found.way) == (False, True, "one request")
+    assert probed(Server())[0].streams is True
 
 
 def test_between_two_lengths_a_cut_list_tells_the_limit_itself():

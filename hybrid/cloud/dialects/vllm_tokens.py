@@ -14,9 +14,9 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 from msgspec import Raw
@@ -35,13 +35,13 @@ from hybrid.cloud.dialects.reading import (
     same_count,
 )
 from hybrid.cloud.dialects.vllm import BAN, SPLIT, due_rows, ranked_row
-from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import BadReply, MissingCapability
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
-from hybrid.types import Ids
+from hybrid.types import CloudUsage, Ids
 
 GENERATE = "/inference/v1/generate"
-NO_TOKEN = -1
+CANDIDATES, NO_TOKEN = "prompt_logprob_token_ids", -1
 
 
 class ScoreReply(TypedDict, total=False):
@@ -69,6 +69,12 @@ class VllmTokens(OpenAi):
         body = write_body(question, self.setup.model, self.setup.salt)
         return continued(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
+    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+        """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
+        if isinstance(told, CloudError) and not told.sent and CANDIDATES in str(told) and self.can.candidates:
+            return replace(self, can=replace(self.can, candidates=False))
+        return super().learned(question, told)
+
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
 FAMILY = Family("vllm-tokens", VllmTokens, split=SPLIT)
@@ -82,7 +88,7 @@ def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[st
     if wanted := _wanted(question):
         width = max(map(len, wanted))
         drawn["prompt_logprob_start"] = len(question.prefix) - 1
-        drawn["prompt_logprob_token_ids"] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
+        drawn[CANDIDATES] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
     return _body(model, question.prefix + question.span, drawn, salt)
 
 
