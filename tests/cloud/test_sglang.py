@@ -218,6 +218,15 @@ def test_a_stream_tells_every_token_once_whether_events_repeat_those_before_or_n
     assert [chunk.usage for chunk in chunks] == [None, None, CloudUsage(2, 3, 1)]
 
 
+def test_rows_that_were_read_are_not_read_again():
+    """Each event repeats all rows before it: read anew, those of 400 tokens are 80,000."""
+    first, second, last = cumulative()
+    for repeated in (second["meta_info"]["output_top_logprobs"][:1], last["meta_info"]["output_top_logprobs"][:2]):
+        for row in repeated:
+            row[:] = ["read again"]
+    assert [[row.best for row in chunk.rows] for chunk in read([first, second, last])] == [[4], [1], [7]]
+
+
 @pytest.mark.parametrize("stream", [cumulative, incremental])
 def test_an_event_of_several_tokens_is_read_whole(stream):
     """``stream_interval``: the first event may hold more than one, and so may a later one."""

@@ -193,13 +193,14 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
         msg = f"the endpoint broke off: {one_line(reason.get('message'))}"
         raise BadReply(msg)
     finish = finish_of(reason.get("type"))
-    rows = _written_rows(ids, told) if ids and stream.told else [None] * len(ids)
-    return Chunk(ids[known:], tuple(rows[known:]), text, finish, _usage(told) if finish else None)
+    rows = _written_rows(ids, told, known) if ids and stream.told else [None] * len(ids[known:])
+    return Chunk(ids[known:], tuple(rows), text, finish, _usage(told) if finish else None)
 
 
-def _written_rows(ids: Ids, told: Json) -> list[TopK]:
+def _written_rows(ids: Ids, told: Json, known: int) -> list[TopK]:
+    """Return the rows of all but the first ``known`` tokens: those were read when they came first."""
     own, tops = _written(told, len(ids)), same_count(told.get("output_top_logprobs"), ids)
-    return [_row(token, own[i][1], tops[i], None) for i, token in enumerate(ids)]
+    return [_row(ids[i], own[i][1], tops[i], None) for i in range(known, len(ids))]
 
 
 def _usage(told: Json) -> CloudUsage:
