@@ -108,7 +108,7 @@ class CloudRefusal(CloudError):
 
 
 class AccessDenied(CloudRefusal):
-    """401 or 403."""
+    """401, or 403 where no flag of the server's is named."""
 
 
 class ModelNotFound(CloudRefusal):
@@ -116,7 +116,7 @@ class ModelNotFound(CloudRefusal):
 
 
 class NotAnApi(CloudRefusal):
-    """A page or something else that is not JSON came back."""
+    """A page or something else that is not JSON came back, or there is no such route."""
 
 
 class TlsFailure(CloudRefusal):

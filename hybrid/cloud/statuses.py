@@ -5,12 +5,17 @@ Many servers say 200 before they look at what was asked, and then turn it down i
 
 from __future__ import annotations
 
+import re
+
 from hybrid.cloud.hints import Hints, hints
 from hybrid.cloud.metering import REFUSED
 from hybrid.errors import AccessDenied, BadReply, CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable
 
 # Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
 BUSY = frozenset({408, 409, 425, 429})
+
+# A flag of the server's, in its own words: vLLM names the one that opens a route.
+_FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 
 def meant(status: int, said: str, detail: str, key_hint: str = "", again: Hints | None = None) -> CloudError:
@@ -24,12 +29,13 @@ def meant(status: int, said: str, detail: str, key_hint: str = "", again: Hints 
 
 
 def _named(status: int, said: str, detail: str, key_hint: str) -> CloudError:
+    closed = status == 403 and _FLAG.search(detail)  # to everybody, until the server is started otherwise
+    if closed or status in {405, 501}:  # such a server will never take the method, or the route
+        return NotAnApi(said)
     if status in {401, 403}:
         return AccessDenied(f"{said}; {key_hint}" if key_hint else said)
     if status == 404:
         return NotAnApi(said) if detail in {"", "a web page", "Not Found"} else ModelNotFound(said)
-    if status in {405, 501}:  # such a server will never take the method, or the route
-        return NotAnApi(said)
     if status == 400 and "logprobs" in detail:
         return MissingCapability(said)
     if status < 400:

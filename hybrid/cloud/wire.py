@@ -251,7 +251,9 @@ class Wire:
             detail = "a web page" if raw.lstrip()[:1] == b"<" else ""
         if self._key:
             detail = detail.replace(self._key, "[the key]")
-        said = f"{self.url} answered {status}" + (f": {detail}" if detail else "")
+        request = response.request
+        why = f": {detail}" if detail else f" to {request.method} {request.url.path}"  # where no reason is given
+        said = f"{self.url} answered {status}{why}"
         if status == 403 or status >= 500:
             self._changes += 1
         return meant(status, said, detail, self._key_hint, hints(response.headers))
