@@ -58,7 +58,7 @@ def test_the_conversation_is_sent_as_it_was_put():
         "top_p": 0.9,
         "seed": 11,
         "logprobs": True,
-        "top_logprobs": 20,
+        "top_logprobs": WORDS.num_tokens,  # which are fewer than the twenty that may be asked for
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -57,7 +57,7 @@ def test_every_option_is_sent_since_the_models_file_has_its_own():
         "raw": True,
         "stream": True,
         "logprobs": True,
-        "top_logprobs": 20,
+        "top_logprobs": WORDS.num_tokens,  # which are fewer than the twenty that may be asked for
         "options": {
             "num_predict": 4,
             "temperature": 0.7,

@@ -162,7 +162,9 @@ class Dialect(ABC):
     def _top_k(self, question: Question) -> int:
         if isinstance(question, WriteQuestion) and not self.can.rows:
             return 0
-        return question.top_k if self.can.most_k is None else min(question.top_k, self.can.most_k)
+        spelling = self.setup.spelling
+        num_tokens = None if spelling is None else spelling.num_tokens  # more than there are end SGLang's server
+        return min(k for k in (question.top_k, self.can.most_k, num_tokens) if k is not None)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""What holds of every dialect's requests."""
+
+from __future__ import annotations
+
+import pytest
+from vocabularies import WORDS
+
+from hybrid.cloud.dialects.dialect import Asked, Setup
+from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.find import FAMILIES
+from hybrid.cloud.port import ScoreQuestion, WriteQuestion
+from hybrid.types import Message, Sampling
+
+LENGTHS = {"logprobs", "prompt_logprobs", "top_logprobs", "top_logprobs_num", "n_probs"}
+TURNS = (Message("user", "ab"),)
+
+
+def numbers(body):
+    """How many log-probabilities a body asks for, wherever it says so."""
+    for key, value in body.items():
+        if isinstance(value, dict):
+            yield from numbers(value)
+        elif key in LENGTHS and type(value) is int:
+            yield value
+
+
+def asked(dialect, top_k):
+    """The numbers in the first request of a write and of a check."""
+    write = WriteQuestion((0, 1), 3, top_k, Sampling(), "r", turns=TURNS)
+    score = ScoreQuestion((0, 1), (2, 3), True, top_k, "r")
+    can = dialect.can.abilities
+    flows = [dialect.write(write), *([dialect.score(score)] if "score" in can else [])]
+    firsts = [next(flow) for flow in flows]
+    return [number for first in firsts if isinstance(first, Asked) for number in numbers(first.body)]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith("text-")])
+def test_no_more_log_probabilities_are_asked_for_than_there_are_tokens(name):
+    """SGLang's server ends at such a number."""
+    dialect = FAMILIES[name].build(Setup("m", Spelling(WORDS)))
+    assert max(asked(dialect, 4)) <= 5  # the token itself may be one more
+    assert max(asked(dialect, 100)) <= WORDS.num_tokens
