@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,6 +25,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import lost
 from hybrid.cloud.probe import Probe, Settle
+from hybrid.cloud.server_flags import Hint, hints
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, models_file, price_file
 from hybrid.engine import Engine, Vocabulary, Worker
@@ -209,10 +211,20 @@ def _measured(weights: Weights, threads: int | None) -> float:
         return measure(engine, engine.tokenize(PROBE))
 
 
-async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Capabilities, float]:
+@dataclass(frozen=True)
+class Probed:
+    """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help."""
+
+    findings: Findings
+    can: Capabilities
+    local_noise: float
+    hints: tuple[Hint, ...] = ()
+
+
+async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
     """Establish by asking what the endpoint can do, keep it for later runs, and return it.
 
-    The last of what is returned is the local model's noise, in nats. ``flags`` are those of ``open``: ``cloud`` is
+    ``flags`` are those of ``open``: ``cloud`` is
     needed; every question is paid for from the ledger. Raises UsageError (no endpoint, or a cap that does not allow a
     question), EngineError, CloudError.
     """
@@ -239,7 +251,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> tuple[Findings, Ca
         findings = await asked.run(said, wire.url)
         Notebook(findings_file(), words.vocabulary_digest).write(findings)
         NoiseNotebook(models_file()).write(words.path, settings.gpu_layers, noise)
-        return findings, measured(said, findings), noise
+        return Probed(findings, measured(said, findings), noise, hints(findings, settings.cloud_top_k))
 
 
 def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:

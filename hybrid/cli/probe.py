@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -15,13 +16,14 @@ from hybrid.cli.progress import progress
 from hybrid.errors import visible
 
 if TYPE_CHECKING:
+    from hybrid.assemble import Probed
     from hybrid.cloud import Capabilities
     from hybrid.cloud.findings import Findings
 
 EPILOG = """
-It asks about ten small questions, which are paid for like any others, and keeps what it finds for later runs with the
-same model there, dialect and local vocabulary (--local), until an answer contradicts it. Nothing is concluded from a
-name or a document.
+It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
+for later runs with the same model there, dialect and local vocabulary (--local), until an answer contradicts it.
+Nothing is concluded from a name or a document. Where a flag of the server would help, it is named.
 
 Examples:
 
@@ -33,6 +35,10 @@ Examples:
 
 Exit codes: 0 found out, 2 usage, 3 local model unusable, 4 endpoint unusable, 130 interrupted (143 terminated).
 """
+
+
+_VOCABULARY = {True: "the local model's", False: "another than the local model's", None: "cannot be compared"}
+_WIDTH = 23  # of what stands before a fact
 
 
 @takes_flags("local", "dialect", "api_key_env", "price", "prices", "cap", "ledger", "conversation", "config")
@@ -50,65 +56,67 @@ def probe(
         from hybrid.assemble import probe as probed  # noqa: PLC0415  (help needs no llama.cpp)
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
-            findings, can, noise = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
-        works = working(can)
+            found = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
+        works = working(found.can)
         if as_json:
-            typer.echo(json.dumps({**findings.to_json(), "local_noise_nats": noise, "policies": works}, indent=1))
+            besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
+            typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
-            typer.echo("\n".join(map(visible, told(findings, works, noise))))
+            typer.echo("\n".join(map(visible, told(found, works))))
 
 
 probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"
 
 
 def working(can: Capabilities) -> dict[str, list[str]]:
-    """Return the policies that the endpoint can do, greedily and drawing."""
+    """Return the policies that the endpoint can do, greedily and drawing; with another vocabulary it can do none."""
     from hybrid.policy import PRESETS  # noqa: PLC0415  (help needs no numpy)
     from hybrid.types import Sampling  # noqa: PLC0415
 
+    abilities = frozenset() if can.same_words is False else can.abilities
     drawn = {"greedy": Sampling(), "sampled": Sampling(1.0)}
     return {
-        how: [name for name, found in PRESETS.items() if found.works(can.abilities, sampling)]
+        how: [name for name, found in PRESETS.items() if found.works(abilities, sampling)]
         for how, sampling in drawn.items()
     }
 
 
-def told(found: Findings, works: dict[str, list[str]], noise: float) -> Iterator[str]:
-    """Say what was found, a line each, and in words what follows from it; ``noise`` is the local model's, in nats."""
+def told(probed: Probed, works: dict[str, list[str]]) -> Iterator[str]:
+    """Say what was found, a line each, and in words what follows from it."""
+    found = probed.findings
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
-    for name, value in {**_facts(found), "local model's noise": f"{noise:.2g} nats between two ways to read"}.items():
-        yield f"  {name:<22} {value}"
-    for way, verdict in found.ways.items():
-        yield f"  {'scoring by ' + way:<22} {verdict}"
+    facts = {"vocabulary": _VOCABULARY[found.same_words]} | ({} if found.same_words is False else _facts(found))
+    facts |= {"local model's noise": f"{probed.local_noise:.2g} nats between two ways to read"}
+    facts |= {f"scoring by {way}": verdict for way, verdict in found.ways.items()}
+    for name, value in facts.items():
+        yield f"  {name:<{_WIDTH}} {value}"
     yield f"what a check costs: {_cost(found)}"
     yield f"policies at temperature 0: {', '.join(works['greedy'])}"
     only = [name for name in works["greedy"] if name not in works["sampled"]]
     yield "at other temperatures: " + (f"all but {', '.join(only)}" if only else "the same")
+    for hint in probed.hints:
+        yield f"would help: {hint.flag} ({hint.of}): {hint.gain}"
     yield f"the probe took {found.spent_tokens} tokens"
 
 
-def _facts(found: Findings) -> dict[str, Any]:
-    k = found.most_k
+def _facts(found: Findings) -> dict[str, str]:
     return {
-        "vocabulary": {True: "the local model's", False: "another than the local model's", None: "cannot be compared"}[
-            found.same_words
-        ],
         "context": "not told" if found.max_context is None else f"{found.max_context} tokens",
         "tokens": "by number" if found.takes_ids else "by text",
-        "log-probabilities": f"up to {k} a token"
-        if found.rows
-        else "none: only the local model's own doubt can decide",
-        "they are": _raw(found),
-        "rounded to": "float32"
-        if found.grid == 0
-        else "unknown"
-        if found.grid is None
-        else f"multiples of {found.grid:g}",
-        "noise": "unknown" if found.noise_nats is None else f"{found.noise_nats:.2g} nats between two ways to ask",
+        **(_rows(found) if found.rows else {"log-probabilities": "none: only the local model's own doubt can decide"}),
         "partial answers": _yes(found.continues, "continued exactly", "not continued"),
-        "candidates": _yes(found.candidates, "scored by id", "cannot be asked for"),
-        "cached tokens": _yes(found.cached_usage, "reported", "never reported"),
+        "cached tokens": _yes(found.cached_usage, "reported", f"not seen, in a text of {found.prefix_tokens} tokens"),
         "usage in a stream": _yes(found.chunk_usage, "with every event", "at its end"),
+    }
+
+
+def _rows(found: Findings) -> dict[str, str]:
+    return {
+        "log-probabilities": f"up to {found.most_k} a token",
+        "they are": _yes(found.raw_rows, "the model's own, whatever the temperature", "changed by the temperature"),
+        "rounded to": "unknown" if found.grid is None else f"multiples of {found.grid:g}" if found.grid else "float32",
+        "noise": "unknown" if found.noise_nats is None else f"{found.noise_nats:.2g} nats between two ways to ask",
+        "candidates": _candidates(found),
     }
 
 
@@ -116,13 +124,17 @@ def _yes(value: bool | None, yes: str, no: str) -> str:
     return "not found out" if value is None else yes if value else no
 
 
-def _raw(found: Findings) -> str:
-    return _yes(found.raw_rows, "the model's own, whatever the temperature", "changed by the temperature")
+def _candidates(found: Findings) -> str:
+    if not found.candidates:
+        return "cannot be asked for"
+    return "scored by id" if found.same_words else "scored by id, and not asked for: the vocabulary cannot be compared"
 
 
 def _cost(found: Findings) -> str:
+    if found.same_words is False:
+        return "nothing was asked: --local names a model of the endpoint's vocabulary"
     if found.way is None:
-        return "there are none: this endpoint cannot score a draft"
+        return "none can be asked for: this endpoint cannot score a draft"
     if found.check_tokens is None:
         return "not found out"
     kept = {

@@ -12,6 +12,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybrid.cloud.body import MAX_FACT_BYTES
 from hybrid.cloud.deadlines import Waits
 from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Setup, Writing, tells_rows
 from hybrid.cloud.dialects.text_tokens import Spelling
@@ -109,6 +110,11 @@ class Endpoint:
         """Make one round trip for nothing; that there is no such list takes as long."""
         with suppress(NotAnApi, ModelNotFound):
             await self._wire.get(MODELS)
+
+    async def knock_at(self, path: str) -> None:
+        """Put an empty question to a route, which costs nothing. Raises CloudError: what comes of one."""
+        with self._wire.discreet():
+            await self._wire.post(path, {}, most=MAX_FACT_BYTES)
 
     def worst(self, question: Question) -> CloudUsage:
         """Ask the dialect."""

@@ -26,7 +26,8 @@ class Findings:
 
     ``noise_nats``: the most by which a log-probability of a likely token differed between two ways to ask for it.
     ``grid``: what log-probabilities are multiples of; 0: of nothing coarser than a float32. ``check_tokens``: what a
-    check after ``prefix_tokens`` was charged, without what was cached. ``spent_tokens``: what the probe itself took.
+    check after ``prefix_tokens`` was charged, without what was cached. ``hidden_mass``: the most probability that a
+    list left out. ``token_route``: whether vLLM's token-in route is open. ``spent_tokens``: what the probe itself took.
     """
 
     url: str
@@ -51,6 +52,8 @@ class Findings:
     streams: bool | None = None
     prefix_tokens: int | None = None
     check_tokens: int | None = None
+    hidden_mass: float | None = None
+    token_route: bool | None = None
     spent_tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:

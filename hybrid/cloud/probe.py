@@ -17,10 +17,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from hybrid.cloud.dialects.dialect import LENGTHS
+from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable, one_line
+from hybrid.cloud.server_flags import SCALE_OUT
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, one_line
 from hybrid.prob import TopK, apart
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
@@ -31,6 +33,9 @@ Leave: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Settle]]
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
+# Servers cache whole blocks: 128 tokens are the longest that one takes by default (vLLM on a CPU; 16 on a GPU). With as
+# many tokens as this a text holds one, and is no whole number of any: then the first row due would be cached, too.
+LONGER = 152
 # Two ways to compute a likely token's log-probability agree within this: float16 sums differ by 0.044 at the most seen.
 NOISE_NATS = 0.1
 # Decimals at which rounded log-probabilities would show; a float32 has no more to say.
@@ -59,12 +64,15 @@ class Probe:
             max_context=capabilities.max_context,
             takes_ids=capabilities.ids,
             round_trip_ms=await self._round_trip(),
+            token_route=await self._token_route() if capabilities.dialect == "vllm" else None,
         )
         if capabilities.same_words is not False:
             written = await self._lists()
             if written is not None:
                 await self._writing(written)
                 await self._scoring(written)
+                if "write" in self._can.abilities:
+                    await self._caching(_ids(written))
         return replace(self.found, spent_tokens=self._spent.prompt_tokens + self._spent.completion_tokens)
 
     def _note(self, **found: Any) -> None:
@@ -87,6 +95,16 @@ class Probe:
             times.append((time.perf_counter() - began) * 1000)
         return round(min(times), 1)
 
+    async def _token_route(self) -> bool | None:
+        """Whether vLLM's token-in route is open (or closed by its own flag), found out for nothing."""
+        try:
+            await self.endpoint.knock_at(GENERATE)
+        except (BadReply, MissingCapability):
+            return True
+        except CloudRefusal as refusal:
+            return False if SCALE_OUT in str(refusal) else None
+        return True
+
     # ---- what it writes ----------------------------------------------------------------------------------------------
 
     async def _lists(self) -> list[Chunk] | None:
@@ -108,8 +126,9 @@ class Probe:
             if rows:
                 # By text a list may be shorter than it was: tokens of one text are one entry.
                 shown = max(row.num_listed for row in rows) if self.found.takes_ids else top_k
+                hidden = round(max(row.tail for row in rows), 6)
                 most_k = min(top_k, shown, self._can.most_k or top_k)
-                self._note(rows=True, most_k=most_k, grid=_grid(rows), streams=self._can.streams)
+                self._note(rows=True, most_k=most_k, hidden_mass=hidden, grid=_grid(rows), streams=self._can.streams)
                 return chunks
         self.tell("what it writes, without log-probabilities")
         self._take(replace(documented, rows=False))
@@ -127,8 +146,8 @@ class Probe:
             again = await self._try(self._write(self.prefix + ids[:2], len(ids) - 2, self.found.most_k or 0, begun=2))
             if again is not None:
                 self._note(continues=_ids(again) == ids[2:])
-                cached = [chunk.usage.cached_tokens for chunk in again if chunk.usage]
-                self._note(cached_usage=any(cached))
+                if any(chunk.usage.cached_tokens for chunk in again if chunk.usage):
+                    self._note(cached_usage=True)
         first = next((row for chunk in written for row in chunk.rows), None)
         if first is not None:
             self.tell("whether its log-probabilities are raw")
@@ -154,7 +173,8 @@ class Probe:
             self._note(ways={**self.found.ways, way: verdict})
             if verdict == "agrees":
                 self._note(way=way)
-                await self._checks(ids)
+                if self._can.candidates:
+                    await self._candidates(ids)
                 return
         self._take(replace(self._can, way=None))
 
@@ -176,25 +196,44 @@ class Probe:
         self._note(noise_nats=round(noise, 6))
         return "agrees"
 
-    async def _checks(self, ids: Ids) -> None:
-        """Find out what a further check costs, and whether candidates can be asked for."""
-        self.tell("what a further check costs")
-        longer = self.prefix + ids[:1]
-        scores = await self._try(self._score(longer, ids[1:], self.found.most_k or 1))
+    async def _candidates(self, ids: Ids) -> None:
+        """Find out whether a row can hold tokens of ours."""
+        self.tell("whether it scores candidates of ours")
+        wanted = tuple((token,) for token in ids[:0:-1])
+        scores = await self._try(self._score(self.prefix, ids[:-1], 1, candidates=wanted))
+        told = scores is not None and all(
+            set(w) <= set(r.ids.tolist()) for w, r in zip(wanted, scores.rows, strict=False)
+        )
+        self._note(candidates=told)
+
+    # ---- what it caches ----------------------------------------------------------------------------------------------
+
+    async def _caching(self, ids: Ids) -> None:
+        """Have a longer text read, a draft after it checked, and the text read again: what of it was cached shows."""
+        text = self._longer()
+        if self.found.max_context is not None and len(text) + len(ids) >= self.found.max_context:
+            return
+        self.tell("what a check costs after a longer text")
+        if await self._try(self._write(text, 1, self.found.most_k or 0)) is None:
+            return
+        self._note(prefix_tokens=len(text))
+        scores = await self._try(self._score(text, ids[:-1], self.found.most_k or 1)) if self.found.way else None
+        reads = scores is not None and scores.usage.cached_tokens > 0
+        tells = reads or self.found.cached_usage is True
+        if not tells:
+            self.tell("whether it tells what was cached")
+            again = await self._try(self._write(text, 1, self.found.most_k or 0)) or []
+            tells = any(chunk.usage.cached_tokens for chunk in again if chunk.usage)
+        self._note(cached_usage=tells)
         if scores is not None:
             usage = scores.usage
-            # A server that never speaks of cached tokens has told nothing by not doing so here.
-            keeps = True if usage.cached_tokens else False if self.found.cached_usage else None
             charged = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
-            self._note(keeps_cache=keeps, prefix_tokens=len(longer), check_tokens=charged)
-        if self._can.candidates:
-            self.tell("whether it scores candidates of ours")
-            wanted = tuple((token,) for token in ids[:0:-1])
-            scores = await self._try(self._score(self.prefix, ids[:-1], 1, candidates=wanted))
-            told = scores is not None and all(
-                set(w) <= set(r.ids.tolist()) for w, r in zip(wanted, scores.rows, strict=False)
-            )
-            self._note(candidates=told)
+            self._note(keeps_cache=reads if tells else None, check_tokens=charged)
+
+    def _longer(self) -> Ids:
+        """Return a text of ``LONGER`` tokens that begins and ends as the probe's own does."""
+        room = max(0, LONGER - len(self.prefix))
+        return (self.prefix * room)[:room] + self.prefix
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 

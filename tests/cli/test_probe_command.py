@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hybrid.assemble import BUNDLED_LOCAL, MODELS
+from hybrid.assemble import BUNDLED_LOCAL, MODELS, Probed
 from hybrid.cli import app
-from hybrid.cli.probe import told
+from hybrid.cli.probe import told, working
+from hybrid.cloud import Capabilities
 from hybrid.cloud.findings import Findings
+from hybrid.cloud.server_flags import Hint
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseNotebook
 
@@ -58,7 +60,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     """Its name is the endpoint's own words."""
 
     async def found(tell, **flags):
-        return replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01
+        return Probed(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01)
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -66,19 +68,19 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found):
-    return "\n".join(told(found, WORKS, 0.025))
+def said(found, hints=()):
+    return "\n".join(told(Probed(found, None, 0.025, hints), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
     text = said(FOUND)
     assert "http://there serves m in the dialect sglang, 1.5 ms away" in text
     assert "multiples of 0.0001" in text
-    assert "scoring by one request agrees" in text
+    assert "scoring by one request  agrees" in text
     assert "7 tokens after a text of 12; the prefix cache is read" in text
     assert "policies at temperature 0: kl, greedy-exact\nat other temperatures: all but greedy-exact" in text
-    assert "noise                  0.01 nats between two ways to ask" in text
-    assert "local model's noise    0.025 nats between two ways to read" in text
+    assert "noise                   0.01 nats between two ways to ask" in text
+    assert "local model's noise     0.025 nats between two ways to read" in text
     assert text.endswith("the probe took 99 tokens")
 
 
@@ -92,7 +94,11 @@ def test_what_was_found_is_told_in_words():
         ({"rows": False}, "only the local model's own doubt can decide"),
         ({"raw_rows": False}, "changed by the temperature"),
         ({"same_words": False}, "another than the local model's"),
+        ({"same_words": False}, "--local names a model of the endpoint's vocabulary"),
         ({"same_words": None}, "cannot be compared"),
+        ({"candidates": None}, "cannot be asked for"),
+        ({"candidates": True}, "scored by id"),
+        ({"candidates": True, "same_words": None}, "and not asked for: the vocabulary cannot be compared"),
         ({"continues": False}, "not continued"),
         ({"continues": None}, "not found out"),
         ({"grid": 0.0}, "float32"),
@@ -103,6 +109,18 @@ def test_what_was_found_is_told_in_words():
 )
 def test_what_is_not_so_is_told_as_plainly(change, words):
     assert words in said(replace(FOUND, **change))
+
+
+def test_a_flag_that_would_help_is_named_with_what_it_saves():
+    ours, theirs = Hint("hybrid", "--dialect d", "more is told"), Hint("server", "--flag 3", "less is paid")
+    assert "would help: --dialect d (hybrid): more is told\nwould help: --flag 3 (server): less is paid" in said(
+        FOUND, (ours, theirs)
+    )
+
+
+def test_where_no_cached_token_was_seen_the_length_of_the_text_is_told():
+    """Servers cache whole blocks: a text may have been shorter than one."""
+    assert "not seen, in a text of 12 tokens" in said(replace(FOUND, cached_usage=False))
 
 
 def test_nothing_is_said_of_usage_in_a_stream_that_was_not_seen():
@@ -133,6 +151,21 @@ def test_what_cannot_be_probed_is_one_sentence_and_a_code(cache, args, code, wor
     assert not list(cache.parent.rglob("*.json"))
 
 
+@pytest.mark.parametrize(
+    ("change", "unsaid"), [({"rows": False}, "they are"), ({"same_words": False}, "log-prob")], ids=str
+)
+def test_nothing_is_said_of_what_is_not_there(change, unsaid):
+    assert unsaid in said(FOUND)
+    assert unsaid not in said(replace(FOUND, **change))
+
+
+def test_with_another_vocabulary_no_policy_that_asks_is_said_to_work():
+    """They used to be named, and every one of them was then refused."""
+    can = Capabilities("m", same_words=True)
+    assert {"kl", "cloud"} <= set(working(can)["greedy"])
+    assert working(replace(can, same_words=False)) == {"greedy": ["local"], "sampled": ["local"]}
+
+
 @pytest.mark.parametrize("flag", ["--cloud-model", "--model"])
 def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch, flag):
     """An endpoint of several models says: choose one with --cloud-model."""
@@ -140,7 +173,7 @@ def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch,
 
     async def found(tell, **flags):
         asked.update(flags)
-        return FOUND, None, 0.01
+        return Probed(FOUND, None, 0.01)
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -164,6 +197,8 @@ def served(start_server):
         "sglang": start_server(*flags, "--dialect", "sglang"),
         "locked": start_server(*flags, "--api-key", "secret"),
         "mute": start_server(*flags, "--no-logprobs"),
+        "closed": start_server(*flags),
+        "v1": start_server(*flags, "--enable-scale-out"),
     }
 
 
@@ -183,7 +218,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     done = probe(served[name].url, "--json", *(["--dialect", dialect] if dialect == "vllm-tokens" else []))
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert list(found) == [*(part.name for part in fields(Findings)), "local_noise_nats", "policies"]
+    assert list(found) == [*(part.name for part in fields(Findings)), "local_noise_nats", "policies", "hints"]
     assert found["local_noise_nats"] == NoiseNotebook(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
@@ -195,7 +230,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert "greedy-exact" not in found["policies"]["sampled"]
     kept_now = kept(cache)["endpoints"]
     key = f"{served[name].url} {found['model']} {dialect} {Weights(BUNDLED_LOCAL).vocabulary_digest}"
-    assert kept_now == {key: {k: v for k, v in found.items() if k not in {"local_noise_nats", "policies"}}}
+    assert kept_now == {key: {k: v for k, v in found.items() if k not in {"local_noise_nats", "policies", "hints"}}}
 
 
 @pytest.mark.slow
@@ -227,7 +262,7 @@ def test_the_text_says_the_same(served, cache):
     done = probe(served["sglang"].url)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{served['sglang'].url} serves small in the dialect sglang")
-    assert "scoring by one request agrees" in done.stdout
+    assert "scoring by one request  agrees" in done.stdout
     assert done.stderr == ""
 
 
@@ -245,6 +280,27 @@ def test_a_wrong_key_or_model_is_one_sentence(served, cache, monkeypatch):
     assert "does not serve 'other'; it serves small" in done.stderr
     monkeypatch.setenv("OTHER_KEY", "secret")
     assert probe(served["locked"].url, "--api-key-env", "OTHER_KEY", "--json").exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_closed_route_is_told_in_the_servers_words_and_not_as_a_matter_of_keys(served, cache):
+    done = probe(served["closed"].url, "--dialect", "vllm-tokens")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "answered 403: Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out" in done.stderr
+    assert "key" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_next_step_to_cheaper_checks_is_named_where_the_server_stands(served, cache):
+    """A closed route, an open one that is not used, and one whose runner scores no candidates."""
+
+    def flags(name, *args):
+        return {hint["flag"] for hint in json.loads(probe(served[name].url, "--json", *args).stdout)["hints"]}
+
+    assert "--enable-scale-out" in flags("closed")
+    assert "--dialect vllm-tokens" in flags("v1")
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in flags("v1", "--dialect", "vllm-tokens")
+    assert flags("sglang") == set()
 
 
 @pytest.mark.slow

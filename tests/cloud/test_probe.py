@@ -12,9 +12,11 @@ from wordlist import able
 
 from hybrid.cloud.dialects.dialect import LENGTHS, Setup, tells_rows
 from hybrid.cloud.dialects.vllm import Vllm
+from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.port import Chunk, Scores, worst
-from hybrid.cloud.probe import WRITTEN, Probe
-from hybrid.errors import AccessDenied, BadReply, MissingCapability, Unreachable, UsageError
+from hybrid.cloud.probe import LONGER, WRITTEN, Probe
+from hybrid.engine import num_shared
+from hybrid.errors import AccessDenied, BadReply, MissingCapability, NotAnApi, Unreachable, UsageError
 from hybrid.prob import Dense, TopK
 from hybrid.types import CloudUsage
 
@@ -39,16 +41,25 @@ class Server:
     drift: float = 0.0  # its scores are so far from what it writes by
     decimals: int | None = None
     sampled_rows: bool = False  # rows after the temperature
-    cached: bool = True  # says what was cached, and reads it
-    scores_cold: bool = True
+    cached: bool = True  # says what was cached
+    block: int = 1  # tokens of a block: whole ones are cached
+    scores_cold: bool = True  # a check reads no cache
     usage_in_chunks: bool = False
     forgets: bool = False  # starts anew instead of going on
     drops_candidates: bool = False
     fault: object = None  # what scoring raises
+    knocking: object = None  # what the token-in route's refusal of an empty question raises
+    knocked: list = field(default_factory=list)
     questions: list = field(default_factory=list)
+    held: list = field(default_factory=list)  # the texts in its cache
 
     async def knock(self):
         pass
+
+    async def knock_at(self, path):
+        self.knocked.append(path)
+        if self.knocking:
+            raise self.knocking
 
     def worst(self, question):
         return worst(question)
@@ -66,8 +77,11 @@ class Server:
         named = {i: float(values[i]) for i in more}
         return TopK.from_lists(top, None if actual is None else (actual, float(values[actual])), named)
 
-    def usage(self, prompt, written, cached):
-        return CloudUsage(prompt, written, cached if self.cached else 0)
+    def read(self, text, least=0):
+        """Read a text, and tell how much of it, ``least`` tokens before its end, was in whole blocks of the cache."""
+        shared = max((num_shared(text, held) for held in self.held), default=0)
+        self.held.append(text)
+        return min(shared, len(text) - 1 - least) // self.block * self.block if self.cached else 0
 
     async def score(self, question):
         self.questions.append(question)
@@ -80,8 +94,8 @@ class Server:
             actual = text[at] if at < len(text) else None
             named = question.candidates[i] if i < len(question.candidates) and not self.drops_candidates else ()
             rows.append(self.row(text[: at - self.shift], question, actual, more=named, drift=self.drift))
-        usage = self.usage(len(text), 1, 0 if self.scores_cold else len(question.prefix) - 1)
-        return Scores(tuple(rows[: self.cut]), usage)
+        cached = self.read(text, len(question.span))
+        return Scores(tuple(rows[: self.cut]), CloudUsage(len(text), 1, 0 if self.scores_cold else cached))
 
     async def write(self, question):
         self.questions.append(question)
@@ -89,12 +103,14 @@ class Server:
             self.dialect = able(self.dialect, streams=False)
             raise Unreachable("no rows in a stream", trouble="learned")
         text = question.prefix if not (self.forgets and question.begun) else question.prefix[: -question.begun]
+        cached = self.read(question.prefix)
         for n in range(question.limit):
             token = dense(text).best
             heat = question.sampling.temperature or 1.0
-            row = self.row(text, question, token, heat) if tells_rows(self.dialect.can, question) else None
+            told = question.top_k and tells_rows(self.dialect.can, question)
+            row = self.row(text, question, token, heat) if told else None
             text = (*text, token)
-            usage = self.usage(len(question.prefix), n + 1, len(question.prefix) - 1)
+            usage = CloudUsage(len(question.prefix), n + 1, cached)
             last = n + 1 == question.limit
             tell = usage if last or self.usage_in_chunks else None
             yield Chunk((token,), (row,), finish="length" if last else None, usage=tell)
@@ -109,7 +125,7 @@ def probed(server, *, leave=None, said=None):
         yield settled.append
 
     probe = Probe(server, PREFIX, (), leave or granted, heard.append)
-    can = said or replace(server.dialect.can, model="m", max_context=100, same_words=True)
+    can = said or replace(server.dialect.can, model="m", max_context=1000, same_words=True)
     found = asyncio.run(probe.run(can, "http://there"))
     assert len(settled) <= len(reserved)
     return found, heard, settled
@@ -130,9 +146,9 @@ def test_what_a_good_endpoint_can_do_is_found():
     assert (found.rows, found.continues, found.raw_rows, found.cached_usage) == (True, True, True, True)
     assert (found.way, found.ways) == ("one request", {"one request": "agrees"})
     assert (found.noise_nats, found.grid, found.keeps_cache, found.candidates) == (0.0, 0.0, False, True)
-    assert (found.takes_ids, found.max_context, found.chunk_usage) == (True, 100, False)
-    assert found.prefix_tokens == len(PREFIX) + 1
-    assert found.check_tokens == len(PREFIX) + WRITTEN + 1
+    assert (found.takes_ids, found.max_context, found.chunk_usage) == (True, 1000, False)
+    assert found.prefix_tokens == LONGER
+    assert found.check_tokens == LONGER + WRITTEN - 1 + 1  # the span, and the one written
     assert found.spent_tokens == sum(usage.prompt_tokens + usage.completion_tokens for usage in settled)
     assert len(heard) >= 6
 
@@ -224,6 +240,63 @@ def test_what_is_said_of_the_cache_is_told_apart():
     assert probed(Server(scores_cold=False))[0].keeps_cache is True
     silent = probed(Server(cached=False))[0]
     assert (silent.cached_usage, silent.keeps_cache) == (False, None)
+
+
+@pytest.mark.parametrize("block", [1, 16, 32, 64, 128])
+def test_a_cache_of_whole_blocks_is_seen_in_a_text_that_holds_one(block):
+    """The probe's question has twenty tokens; vLLM on a CPU caches 128 at a time."""
+    cold, warm = probed(Server(block=block))[0], probed(Server(block=block, scores_cold=False))[0]
+    assert (cold.cached_usage, cold.keeps_cache) == (True, False)
+    assert (warm.cached_usage, warm.keeps_cache) == (True, True)
+    assert cold.check_tokens - warm.check_tokens == (LONGER - 1) // block * block
+
+
+def test_the_text_is_not_sent_a_third_time_where_a_short_one_has_told():
+    """A block of 16 may be full before the longer text."""
+    short, long = Server(block=1), Server(block=128)
+    assert {probed(server)[0].cached_usage for server in (short, long)} == {True}
+    assert len(short.questions) == len(long.questions) - 1
+
+
+CLOSED = NotAnApi("answered 403: Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out")
+
+
+@pytest.mark.parametrize(
+    ("knocking", "open_"),
+    [
+        (BadReply("400: token_ids is required"), True),
+        (CLOSED, False),
+        (AccessDenied(str(CLOSED)), False),
+        (NotAnApi("404"), None),
+        (AccessDenied("403: not yours"), None),
+        (None, True),
+    ],
+    ids=str,
+)
+def test_whether_the_token_in_route_is_open_is_found_out_for_nothing(knocking, open_):
+    server = Server(knocking=knocking)
+    assert probed(server)[0].token_route is open_
+    assert server.knocked == [GENERATE]
+
+
+def test_no_other_family_is_asked_for_vllms_token_in_route():
+    server = Server()
+    said = replace(server.dialect.can, model="m", max_context=1000, dialect="sglang", same_words=True)
+    assert probed(server, said=said)[0].token_route is None
+    assert server.knocked == []
+
+
+def test_a_block_that_no_text_of_the_probe_fills_is_nothing_seen():
+    found, _, _ = probed(Server(block=1024, scores_cold=False))
+    assert (found.cached_usage, found.keeps_cache, found.prefix_tokens) == (False, None, LONGER)
+
+
+def test_a_text_that_does_not_fit_is_not_sent():
+    server = Server(block=16)
+    said = replace(server.dialect.can, model="m", max_context=100, same_words=True)
+    found, _, _ = probed(server, said=said)
+    assert max(len(question.prefix) for question in server.questions) < 100
+    assert (found.way, found.cached_usage, found.check_tokens) == ("one request", None, None)
 
 
 def test_a_cached_check_costs_what_is_new():
