@@ -63,6 +63,7 @@ def main() -> None:
         block_size=args.block_size,
         scale_out=args.scale_out,
         v2_runner=args.v2_runner,
+        prompt_tokens_details=args.prompt_tokens_details,
     )
     slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
     app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed), _end)

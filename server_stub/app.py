@@ -181,14 +181,17 @@ class App:
         """No such route, or no such method on it."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         detail = error.detail if isinstance(error, HTTPException) else ""
-        return self._refused(WireError(status, detail, "NotFoundError"))
+        return _json(self._family.unrouted(WireError(status, detail, "NotFoundError")), status)
 
     async def _broken(self, _: Request, error: Exception) -> Response:
         """Our own fault."""
         return self._refused(WireError(500, type(error).__name__, "InternalServerError"))
 
     def _refused(self, error: WireError, then: BackgroundTask | None = None) -> Response:
-        response = _json(self._family.refusal(error), error.status)
+        told, framing = self._family.refusal(error), self._family.framing
+        if error.streamed:
+            return Response(framing.frame(told) + framing.end, media_type=framing.media_type)
+        response = _json(told, error.status)
         response.background = then
         return response
 

@@ -48,6 +48,12 @@ def parser() -> argparse.ArgumentParser:
         "--block-size", type=_positive, metavar="N", help="tokens of a block of the prefix cache; default: the family's"
     )
     flags.add_argument(
+        "--enable-prompt-tokens-details",
+        action="store_true",
+        dest="prompt_tokens_details",
+        help="tell how much of a prompt was cached, which vLLM does not without it",
+    )
+    flags.add_argument(
         "--enable-scale-out", action="store_true", dest="scale_out", help="open vLLM's /inference/v1/generate"
     )
     flags.add_argument(

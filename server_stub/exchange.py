@@ -115,6 +115,11 @@ LINES = Framing("application/x-ndjson", "", "\n", "")
 Fact = Callable[[bytes], Json | list[Json]]
 
 
+def detail(error: WireError) -> Json:
+    """Return what FastAPI says of a route that is not there."""
+    return {"detail": error.message}
+
+
 @dataclass(frozen=True)
 class Family:
     """A server family: its generating routes, what it tells besides (by method and path), and its habits.
@@ -127,5 +132,6 @@ class Family:
     facts: Mapping[tuple[str, str], Fact]
     framing: Framing = EVENTS
     refusal: Callable[[WireError], Json] = WireError.body
+    unrouted: Callable[[WireError], Json] = WireError.body
     block_size: int = 1
     last_words: WireError | None = None

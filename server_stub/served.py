@@ -28,15 +28,20 @@ class Served:
     block_size: int | None = None
     scale_out: bool = False
     v2_runner: bool = False
+    prompt_tokens_details: bool = False
 
     def check_model(self, name: str | None) -> None:
         """Raise WireError where another model is asked for."""
         if name is not None and name != self.name:
             raise WireError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
 
+    def tokenize(self, prompt: str | Sequence[int], *, special: bool = True) -> tuple[int, ...]:
+        """Return a prompt's ids, whatever they are where they were given."""
+        return self.vocabulary.tokenize(prompt, special=special) if isinstance(prompt, str) else tuple(prompt)
+
     def encode(self, prompt: str | Sequence[int], *, special: bool = True) -> tuple[int, ...]:
         """Return a prompt's ids. Raises WireError for an id that is none."""
-        ids = self.vocabulary.tokenize(prompt, special=special) if isinstance(prompt, str) else tuple(prompt)
+        ids = self.tokenize(prompt, special=special)
         if any(token >= self.vocabulary.num_tokens for token in ids):
             raise WireError(400, f"Token id {max(ids)} is out of vocabulary", param="prompt")
         return ids

@@ -8,7 +8,8 @@ reads, and what it sends around these shapes, stands in ``dialects``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from server_stub.completion import Charge
@@ -21,16 +22,27 @@ LOWEST = -9999.0
 
 
 class WireError(Exception):
-    """A request that is answered with an error object."""
+    """A request that is answered with an error object; ``streamed``: as the only event of a stream, with status 200."""
 
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         """Take the HTTP status and what goes into the object."""
         super().__init__(message)
         self.status, self.message, self.kind, self.param = status, message, kind, param
+        self.streamed = False
 
     def body(self) -> Json:
         """Return the error object as OpenAI and vLLM shape it; all four keys, always."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+
+
+@contextmanager
+def refusing(*, streams: bool) -> Iterator[None]:
+    """Refuse what is refused here where it is noticed: once the headers of a stream are out, inside of it."""
+    try:
+        yield
+    except WireError as error:
+        error.streamed = streams
+        raise
 
 
 class Killed(Exception):
@@ -44,8 +56,7 @@ def number(logprob: float) -> float:
 
 def prompt_row(row: Row, k: int, actual: int, text: Mapping[int, str]) -> Json:
     """Return one position of vLLM's ``prompt_logprobs``: the top k, and the actual token whatever its rank."""
-    ranked = {i: (lp, rank) for rank, (i, lp) in enumerate(row.top[:k], start=1)}
-    ranked.setdefault(actual, row.actual(actual))
+    ranked = {actual: row.actual(actual)} | {i: (lp, rank) for rank, (i, lp) in enumerate(row.top[:k], start=1)}
     return {str(i): {"logprob": number(lp), "rank": rank, "decoded_token": text[i]} for i, (lp, rank) in ranked.items()}
 
 
@@ -60,7 +71,7 @@ def logprobs(
     offsets = []
     for token in ids:
         offsets.append(offset)
-        offset += len(text[token])
+        offset += len(key(token))
     tops: list[dict[str, float] | None] = []
     for row, token in zip(rows, ids, strict=True):
         if row is None:

@@ -76,9 +76,10 @@ class Trial:
 async def tried(arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: Tell) -> dict[str, Trial]:
     """Let every arm answer every problem, one arm after the other, and return the trials by the arms' names.
 
-    ``keep_cache``: the server scores from its prefix cache.
+    ``keep_cache``: the server scores from its prefix cache and tells what was cached. Without, it does what vLLM does
+    by default: neither.
     """
-    flags = ["--scoring-keeps-cache"] if keep_cache else []
+    flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
     async with bundled_server(BUNDLED_CLOUD, *flags) as url:
         return {arm.name: await _trial(arm, problems, url, tell) for arm in arms}
 

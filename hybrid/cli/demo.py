@@ -51,7 +51,8 @@ def demo(
         Path | None, typer.Option(help="Write what a terminal shows as a picture, too.", metavar="FILE")
     ] = None,
     scoring_keeps_cache: Annotated[
-        bool, typer.Option("--scoring-keeps-cache", help="Let checks read the server's prefix cache, as SGLang does.")
+        bool,
+        typer.Option("--scoring-keeps-cache", help="Let checks read the server's prefix cache, as SGLang does."),
     ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Sweep the settings of kl and doubt on the calibration split instead.")

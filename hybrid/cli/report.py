@@ -70,7 +70,8 @@ def notes(comparison: Comparison) -> list[str]:
     scoring = (
         "Checks read the server's prefix cache (as with SGLang; --scoring-keeps-cache)."
         if plan.scoring_keeps_cache
-        else "Checks do not read the server's prefix cache (as with vLLM), so that each pays for its whole prefix."
+        else "Checks do not read the server's prefix cache, and it tells nothing of that cache (as vLLM by default), "
+        "so that every request pays for its whole prompt."
     )
     problems = (
         f"{len(comparison.problems)} problems of the {plan.split} split ({families}), seed {plan.seed}, "

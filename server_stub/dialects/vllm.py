@@ -7,7 +7,7 @@ from pydantic import Field
 from server_stub.bodies import Body, parse
 from server_stub.dialects.vllm_completions import Completions
 from server_stub.dialects.vllm_tokens import Generate
-from server_stub.exchange import Family
+from server_stub.exchange import Family, detail
 from server_stub.served import Served
 from server_stub.wire import Json, WireError
 
@@ -46,4 +46,5 @@ def family(served: Served) -> Family:
 
     facts = {("GET", "/v1/models"): models, ("GET", "/version"): version, ("POST", "/tokenize"): tokenize}
     endpoints = (Completions(served), Generate(served))
-    return Family(endpoints, facts, block_size=served.block_size or BLOCK_SIZE, last_words=LAST_WORDS)
+    block_size = served.block_size or BLOCK_SIZE
+    return Family(endpoints, facts, unrouted=detail, block_size=block_size, last_words=LAST_WORDS)

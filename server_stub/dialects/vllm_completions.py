@@ -1,7 +1,12 @@
 """vLLM's ``/v1/completions``: prompts in text or ids, rows of prompt and answer, streams.
 
-Written from vLLM 0.33's protocol (``vllm/entrypoints/openai/completion/protocol.py`` and ``serving.py`` beside it).
-``tests/server_stub/test_vllm_completions.py`` holds the shapes, ``test_server.py`` the values.
+Written from vLLM 0.33's protocol (``vllm/entrypoints/openai/completion/protocol.py`` and ``serving.py`` beside it), and
+held against the replies of vLLM 0.32's own server. ``tests/server_stub/test_vllm_completions.py`` holds the shapes,
+``test_server.py`` the values, ``test_vllm_refusals.py`` what is refused.
+
+Habits that a client trips over. What the engine finds wrong (too long a list, an id that is none) is told inside a
+stream whose status is 200. More tokens than there is room for are cut to the room. An echo comes with the first written
+token in one event, without its text where ids are returned; one of no new tokens is charged one.
 """
 
 from __future__ import annotations
@@ -15,10 +20,15 @@ from pydantic import Field
 from server_stub import wire
 from server_stub.ask import Scoring
 from server_stub.bodies import Sampled, parse
+from server_stub.completion import Step
+from server_stub.dialects.vllm_words import check_counts, check_ids, invalid, usage
 from server_stub.exchange import Answer, Exchange
 from server_stub.rows import Row
 from server_stub.served import Served
-from server_stub.wire import Json, WireError
+from server_stub.wire import Json, WireError, refusing
+
+# The release and a digest of its settings, in vLLM's own.
+FINGERPRINT = "server_stub"
 
 
 class CompletionRequest(Sampled):
@@ -39,49 +49,45 @@ class CompletionRequest(Sampled):
         return self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
-def invalid(message: str, parameter: str, value: object = None) -> WireError:
-    """Return a refusal as ``VLLMValidationError`` words it."""
-    more = "" if value is None else f", value={value}"
-    return WireError(400, f"{message} (parameter={parameter}{more})", param=parameter)
-
-
-def check_counts(logprobs: int | None, prompt_logprobs: int | None, most: int) -> None:
-    """Raise WireError where more log-probabilities are asked for than the server gives."""
-    for what, name, count in (("sample", "logprobs", logprobs), ("prompt", "prompt_logprobs", prompt_logprobs)):
-        if count is not None and count > most:
-            message = f"Requested {what} logprobs of {count}, which is greater than max allowed: {most}"
-            raise invalid(message, name, count)
-
-
 def read_request(raw: bytes, max_logprobs: int) -> CompletionRequest:
     """Read a body. Raises WireError for what vLLM refuses."""
     request = parse(CompletionRequest, raw)
-    check_counts(request.logprobs, request.prompt_logprobs, max_logprobs)
-    if request.stream and request.prompt_logprobs is not None:
-        raise WireError(400, "`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs")
+    if request.stream and request.prompt_logprobs:
+        message = "`prompt_logprobs` are not available when `stream=True`."
+        raise invalid(message, "prompt_logprobs")
     if request.max_tokens == 0 and not request.echo:
-        raise WireError(400, "max_tokens must be at least 1, or 0 with echo.", param="max_tokens")
-    if request.prompt in ("", []):
-        raise WireError(400, "The prompt is empty.", param="prompt")
+        raise too_few(0)
+    if request.prompt == "":
+        message = "Either prompt or prompt_embeds must be provided and non-empty."
+        raise invalid(message, "prompt")
+    if not request.prompt:
+        raise WireError(400, "You must pass at least one prompt")
+    with refusing(streams=request.stream):
+        check_counts(request.logprobs, request.prompt_logprobs, max_logprobs)
     return request
 
 
-def envelope(request_id: str, model: str, choices: list[Json], used: Json | None) -> Json:
-    """Return the object around the choices."""
-    body = {
-        "id": f"cmpl-{request_id}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-    }
-    return body if used is None else body | {"usage": used}
+def too_few(max_tokens: int) -> WireError:
+    """Return the refusal of an answer of no tokens."""
+    return invalid(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
 
 
-def choice(text: str, finish: str | None, stopped_by: str | None, **more: object) -> Json:
-    """Return one choice, whole or as a delta; fields that were not asked for are absent."""
-    head: Json = {"index": 0, "text": text, "finish_reason": finish, "stop_reason": stopped_by}
-    return head | {name: value for name, value in more.items() if value is not None}
+def room(num_prompt: int, max_tokens: int, num_context: int) -> int:
+    """Return how many tokens may be written: as many as fit. Raises WireError where none does, or none ever could."""
+    if num_prompt > num_context:
+        message = (
+            f"This model's maximum context length is {num_context} tokens. However, your prompt contains {num_prompt} "
+            "input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the "
+            "input prompt."
+        )
+        raise invalid(message, "input_tokens", num_prompt)
+    if max_tokens > num_context:
+        message = f"max_tokens={max_tokens} cannot be greater than max_model_len={num_context}."
+        message += " Please request fewer output tokens."
+        raise invalid(message, "max_tokens", max_tokens)
+    if num_prompt == num_context:
+        raise too_few(0)
+    return min(max_tokens, num_context - num_prompt)
 
 
 class Completions:
@@ -105,72 +111,69 @@ class Completions:
 class _Exchange(Exchange):
     def __init__(self, asked: CompletionRequest, request_id: str, served: Served) -> None:
         self._asked, self._served, self.request_id = asked, served, request_id
-        self._ids = served.encode(asked.prompt, special=asked.add_special_tokens)
-        served.check_room(self._ids, asked.max_tokens)
+        self._ids = served.tokenize(asked.prompt, special=asked.add_special_tokens)
+        limit = room(len(self._ids), asked.max_tokens or 1, served.num_context)
+        with refusing(streams=asked.stream):
+            check_ids(served, self._ids, asked.logit_bias)
         scoring = None if asked.scores is None else Scoring(keeps_rows=served.scoring_keeps_cache)
-        self.asks = (asked.ask(self._ids, salt=asked.cache_salt, scoring=scoring),)
+        # An echo alone is a token that nobody is shown: computed, and charged.
+        self.asks = (asked.ask(self._ids, max_tokens=limit, salt=asked.cache_salt, scoring=scoring),)
         self.streams = asked.stream
         self._offset, self._first = 0, True
 
     def whole(self, answers: list[Answer]) -> Json:
         [answer] = answers
-        text, ids, rows = answer.text, answer.written, answer.rows
-        if self._asked.echo:
-            text, ids = self._served.text(self._ids) + text, [*self._ids, *ids]
-            rows = [*answer.echoed, *rows]
-        told = choice(
-            text,
-            answer.finish,
-            answer.steps[-1].stopped_by if answer.steps else None,
-            logprobs=self._logprobs(rows, ids, 0),
-            prompt_logprobs=self._prompt_logprobs(answer),
-            token_ids=answer.written if self._asked.return_token_ids else None,
-            prompt_token_ids=self._prompt_ids(),
-        )
-        return envelope(self.request_id, self._served.name, [told], wire.usage(answer.charge))
-
-    def opening(self, answer: Answer) -> Iterator[Json]:
-        if not self._asked.echo:
-            return
-        told = choice(
-            self._served.text(self._ids),
-            answer.finish,
-            None,
-            logprobs=self._logprobs(answer.echoed, list(self._ids), 0),
-            prompt_token_ids=self._prompt_ids(),
-        )
-        self._offset, self._first = self._served.width(self._ids), False
-        yield envelope(self.request_id, self._served.name, [told], None)
+        told = self._choice(answer, answer.text, answer.steps)
+        told |= {"prompt_logprobs": self._prompt_logprobs(answer), "routed_experts": None}
+        used = {"usage": usage(answer.charge, self._served, streamed=False), "system_fingerprint": FINGERPRINT}
+        unused = dict.fromkeys(("service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"))
+        return self._envelope([told]) | used | unused
 
     def chunk(self, answer: Answer) -> Json:
         step = answer.steps[-1]
-        told = choice(
-            step.text,
-            step.finish,
-            step.stopped_by,
-            logprobs=self._logprobs([step.row], [step.token], self._offset),
-            token_ids=[step.token] if self._asked.return_token_ids else None,
-            prompt_token_ids=self._prompt_ids() if self._first else None,
-        )
-        self._offset, self._first = self._offset + self._served.width((step.token,)), False
-        return envelope(self.request_id, self._served.name, [told], None)
+        event = self._envelope([self._choice(answer, step.text, [step])])
+        self._first = False
+        return event if step.finish is None or self._asked.tells_usage else event | {"system_fingerprint": FINGERPRINT}
 
     def closing(self, answers: list[Answer]) -> Iterator[Json]:
         if self._asked.tells_usage:
-            yield envelope(self.request_id, self._served.name, [], wire.usage(answers[0].charge))
+            told = {"usage": usage(answers[0].charge, self._served, streamed=True)}
+            yield self._envelope([]) | told | {"system_fingerprint": FINGERPRINT}
 
-    def _prompt_ids(self) -> list[int] | None:
-        return list(self._ids) if self._asked.return_token_ids else None
+    def _envelope(self, choices: list[Json]) -> Json:
+        head = {"id": f"cmpl-{self.request_id}", "object": "text_completion", "created": int(time.time())}
+        return head | {"model": self._served.name, "choices": choices}
 
-    def _logprobs(self, rows: list[Row | None], ids: list[int], offset: int) -> Json | None:
+    def _choice(self, answer: Answer, text: str, steps: list[Step]) -> Json:
+        """Return one choice, whole or a part of it; the first part begins with the prompt where it is echoed."""
+        asked, written = self._asked, [step.token for step in steps]
+        ids, rows = written, [step.row for step in steps]
+        if asked.echo and self._first:
+            before = "" if asked.return_token_ids else self._served.text(self._ids)
+            kept = slice(None if asked.max_tokens else 0)
+            text, ids, rows = before + text * bool(asked.max_tokens), ids[kept], rows[kept]
+            ids, rows = [*self._ids, *ids], [*answer.echoed, *rows]
+        return {
+            "index": 0,
+            "text": text,
+            "logprobs": self._logprobs(rows, ids),
+            "finish_reason": steps[-1].finish if steps else answer.finish,
+            "stop_reason": steps[-1].stopped_by if steps else None,
+            "prompt_token_ids": list(self._ids) if asked.return_token_ids and self._first else None,
+            "token_ids": written if asked.return_token_ids else None,
+        }
+
+    def _logprobs(self, rows: list[Row | None], ids: list[int]) -> Json | None:
         asked = self._asked
         if asked.logprobs is None:
             return None
-        text = self._served.texts(rows, ids)
-        return wire.logprobs(rows, ids, asked.logprobs, text, as_ids=asked.return_tokens_as_token_ids, offset=offset)
+        text, as_ids = self._served.texts(rows, ids), asked.return_tokens_as_token_ids
+        told = wire.logprobs(rows, ids, asked.logprobs, text, as_ids=as_ids, offset=self._offset)
+        self._offset += sum(map(len, told["tokens"]))
+        return told
 
     def _prompt_logprobs(self, answer: Answer) -> list[Json | None] | None:
-        k = self._asked.prompt_logprobs
+        k = self._asked.scores
         if k is None:
             return None
         text = self._served.texts(answer.prompt_rows, self._ids)

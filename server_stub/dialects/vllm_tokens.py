@@ -28,11 +28,11 @@ from server_stub import wire
 from server_stub.ask import Ids, Scoring
 from server_stub.bodies import Body, Sampled, StreamOptions, parse
 from server_stub.completion import Step
-from server_stub.dialects.vllm_completions import check_counts, invalid
+from server_stub.dialects.vllm_words import check_counts, check_ids, invalid, usage
 from server_stub.exchange import Answer, Exchange
 from server_stub.rows import NO_TOKEN
 from server_stub.served import Served
-from server_stub.wire import Json, Killed, WireError, number
+from server_stub.wire import Json, Killed, WireError, number, refusing
 
 DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
@@ -85,14 +85,30 @@ class Generate:
             raise WireError(403, DISABLED, "PermissionDeniedError")
         asked = parse(GenerateRequest, raw)
         self._served.check_model(asked.model)
-        self._check(asked.sampling_params, len(asked.token_ids), streams=asked.stream)
+        if asked.stream and asked.sampling_params.prompt_logprob_token_ids is not None:
+            raise WireError(400, "prompt_logprob_token_ids are not available when stream=true.")
+        with refusing(streams=asked.stream):
+            self._check(asked.sampling_params, len(asked.token_ids))
+            check_ids(self._served, asked.token_ids, asked.sampling_params.logit_bias)
+            self._check_room(len(asked.token_ids))
         return _Exchange(asked, asked.request_id or request_id, self._served)
 
-    def _check(self, drawn: SamplingParams, num_prompt: int, *, streams: bool) -> None:
+    def _check_room(self, num_prompt: int) -> None:
+        most, plus, more = self._served.num_context, "", ""
+        if num_prompt < most:
+            return
+        if num_prompt == most:
+            plus = " plus the number of requested output tokens (at least 1)"
+            more = " (prompt + requested output tokens)"
+        message = (
+            f"The decoder prompt (length {num_prompt}){plus} is longer than the maximum model length of {most}. "
+            f"Make sure that `max_model_len` is no smaller than the number of text tokens{more}."
+        )
+        raise WireError(400, message)
+
+    def _check(self, drawn: SamplingParams, num_prompt: int) -> None:
         """Refuse what vLLM refuses, in its order and its words (``sampling_params.py``, ``input_processor.py``)."""
         rows, start = drawn.prompt_logprob_token_ids, drawn.prompt_logprob_start
-        if streams and rows is not None:
-            raise WireError(400, "prompt_logprob_token_ids are not available when stream=true.")
         check_counts(drawn.logprobs, drawn.prompt_logprobs, self._served.max_logprobs)
         if rows is not None:
             self._check_candidates(rows, max(0, num_prompt - 1 - (start or 0)))
@@ -128,11 +144,9 @@ class _Exchange(Exchange):
         rows = dict.fromkeys(("logprobs", "prompt_logprobs", "prompt_logprob_token_ids"))
         self._drawn = asked.sampling_params.model_copy(update={} if served.logprobs else rows)
         self.request_id, self.streams = request_id, asked.stream
-        ids = served.encode(asked.token_ids)
-        limit = (
-            self._drawn.max_tokens if "max_tokens" in self._drawn.model_fields_set else served.num_context - len(ids)
-        )
-        served.check_room(ids, limit)
+        ids, limit = tuple(asked.token_ids), served.num_context - len(asked.token_ids)
+        if "max_tokens" in self._drawn.model_fields_set:
+            limit = min(limit, self._drawn.max_tokens)
         scoring = self._scoring(len(ids)) if self._drawn.scores else None
         more = {"salt": asked.cache_salt, "scoring": scoring, "ignores_end": self._drawn.ignore_eos}
         self.asks = (self._drawn.ask(ids, max_tokens=limit, **more),)
@@ -159,17 +173,22 @@ class _Exchange(Exchange):
             "request_id": f"generate-tokens-{self.request_id}",
             "model": self._served.name,
             "created": int(time.time()),
-            "usage": wire.usage(answer.charge),
+            "usage": usage(answer.charge, self._served, streamed=False),
             "prompt_logprobs": self._prompt_logprobs(answer),
             "prompt_token_id_logprobs": self._candidates(answer),
             "prompt_token_ids": list(answer.ask.ids) if self._asked.return_token_ids else None,
+            "mm_placeholders": None,
+            "metrics": None,
             "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "output_mode": "tokens",
             "choices": [self._choice(answer, answer.steps)],
         }
 
     def chunk(self, answer: Answer) -> Json:
         told: Json = {
             "request_id": f"generate-tokens-{self.request_id}",
+            "output_mode": "tokens",
             "choices": [self._choice(answer, answer.steps[-1:])],
         }
         if self._asked.return_token_ids and self._first:
@@ -179,19 +198,24 @@ class _Exchange(Exchange):
 
     def closing(self, answers: list[Answer]) -> Iterator[Json]:
         if self._asked.stream_options and self._asked.stream_options.include_usage:
-            told = {"request_id": f"generate-tokens-{self.request_id}", "choices": []}
-            yield told | {"usage": wire.usage(answers[0].charge)}
+            told = {"request_id": f"generate-tokens-{self.request_id}", "output_mode": "tokens", "choices": []}
+            yield told | {"usage": usage(answers[0].charge, self._served, streamed=True)}
 
     def _choice(self, answer: Answer, steps: list[Step]) -> Json:
+        version = {"version": "default", "start": 0, "end": len(answer.steps)}
         told: Json = {
             "index": 0,
             "logprobs": None,
             "finish_reason": answer.finish,
+            "stop_reason": answer.steps[-1].stopped_by if answer.steps else None,
             "token_ids": [s.token for s in steps],
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": None if answer.finish is None else [version],
         }
         if self._drawn.logprobs is not None:
             told["logprobs"] = {"content": [self._content(step, self._drawn.logprobs) for step in steps]}
-        return told | {"routed_experts": None}
+        return told
 
     @staticmethod
     def _content(step: Step, k: int) -> Json:

@@ -193,7 +193,7 @@ def served(start_server):
     """The small model in two families' words, and behind a key."""
     flags = ("--parallel", "1")
     return {
-        "vllm": start_server(*flags, "--enable-scale-out", "--v2-runner"),
+        "vllm": start_server(*flags, "--enable-scale-out", "--v2-runner", "--enable-prompt-tokens-details"),
         "sglang": start_server(*flags, "--dialect", "sglang"),
         "locked": start_server(*flags, "--api-key", "secret"),
         "mute": start_server(*flags, "--no-logprobs"),

@@ -64,7 +64,7 @@ def test_a_failing_cloud_is_told_loudly_with_counts_and_a_reason(compared, answe
     assert report.warning(compared(CLEAR)) is None
 
 
-@pytest.mark.parametrize(("keeps", "words"), [(False, "do not read the server's"), (True, "Checks read the server's")])
+@pytest.mark.parametrize(("keeps", "words"), [(False, "pays for its whole prompt"), (True, "Checks read the server's")])
 def test_the_notes_tell_problems_prices_and_whether_scoring_is_cached(compared, keeps, words):
     found = compared(CLEAR)
     said = " ".join(report.notes(replace(found, plan=replace(found.plan, scoring_keeps_cache=keeps))))

@@ -44,8 +44,8 @@ def bundled():
 
 @pytest.fixture(scope="session")
 def stub(bundled, start_server):
-    """The large model, served for the whole session."""
-    return start_server(model=CLOUD)
+    """The large model, served for the whole session by a server that tells what was cached."""
+    return start_server("--enable-prompt-tokens-details", model=CLOUD)
 
 
 @pytest.fixture

@@ -48,8 +48,10 @@ class Family:
 
 
 FAMILIES = {
-    "vllm": Family("vllm", ids=True),
-    "vllm-tokens": Family("vllm", "vllm-tokens", ids=True, flags=("--enable-scale-out", "--v2-runner")),
+    "vllm": Family("vllm", ids=True, silent=True),
+    "vllm-tokens": Family(
+        "vllm", "vllm-tokens", ids=True, flags=("--enable-scale-out", "--v2-runner", "--enable-prompt-tokens-details")
+    ),
     "sglang": Family("sglang", ids=True),
     "openai-completions": Family("openai-legacy"),
     "fireworks": Family("fireworks", "fireworks", ids=True),

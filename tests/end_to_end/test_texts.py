@@ -121,7 +121,7 @@ def charges(server):
 )
 def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
     """Every clean run: what the server computed, request by request, is what the answer says it was charged."""
-    server = own_stub(*flags)
+    server = own_stub("--enable-prompt-tokens-details", *flags)
     with hybrid.open(cloud=server.url, policy=policy, max_tokens=MAX_TOKENS, price="1/0.1/4") as client:
         for question in QUESTIONS[::3]:
             before = charges(server)

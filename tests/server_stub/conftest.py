@@ -146,14 +146,15 @@ def oracle():
 
 @pytest.fixture(scope="session")
 def server(start_server):
-    """As it comes."""
-    return start_server()
+    """As it comes, and telling what was cached."""
+    return start_server("--enable-prompt-tokens-details")
 
 
 @pytest.fixture(scope="session")
 def keeping(start_server):
     """Scores from its cache; one slot, and room for an answer that takes seconds."""
-    return start_server("--scoring-keeps-cache", "--parallel", "1", "--ctx", "16384")
+    flags = ("--scoring-keeps-cache", "--enable-prompt-tokens-details")
+    return start_server(*flags, "--parallel", "1", "--ctx", "16384")
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid.prob import Dense
 from server_stub import wire
-from server_stub.completion import Charge
-from server_stub.dialects.vllm_completions import CompletionRequest, choice, envelope, read_request
+from server_stub.dialects.vllm_completions import CompletionRequest, read_request
 from server_stub.rows import Row
 from server_stub.wire import WireError
 
@@ -36,7 +35,6 @@ def refused(raw: bytes) -> dict:
     [
         {"prompt": None},
         {"prompt": ""},
-        {"prompt": []},
         {"prompt": 5},
         {"prompt": [-1]},
         {"prompt": ["a"]},
@@ -169,7 +167,7 @@ def test_legacy_arrays_hold_up_to_k_and_one_entries(case, k):
     assert shown["top_logprobs"][0] is None
     expected = {i for i, _ in dense.top(k)} | {actual}
     assert shown["top_logprobs"][1] == {f"token_id:{i}": dense.logprobs[i] for i in expected}
-    assert shown["text_offset"] == [10, 11]
+    assert shown["text_offset"] == [10, 10 + len("token_id:1")]
 
 
 def test_tokens_of_one_text_collapse_unless_ids_are_asked_for():
@@ -201,25 +199,30 @@ def test_a_kept_row_says_what_it_does_not_know(case, other, size):
             row.actual(other)
 
 
-def test_fields_that_were_not_asked_for_are_absent():
-    assert choice("x", "length", None, logprobs=None, token_ids=[]) == {
-        "index": 0,
-        "text": "x",
-        "finish_reason": "length",
-        "stop_reason": None,
-        "token_ids": [],
-    }
+# vllm-project/vllm: openai/completion/protocol.py, CompletionResponse and CompletionResponseChoice, all of whose keys
+# are told; of a stream's events those that were set. So does vLLM 0.32's own server.
+CHOICE = {"index", "text", "logprobs", "finish_reason", "stop_reason", "token_ids", "prompt_token_ids"}
+BODY = {"id", "object", "created", "model", "choices"}
+MORE = {"service_tier", "system_fingerprint", "usage", "kv_transfer_params", "ec_transfer_params", "metrics"}
 
 
-def test_an_envelope_without_usage_has_none():
-    """In a stream only the closing event tells the usage."""
-    body = envelope("7", "m", [], None)
-    assert set(body) == {"id", "object", "created", "model", "choices"}
-    assert (body["id"], body["object"], body["model"]) == ("cmpl-7", "text_completion", "m")
-    used = wire.usage(Charge(5, 2, 3))
-    assert envelope("7", "m", [], used)["usage"] == {
-        "prompt_tokens": 5,
-        "completion_tokens": 3,
-        "total_tokens": 8,
-        "prompt_tokens_details": {"cached_tokens": 2},
-    }
+def test_a_whole_answer_has_every_key_and_nulls_for_what_was_not_asked_for(spoken):
+    body = spoken("vllm").post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 2}).json()
+    assert set(body) == BODY | MORE
+    [choice] = body["choices"]
+    assert set(choice) == CHOICE | {"prompt_logprobs", "routed_experts"}
+    assert {choice[name] for name in ("logprobs", "token_ids", "prompt_token_ids", "prompt_logprobs")} == {None}
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_an_event_has_the_keys_that_were_set_and_the_last_word_the_servers_mark(spoken, usage):
+    fields = {"prompt": [1, 2], "max_tokens": 3, "stream": True, "return_token_ids": True}
+    more = {"stream_options": {"include_usage": True}} if usage else {}
+    *events, _, _ = spoken("vllm").post("/v1/completions", json=fields | more).text.split("\n\n")
+    told = [json.loads(event.removeprefix("data: ")) for event in events]
+    *early, last = told
+    assert {frozenset(event) for event in early} == {frozenset(BODY)}
+    assert set(last) == BODY | {"system_fingerprint"} | ({"usage"} if usage else set())
+    choices = [choice for event in told for choice in event["choices"]]
+    assert [set(choice) for choice in choices] == [CHOICE] * 3
+    assert [choice["prompt_token_ids"] for choice in choices] == [[1, 2], None, None]

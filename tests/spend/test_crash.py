@@ -75,7 +75,8 @@ def test_killed_a_hundred_times_the_books_cover_what_was_charged(tmp_path):
 @pytest.mark.timeout(1200)
 def test_a_real_client_killed_a_hundred_times_has_recorded_what_the_server_charged(tmp_path, start_server):
     """Against the server's own account of what it computed."""
-    server, ledger, rng, cap = start_server(model=BUNDLED_CLOUD), tmp_path / "ledger.sqlite", random.Random(4), 10**9
+    server = start_server("--enable-prompt-tokens-details", model=BUNDLED_CLOUD)
+    ledger, rng, cap = tmp_path / "ledger.sqlite", random.Random(4), 10**9
     Books(books := FileLedger(ledger)).set_cap("total", cap)
     books.close()
     died = 0
