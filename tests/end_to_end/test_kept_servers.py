@@ -99,7 +99,7 @@ def test_rows_are_those_of_the_model_itself(kept, oracles):
 @pytest.fixture(scope="module")
 def told_by_the_stub(bundled, start_server):
     """What comes of a setting over our own stub; asked once for all servers."""
-    stub = start_server("--block-size", "32", model=bundled[1])
+    stub = start_server("--block-size", "32", "--enable-prompt-tokens-details", model=bundled[1])
     return cache(lambda name: list(told(stub.url, QUESTIONS, **DETERMINISTIC[name] | afresh(name))))
 
 
