@@ -106,7 +106,7 @@ def openai(ids, usage, finish="length", **choice):
 
 
 def vllm(prompt, completion):
-    return able(Vllm(SETUP), rows=False), [openai([2, 3], {"prompt_tokens": prompt, "completion_tokens": completion})]
+    return ROWLESS, [openai([2, 3], {"prompt_tokens": prompt, "completion_tokens": completion})]
 
 
 def llama_server(prompt, completion):
@@ -123,9 +123,8 @@ def ollama(prompt, completion):
 
 def text(prompt, completion):
     usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-    return able(Completions(SETUP), rows=False), [
-        {"choices": [{"text": "cd", "finish_reason": "length"}], "usage": usage}
-    ]
+    told = {"choices": [{"text": "cd", "finish_reason": "length"}], "usage": usage}
+    return able(Completions(SETUP), rows=False), [told]
 
 
 def chat(prompt, completion):
@@ -163,16 +162,12 @@ def test_a_usage_that_says_more_than_can_be_is_told_as_it_is(family):
 
 def test_the_end_that_is_not_shown_was_written():
     hidden = write(ROWLESS, openai([2, 3], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
-    shown = write(
-        able(Vllm(SETUP), rows=False), openai([2, END], {"prompt_tokens": 2, "completion_tokens": 2}, "stop")
-    )[0]
+    shown = write(ROWLESS, openai([2, END], {"prompt_tokens": 2, "completion_tokens": 2}, "stop"))[0]
     assert (last_usage(hidden), last_usage(shown)) == (CloudUsage(2, 3), CloudUsage(2, 2))
 
 
 def test_tokens_beyond_the_limit_were_written():
-    chunks, _ = write(
-        able(Vllm(SETUP), rows=False), openai([2], None, None), openai([2] * 7, None, None), openai([], None)
-    )
+    chunks, _ = write(ROWLESS, openai([2], None, None), openai([2] * 7, None, None), openai([], None))
     assert last_usage(chunks) == CloudUsage(2, 8)
 
 

@@ -81,11 +81,6 @@ def test_an_unknown_model_is_refused(stub):
         ask(stub.url, cloud_model="gpt-9")
 
 
-def test_more_log_probabilities_than_the_server_gives_is_a_missing_capability(stub):
-    with pytest.raises(MissingCapability, match="max allowed: 20"):
-        ask(stub.url, cloud_top_k=50)
-
-
 def test_a_key_is_sent_and_never_told(own_stub, monkeypatch):
     server = own_stub("--api-key", "canary-secret")
     with pytest.raises(AccessDenied) as refused:
