@@ -35,7 +35,8 @@ def hints(found: Findings, wanted_k: int) -> tuple[Hint, ...]:
 def _of_vllm(found: Findings, wanted_k: int) -> Iterator[Hint]:
     if found.most_k is not None and found.most_k < wanted_k:
         gain = f"gives the {wanted_k} log-probabilities a token that cloud_top_k asks for, instead of {found.most_k}"
-        lost = f", which left out up to {found.hidden_mass:.1%} of the probability" if found.hidden_mass else ""
+        mass = found.hidden_mass
+        lost = "" if mass is None else f", which left out up to {100 * mass:.2g}% of the probability in what it wrote"
         yield Hint("server", f"--max-logprobs {wanted_k}", gain + lost)
     # So many tokens of that text are cached when it is sent again, whatever the block.
     text, cached = found.prefix_tokens or 0, (found.prefix_tokens or 0) // LONGEST_BLOCK * LONGEST_BLOCK

@@ -57,6 +57,7 @@ def test_a_longer_list_is_named_where_the_client_wants_one(given, wanted, named)
 
 def test_what_a_short_list_left_out_is_told():
     assert "instead of 5, which left out up to 3.1% of the probability" in gain(replace(BEST, most_k=5))
+    assert "up to 0.0019% of" in gain(replace(BEST, most_k=5, hidden_mass=1.9e-05))
     assert "left out" not in gain(replace(BEST, most_k=5, hidden_mass=None))
 
 
