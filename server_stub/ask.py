@@ -38,7 +38,7 @@ class Ask:
     """A prompt to continue, how to draw, and which log-probabilities to keep on the way.
 
     ``scoring`` None: no rows of the prompt. ``num_top`` and ``watched`` are for the rows of written tokens, as in
-    ``Scoring``. ``scaled_rows``: those rows are told after the temperature instead of raw. ``ignores_end``: an end
+    ``Scoring``. ``processed_rows``: those rows are told after bias and temperature, not raw. ``ignores_end``: an end
     token is one like any other. ``unwritten``: its one token is drawn for its row alone, and neither told nor charged.
     """
 
@@ -55,6 +55,6 @@ class Ask:
     scoring: Scoring | None = None
     num_top: int = 0
     watched: Ids = ()
-    scaled_rows: bool = False
+    processed_rows: bool = False
     ignores_end: bool = False
     unwritten: bool = False

@@ -1,8 +1,8 @@
 """One completion, from its prompt to its last token, on a borrowed slot.
 
 It draws as vLLM does (bias, temperature, min-p, top-k, top-p, in that order) and keeps raw log-probabilities: those of
-the model, before bias and sampling, unless the ask wants them after the temperature. What it computed is noted in its
-charge as it happens, so that a client that went away is charged for what had been done.
+the model, before bias and sampling, unless the ask wants them after bias and temperature. What it computed is noted in
+its charge as it happens, so that a client that went away is charged for what had been done.
 """
 
 from __future__ import annotations
@@ -112,6 +112,10 @@ class Completion:
             logits = await self.slot.worker.do(partial(self.slot.extend, token))
             await asyncio.sleep(due - clock())
 
+    @staticmethod
+    def _processed(biased: Dense, temperature: float) -> Dense:
+        return Dense.from_logits(biased.logits / temperature) if temperature else biased
+
     def _draw(self, logits: NDArray[np.float32], rng: np.random.Generator) -> tuple[int, Row]:
         raw = Dense.from_logits(logits)
         biased = raw
@@ -124,7 +128,7 @@ class Completion:
         temperature = max(self.ask.temperature, COLDEST) if self.ask.temperature else 0.0
         sampling = Sampling(temperature, max(0, self.ask.top_k), self.ask.top_p, min_p=self.ask.min_p)
         token = biased.best if sampling.greedy else int(rng.choice(raw.num_tokens, p=warp(biased, sampling).probs))
-        told = Dense.from_logits(logits / temperature) if self.ask.scaled_rows and temperature else raw
+        told = self._processed(biased, temperature) if self.ask.processed_rows else raw
         return token, Row.of(told, max(self.slot.max_logprobs, self.ask.num_top), token, self.ask.watched)
 
 

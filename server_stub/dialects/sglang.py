@@ -5,11 +5,14 @@ Written from sgl-project/sglang ``python/sglang/srt``: ``managers/io_struct.py``
 ``detokenize_top_logprobs_tokens``), ``managers/scheduler.py`` (where rows start) and ``entrypoints/http_server.py``.
 ``tests/server_stub/test_sglang.py`` holds the shapes and the values.
 
-Four habits that a client trips over. The entry of the token at ``logprob_start_len`` is null: it would need the scores
-of the position before it. Rows of the prompt are raw; those of written tokens are told after the temperature, unless
-the request is greedy (``SGLANG_RETURN_ORIGINAL_LOGPROB`` is off by default). A top list never holds the drawn token
-beside the k likeliest. A stream repeats all text, ids and rows so far with every event
-(``incremental_streaming_output`` is off by default).
+Held against the replies of SGLang 0.5.23's own server on a CPU, without its kernels.
+
+Habits that a client trips over. The entry of the token at ``logprob_start_len`` is null: it would need the scores of
+the position before it. Rows of the prompt are raw; those of written tokens are told after bias and temperature
+(``SGLANG_RETURN_ORIGINAL_LOGPROB`` is off by default). A top list never holds the drawn token beside the k likeliest. A
+stream repeats all text, ids and rows so far with every event (``incremental_streaming_output`` is off by default), and
+is refused inside: status 200, one event. An id of the prompt that is none, a list longer than the vocabulary and a
+start below -1 end the server without an answer.
 
 With ``max_new_tokens`` 0 nothing is written, and ``output_top_logprobs`` holds the row after the prompt all the same
 (``managers/tp_worker.py``: ``compute_logprobs_only``; seen on 0.5.23).
@@ -19,18 +22,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Annotated
 
 from pydantic import Field
 
 from server_stub.ask import Ask, Scoring
 from server_stub.bodies import Body, parse
-from server_stub.exchange import Answer, Exchange, Family
+from server_stub.exchange import Answer, Exchange, Family, detail
 from server_stub.rows import Row
 from server_stub.served import Served
-from server_stub.wire import Json, WireError
+from server_stub.wire import Json, Killed, WireError, refusing
 
-Id = Annotated[int, Field(ge=0)]
 Entry = tuple[float | None, int, str | None]
 
 # ``temperature`` below this is greedy (sampling_params.py: _SAMPLING_EPS).
@@ -57,20 +58,28 @@ class GenerateReqInput(Body):
 
     rid: str | None = None
     text: str | None = None
-    input_ids: list[Id] | None = None
+    input_ids: list[int] | None = None
     sampling_params: SamplingParams = Field(default_factory=SamplingParams)
     return_logprob: bool = False
-    logprob_start_len: int = Field(-1, ge=-1)
+    logprob_start_len: int = -1
     top_logprobs_num: int = Field(0, ge=0)
-    token_ids_logprob: list[Id] | None = None
+    token_ids_logprob: list[int] | None = None
     return_text_in_logprobs: bool = False
     stream: bool = False
     cache_salt: str | None = None
 
 
+class _Tokenize(Body):
+    prompt: str | list[str]
+    add_special_tokens: bool = True
+
+
 def refusal(error: WireError) -> Json:
-    """Return an error as ``_create_error_response`` shapes it."""
-    return {"error": {"message": error.message}}
+    """Return an error as ``_create_error_response`` shapes it, or ``serve_generate_request`` inside a stream."""
+    told: Json = {"message": error.message}
+    if error.streamed:
+        told |= {"type": "invalid_request_error", "code": error.status, "retryable": False}
+    return {"error": told}
 
 
 class Generate:
@@ -86,11 +95,12 @@ class Generate:
         """Read a body."""
         asked = parse(GenerateReqInput, raw)
         prompt = asked.input_ids if asked.text is None else asked.text
-        if prompt is None:
-            raise WireError(400, "Either text, input_ids or input_embeds should be provided.")
-        if prompt == []:
-            raise WireError(400, "input_ids cannot be empty.")
-        return _Exchange(asked, self._served.encode(prompt), asked.rid or request_id, self._served)
+        with refusing(streams=asked.stream):
+            if prompt is None:
+                raise WireError(400, "Either text, input_ids or input_embeds should be provided.")
+            if prompt == []:
+                raise WireError(400, "input_ids cannot be empty.")
+            return _Exchange(asked, self._served.tokenize(prompt), asked.rid or request_id, self._served)
 
 
 class _Exchange(Exchange):
@@ -103,14 +113,10 @@ class _Exchange(Exchange):
     def _ask(self, ids: tuple[int, ...]) -> Ask:
         asked, drawn = self._asked, self._asked.sampling_params
         start = len(ids) if asked.logprob_start_len == -1 or not self._tells else asked.logprob_start_len
-        if start > len(ids):
-            raise WireError(400, f"logprob_start_len={start} is higher than the number of input tokens {len(ids)}.")
-        watched = tuple(asked.token_ids_logprob or ())
-        if any(token >= self._served.vocabulary.num_tokens for token in watched):
-            raise WireError(400, "token_ids_logprob holds an id that is out of vocabulary")
+        limit, watched = self._new_tokens(len(ids)), tuple(asked.token_ids_logprob or ())
+        self._check(ids, start, watched)
         self._start = start
         rows = (watched,) * max(0, len(ids) - 1 - start)
-        limit = self._new_tokens(len(ids))
         # Where nothing is written, the row after the prompt is told all the same.
         unwritten = limit == 0 and self._tells
         return Ask(
@@ -127,10 +133,30 @@ class _Exchange(Exchange):
             scoring=Scoring(start, asked.top_logprobs_num, rows, max_cached=start) if start < len(ids) else None,
             num_top=asked.top_logprobs_num,
             watched=watched,
-            scaled_rows=True,
+            processed_rows=True,
             ignores_end=drawn.ignore_eos,
             unwritten=unwritten,
         )
+
+    def _check(self, ids: tuple[int, ...], start: int, watched: tuple[int, ...]) -> None:
+        """Raise WireError for what SGLang's front refuses, and Killed for what it lets through to its scheduler."""
+        size = self._served.vocabulary.num_tokens
+        for token in watched:
+            if not 0 <= token < size:
+                message = f"token_ids_logprob contains out-of-vocabulary token id {token}; valid range is [0, {size})."
+                raise WireError(400, message)
+        if start > len(ids):
+            message = (
+                f"req.logprob_start_len={start} is higher than the number of input tokens "
+                f"len(req.origin_input_ids)={len(ids)}. Please use a smaller logprob_start_len."
+            )
+            raise WireError(400, message)
+        if not all(0 <= token < size for token in ids):
+            raise Killed("the prompt holds an id that is none")
+        if self._tells and self._asked.top_logprobs_num > size:
+            raise Killed("more log-probabilities were asked for than there are tokens")
+        if start < 0:
+            raise Killed("rows were asked for from before the prompt")
 
     def _new_tokens(self, num_prompt: int) -> int:
         room, drawn = self._served.num_context, self._asked.sampling_params
@@ -143,7 +169,8 @@ class _Exchange(Exchange):
             message = (
                 f"Requested token count exceeds the model's maximum context length of {room} tokens. You requested a "
                 f"total of {num_prompt + drawn.max_new_tokens} tokens: {num_prompt} tokens from the input messages and "
-                f"{drawn.max_new_tokens} tokens for the completion."
+                f"{drawn.max_new_tokens} tokens for the completion. Please reduce the number of tokens in the input "
+                "messages or the completion to fit within the limit."
             )
             raise WireError(400, message)
         return drawn.max_new_tokens
@@ -155,15 +182,22 @@ class _Exchange(Exchange):
         return self._told(answer)
 
     def _told(self, answer: Answer) -> Json:
-        meta = {
+        cached = answer.charge.cached_tokens
+        meta: Json = {
             "id": self.request_id,
             "finish_reason": _finish(answer),
             "prompt_tokens": answer.charge.prompt_tokens,
             "weight_version": "default",
-            "total_retractions": 0,
+            "num_retractions": 0,
+            "reasoning_tokens": 0,
             "completion_tokens": answer.charge.completion_tokens,
-            "cached_tokens": answer.charge.cached_tokens,
+            "cached_tokens": cached,
+            "cached_tokens_details": {"device": cached, "host": 0} if cached else None,
+            "dp_rank": None,
         }
+        if answer.finish is not None:
+            written = 0 if answer.ask.unwritten else len(answer.steps)
+            meta["weight_versions"] = [{"version": "default", "start": 0, "end": written}]
         if self._tells:
             meta |= self._logprobs(answer)
         text, ids = ("", []) if answer.ask.unwritten else (answer.text, answer.written)
@@ -176,6 +210,8 @@ class _Exchange(Exchange):
         for side, (tokens, rows) in sides.items():
             pairs = zip(tokens, rows, strict=True) if side == "input" or not answer.ask.unwritten else ()
             shown[f"{side}_token_logprobs"] = [self._entry(t, None if r is None else r.actual(t)[0]) for t, r in pairs]
+            if side == "output":
+                shown["output_token_logprobs_length"] = len(shown["output_token_logprobs"])
             if asked.top_logprobs_num:
                 shown[f"{side}_top_logprobs"] = [self._top(row) for row in rows]
             if asked.token_ids_logprob:
@@ -232,11 +268,21 @@ def family(served: Served) -> Family:
             "version": "0.5.23",
         }
 
+    def tokenize(raw: bytes) -> Json:
+        asked = parse(_Tokenize, raw)
+        texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+        ids = [list(served.tokenize(text, special=asked.add_special_tokens)) for text in texts]
+        alone = isinstance(asked.prompt, str)
+        told = {"tokens": ids[0], "count": len(ids[0])} if alone else {"tokens": ids, "count": [*map(len, ids)]}
+        return told | {"max_model_len": served.num_context}
+
     facts = {
+        ("POST", "/tokenize"): tokenize,
+        ("POST", "/v1/tokenize"): tokenize,
         ("GET", "/v1/models"): models,
         ("GET", "/get_model_info"): model_info,
         ("GET", "/model_info"): model_info,
         ("GET", "/get_server_info"): server_info,
         ("GET", "/server_info"): server_info,
     }
-    return Family((Generate(served),), facts, refusal=refusal)
+    return Family((Generate(served),), facts, refusal=refusal, unrouted=detail, block_size=served.block_size or 1)

@@ -130,7 +130,7 @@ def test_every_token_after_the_first_takes_its_time(scripted):
 def test_rows_are_told_after_the_temperature_where_the_family_does_so():
     """SGLang's are, unless a request is greedy; a divergence computed from them is another one."""
     for temperature, scale in [(2.0, 2.0), (0.0, 1.0)]:
-        work = completion(temperature=temperature, scaled_rows=True, watched=(3,))
+        work = completion(temperature=temperature, processed_rows=True, watched=(3,))
         token, row = work._draw(np.log(PROBS).astype(np.float32), np.random.default_rng(0))
         expected = PROBS ** (1 / scale) / (PROBS ** (1 / scale)).sum()
         assert row.actual(token)[0] == pytest.approx(np.log(expected[token]), abs=1e-6)

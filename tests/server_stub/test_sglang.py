@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
 
 # The keys of an answer, from sgl-project/sglang: tokenizer_manager.py, _handle_batch_output, convert_logprob_style and
-# add_logprob_to_meta_info. ``e2e_latency`` and the figures of ``--enable-metrics`` are left out.
+# add_logprob_to_meta_info, and of the replies of its own server. What a clock says is left out.
 META = {
     "id",
     "finish_reason",
     "prompt_tokens",
     "weight_version",
-    "total_retractions",
+    "num_retractions",
+    "reasoning_tokens",
     "completion_tokens",
     "cached_tokens",
+    "cached_tokens_details",
+    "dp_rank",
+    "weight_versions",
 }
+LENGTH = "output_token_logprobs_length"
 LISTS = {f"{side}_{what}_logprobs" for side in ("input", "output") for what in ("token", "top", "token_ids")}
 PROMPT = [1, 2, 0, 5, 3, 1]
 
@@ -47,9 +53,10 @@ def test_an_answer_has_the_published_keys(client):
     full = generate(
         client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=2, token_ids_logprob=[4]
     )
-    assert set(full["meta_info"]) == META | LISTS
+    assert set(full["meta_info"]) == META | LISTS | {LENGTH}
     bare = generate(client, input_ids=PROMPT, return_logprob=True)
-    assert set(bare["meta_info"]) == META | {"input_token_logprobs", "output_token_logprobs"}
+    assert set(bare["meta_info"]) == META | {"input_token_logprobs", "output_token_logprobs", LENGTH}
+    assert bare["meta_info"][LENGTH] == 3
     assert bare["meta_info"]["input_token_logprobs"] == []
 
 
@@ -114,11 +121,9 @@ def test_a_top_list_never_grows_by_the_token_itself(client, row_of):
 
 
 def test_more_may_be_asked_for_than_other_families_give(spoken):
-    """There is no limit in the server; the vocabulary is one."""
+    """There is no limit in the server; the vocabulary is one, which it does not survive to be asked past."""
     client = spoken("sglang", max_logprobs=2)
-    meta = generate(client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=50)[
-        "meta_info"
-    ]
+    meta = generate(client, input_ids=PROMPT, return_logprob=True, logprob_start_len=0, top_logprobs_num=7)["meta_info"]
     assert {len(row) for row in [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"]]} == {7}
 
 
@@ -211,7 +216,6 @@ def test_without_a_limit_as_much_is_written_as_there_is_room_for(client):
     [
         {},
         {"input_ids": []},
-        {"input_ids": [7]},
         {"input_ids": [1], "logprob_start_len": 2, "return_logprob": True},
         {"input_ids": [1], "token_ids_logprob": [7], "return_logprob": True},
         {"input_ids": [1] * 4000},
@@ -227,6 +231,98 @@ def test_what_is_refused_is_told_in_sglangs_shape(client, body):
     assert set(reply.json()["error"]) == {"message"}
 
 
+OVERFLOW = (
+    "Requested token count exceeds the model's maximum context length of 4000 tokens. You requested a total of 4001 "
+    "tokens: 3999 tokens from the input messages and 2 tokens for the completion. Please reduce the number of tokens "
+    "in the input messages or the completion to fit within the limit."
+)
+LONG = "The input (4000 tokens) is longer than the model's context length (4000 tokens)."
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"input_ids": [1] * 3999, "sampling_params": {"max_new_tokens": 2}}, OVERFLOW),
+        ({"input_ids": [1] * 4000}, LONG),
+        ({"input_ids": []}, "input_ids cannot be empty."),
+        ({}, "Either text, input_ids or input_embeds should be provided."),
+        (
+            {"input_ids": [1], "token_ids_logprob": [7], "return_logprob": True},
+            "token_ids_logprob contains out-of-vocabulary token id 7; valid range is [0, 7).",
+        ),
+    ],
+    ids=["overflow", "too long", "empty", "nothing", "candidate"],
+)
+def test_a_stream_is_refused_inside_with_more_words(client, body, message):
+    """As 0.5.23's own server does: status 200, one event whose object has more keys than the whole refusal's."""
+    assert client.post("/generate", json=body).json() == {"error": {"message": message}}
+    reply = client.post("/generate", json=body | {"stream": True})
+    assert reply.status_code == 200
+    event, done, rest = reply.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    more = {"type": "invalid_request_error", "code": 400, "retryable": False}
+    assert json.loads(event.removeprefix("data: ")) == {"error": {"message": message} | more}
+
+
+FATAL = [
+    {"input_ids": [1, 7]},
+    {"input_ids": [-1]},
+    {"input_ids": [1], "return_logprob": True, "top_logprobs_num": 8},
+    {"input_ids": [1, 2], "return_logprob": True, "logprob_start_len": -2},
+]
+
+
+@pytest.mark.parametrize("body", FATAL, ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_sglangs_front_lets_through_ends_the_server(client, body, stream):
+    assert generate(client, input_ids=[1, 6])
+    assert client.post("/generate", json=body | {"stream": stream}).status_code == 500
+    assert client.post("/generate", json={"input_ids": [1]}).status_code == 500
+    assert client.get("/health").status_code == 503
+
+
+@pytest.mark.slow
+def test_a_server_that_died_answers_nothing_any_more(start_server):
+    server = start_server("--dialect", "sglang")
+    assert server.client.post("/generate", json={"input_ids": [1]}).status_code == 200
+    for _ in range(2):
+        with pytest.raises(httpx.TransportError):
+            server.client.post("/generate", json={"input_ids": [10**6]})
+    assert server.process.wait(10) == 1
+
+
+def test_rows_of_what_is_written_are_told_after_the_bias(client, row_of):
+    """A raw row read as this one, or the other way round, is another distribution."""
+    worst, row = int(np.argmin(row_of(PROMPT).logprobs)), row_of(PROMPT)
+    biased = row.logprobs + np.where(np.arange(7) == worst, 3.0, 0.0)
+    biased -= np.log(np.exp(biased).sum())
+    params = {"max_new_tokens": 1, "logit_bias": {str(worst): 3.0}}
+    asked = {"return_logprob": True, "logprob_start_len": len(PROMPT) - 2, "top_logprobs_num": 7}
+    meta = generate(client, input_ids=PROMPT, params=params, **asked)["meta_info"]
+    [told] = meta["output_top_logprobs"]
+    assert {token: logprob for logprob, token, _ in told} == pytest.approx(dict(enumerate(biased)), abs=1e-6)
+    raw = row_of(PROMPT[:-1])
+    assert meta["input_top_logprobs"][1] == entries(raw, [i for i, _ in raw.top(7)])
+
+
+def test_the_cache_keeps_every_sequence_and_not_one_a_slot(client):
+    """Seen on the real one: of several conversations in turn, each is cached but for its last token."""
+    talks = [[n] * 3 + PROMPT for n in (1, 2, 3)]
+    told = [generate(client, input_ids=ids, params={"max_new_tokens": 1})["meta_info"] for ids in (*talks, *talks)]
+    assert [meta["cached_tokens"] for meta in told] == [0, 0, 0, 8, 8, 8]
+    assert [meta["cached_tokens_details"] for meta in told][2:4] == [None, {"device": 8, "host": 0}]
+
+
+def test_the_words_of_a_text_are_told(client):
+    """Its own /tokenize; a client compares vocabularies with it."""
+    for path in ("/tokenize", "/v1/tokenize"):
+        told = client.post(path, json={"model": "m", "prompt": "w3 w1 ", "add_special_tokens": False})
+        assert told.json() == {"tokens": [3, 1], "count": 2, "max_model_len": 4000}
+    several = client.post("/tokenize", json={"prompt": ["w3 ", "w1 w2 "]}).json()
+    assert several == {"tokens": [[3], [1, 2]], "count": [1, 2], "max_model_len": 4000}
+    assert client.post("/tokenize", json={"prompt": None}).status_code == 400
+
+
 def test_the_server_tells_of_itself(client):
     """http_server.py: get_model_info and get_server_info."""
     [model] = client.get("/v1/models").json()["data"]
@@ -236,7 +332,8 @@ def test_the_server_tells_of_itself(client):
         assert (told["model_path"], told["is_generation"]) == ("m", True)
     for path in ("/get_server_info", "/server_info"):
         assert client.get(path).json()["incremental_streaming_output"] is False
-    assert client.post("/v1/completions", json={"prompt": [1]}).status_code == 404
+    missing = client.post("/v1/completions", json={"prompt": [1]})
+    assert (missing.status_code, missing.json()) == (404, {"detail": "Not Found"})
 
 
 def test_the_request_is_named_by_its_rid_and_charged(client):
