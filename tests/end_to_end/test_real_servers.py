@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alike import NEAR_TIE_NATS, assert_shown
 from asking import FLOAT16_NATS
 
 import hybrid
@@ -32,10 +33,6 @@ pytestmark = pytest.mark.slow
 
 ALIEN = Path(hybrid.__file__).parent / "models" / "alien.gguf"
 
-# Two tokens closer than this may change places: see ``conftest``.
-NEAR_TIE_NATS = 0.03
-# Of numbers that came as float32, what is left of one is no information below this (``TopK.tail``).
-ROUNDING = 1e-6
 REQUEST_ID = "0123456789abcdef0123456789abcdef"
 QUESTIONS = [next(iter(distinct(family, "test", 1, seed=5))).question for family in FAMILIES]
 
@@ -129,18 +126,6 @@ def spans(prompt, drafted, ends):
         yield ScoreQuestion(prompt + tuple(drafted[:start]), span, after, 20, REQUEST_ID)
 
 
-def shown_rightly(row, expected):
-    """The largest error of a row's log-probabilities; that it hides nothing likelier than its cap is asserted."""
-    likely = expected.probs[row.ids] >= 1e-3
-    error = np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max()
-    unseen = np.delete(expected.probs, row.ids).max()
-    assert unseen <= row.cap * np.exp(FLOAT16_NATS) + ROUNDING, (unseen, row.cap)
-    (best, first), (_, second) = expected.top(2)
-    assert row.best == best or first - second <= NEAR_TIE_NATS
-    assert error <= FLOAT16_NATS, error
-    return error
-
-
 def whole(engine, ids):
     """Whether tokens end with a whole character, so that a text can say them."""
     try:
@@ -174,7 +159,7 @@ def assert_rows(oracles, questions, answers, way):
     for question, (scores, most) in zip(questions, answers, strict=True):
         for i, row in enumerate(scores.rows):
             expected = oracles[1].cursor.row(question.prefix + question.span[:i])
-            worst = max(worst, shown_rightly(row, expected))
+            worst = max(worst, assert_shown(row, expected))
         assert len(scores.rows) >= least_rows(way, question, oracles)
         assert scores.usage.prompt_tokens <= most.prompt_tokens
         assert scores.usage.completion_tokens <= most.completion_tokens

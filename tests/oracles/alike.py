@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from asking import FLOAT16_NATS
+from endpoints import PATIENT
 
 import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
+from hybrid.prob import Dense, TopK
 from hybrid.run.events import Rows
 
 # Batched or one by one, llama.cpp's gap between the two best differs by up to 0.021 where it is below a nat; two tokens
@@ -41,9 +44,25 @@ DETERMINISTIC: Mapping[str, Mapping[str, Any]] = {
 QUESTIONS = [next(iter(distinct(family, "test", 1, seed=5))).question for family in list(FAMILIES)[:8]]
 
 
+# Of numbers that came as float32, what is left of one is no information below this (``TopK.tail``).
+ROUNDING = 1e-6
+
+
+def assert_shown(row: TopK, expected: Dense) -> float:
+    """A row is the model's own, and hides nothing likelier than its cap; return its largest error where p >= 1e-3."""
+    likely = expected.probs[row.ids] >= 1e-3
+    error = float(np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max())
+    unseen = np.delete(expected.probs, row.ids).max()
+    assert unseen <= row.cap * np.exp(FLOAT16_NATS) + ROUNDING, (unseen, row.cap)
+    (best, first), (_, second) = expected.top(2)
+    assert row.best == best or first - second <= NEAR_TIE_NATS
+    assert error <= FLOAT16_NATS, error
+    return error
+
+
 def told(url: str, questions: Sequence[str], **choices: Any) -> Iterator[list[Any]]:
     """Yield each question's events."""
-    with hybrid.open(cloud=url, trace_rows=True, **{"max_tokens": 64} | choices) as client:
+    with hybrid.open(cloud=url, trace_rows=True, **{"max_tokens": 64} | PATIENT | choices) as client:
         for question in questions:
             yield list(client.stream(question))
 
