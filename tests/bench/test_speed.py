@@ -152,7 +152,7 @@ def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_f
     assert 0.95 <= median("sglang", received) <= 1.05
     assert 3 <= median("vllm", received) <= 320 / 40
     assert median("sglang", "a check sends") >= 320 * 2 / 1000  # a digit's id has two or three digits
-    for dialect in prefix.DIALECTS:  # one is a part of the other
+    for dialect in prefix.BUNDLED:  # one is a part of the other
         assert 0 < median(dialect, "CPU of a check alone") < median(dialect, "CPU from check to check")
 
 
@@ -168,7 +168,7 @@ def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
         return decode(*given)
 
     monkeypatch.setattr(prefix.LlamaEngine, "extend", slowly)
-    monkeypatch.setattr(prefix, "DIALECTS", ("sglang",))
+    monkeypatch.setattr(prefix, "BUNDLED", {"sglang": prefix.BUNDLED["sglang"]})
     figures = {figure.name: figure.value for figure in speed.run("prefix", tmp_path, lambda _: None, 1).figures}
     decoded = 1000 * 0.05 * prefix.SPAN  # ms, in each draft
     assert 0 < figures["sglang: after 40 tokens, CPU from check to check"].median < decoded / 4

@@ -7,7 +7,8 @@ llama.cpp's decoding. So everything else is in: asking, reading, judging, and wh
 
 Every length has its answers in turn: a prompt of so many tokens, and a few checks after it. The prompts of a turn end
 in the same digits, after which the random model drafts the same tokens, whatever the length; those of the next turn end
-in others, so that a server has not seen all of the text before.
+in others, so that a server has not seen all of the text before, and are a token longer than those of the turn before:
+a prompt that is a whole number of a server's blocks may be a case of its own.
 """
 
 from __future__ import annotations
@@ -45,11 +46,17 @@ LENGTHS = (100, 1000, 8000)
 CONTEXT = 8192
 # A model of next to no computing: here the bytes and the client's own work are measured.
 NIMBLE = Shape(width=64, hidden=128, layers=1, heads=2, kv_heads=2, context=CONTEXT)
-# How the bundled server is asked where no other is named: one family that sends the rows that are due, and one that
-# sends those of the whole prompt.
-DIALECTS = ("sglang", "vllm")
+# How the bundled server is asked where no other is named, and its flags: one family that sends the rows that are due,
+# one that sends those that its cache lacks, and one that sends those of the whole prompt.
+BUNDLED = {
+    "sglang": ("--dialect", "sglang"),
+    "vllm-tokens": ("--enable-scale-out", "--v2-runner"),
+    "vllm": ("--scoring-keeps-cache",),
+}
 # Digits at the end of a prompt, by which it differs from those of other turns.
 OWN = 8
+# By so many tokens, at most, a prompt is longer than its length: vLLM's blocks on a GPU.
+BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -65,14 +72,14 @@ class Server:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a length that leaves no room."""
-        most = CONTEXT - SPAN * CHECKS
+        most = CONTEXT - SPAN * CHECKS - BLOCK
         if not self.lengths or not all(OWN < length <= most for length in self.lengths):
             msg = f"a text of {OWN + 1} to {most} tokens before a check can be measured, not {self.lengths}"
             raise UsageError(msg)
 
 
 def run(folder: Path, tell: Callable[[str], None], repetitions: int, server: Server | None = None) -> Report:
-    """Measure one running server, or the bundled one in two dialects, with the same random model on both sides."""
+    """Measure one running server, or the bundled one with the same random model in each dialect of ``BUNDLED``."""
     model = write_random_model(folder / "nimble-8192.gguf", NIMBLE, vocabulary_of=BUNDLED_CLOUD)
     figures = asyncio.run(_running(model, server, tell, repetitions) if server else _bundled(model, tell, repetitions))
     where = server.url if server else "the bundled server with the same model"
@@ -87,9 +94,8 @@ async def _running(model: Path, server: Server, tell: Callable[[str], None], rep
 
 async def _bundled(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
     figures: list[Figure] = []
-    for dialect in DIALECTS:
-        flags = ("--dialect", dialect, "--scoring-keeps-cache", "--ctx", str(CONTEXT), "--parallel", "1")
-        async with bundled_server(model, *flags) as url:
+    for dialect, flags in BUNDLED.items():
+        async with bundled_server(model, *flags, "--ctx", str(CONTEXT), "--parallel", "1") as url:
             figures += await _running(model, Server(url, dialect, LENGTHS), tell, repetitions)
     return figures
 
@@ -184,7 +190,7 @@ async def _lengths(
 ) -> list[Figure]:
     """Take the lengths in turn; the first of a round is what the others are compared with."""
     rng = np.random.default_rng(0)
-    text = "".join(map(str, rng.integers(0, 10, max(lengths))))  # a digit is a token
+    text = "".join(map(str, rng.integers(0, 10, max(lengths) + BLOCK)))  # a digit is a token
     checks: dict[int, list[list[_Check]]] = {length: [] for length in lengths}
     for turn in range(repetitions + 1):
         where = watched.endpoint.dialect.name if turn else watched.wire.url
@@ -192,7 +198,7 @@ async def _lengths(
         own = "".join(map(str, rng.integers(0, 10, OWN)))
         for length in lengths:
             watched.checks = []
-            await _answer(client, text[: length - OWN] + own)
+            await _answer(client, text[: length + turn % BLOCK - OWN] + own)
             if turn:  # the first round fills the server's cache
                 checks[length].append(watched.checks)
     return _figures(watched.endpoint.dialect.name, checks)
