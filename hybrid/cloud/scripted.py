@@ -92,14 +92,15 @@ class ScriptedCloud:
         while written < question.limit and not ended:
             if fault and written == self._fault_after:
                 raise fault
-            row, everything = self._row(text, question.top_k), self._row(text, len(question.ban) + 1)
+            row = self._row(text, question.top_k) if self._rows and question.top_k else None
+            everything = self._row(text, len(question.ban) + 1)
             token = next(i for i in everything.ids.tolist() if i not in question.ban)
             text, written = (*text, token), written + 1
             charged = self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
             ended, full = token in self._end_ids, written == question.limit
             finish: Literal["stop", "length"] | None = "stop" if ended else "length" if full else None
             told = self._tells(charged) if self._tells_always else None
-            yield Chunk((token,), (row if self._rows else None,), finish=finish, usage=told)
+            yield Chunk((token,), (row,), finish=finish, usage=told)
         yield Chunk(usage=self._tells(self.charged[question.request_id]))
 
     async def aclose(self) -> None:

@@ -252,7 +252,7 @@ def _write_block(until: _Handback, here: _Progress, limit: int, why: str | None,
     block: Span = ()
     note = until.note if limit > until.quiet else None
     while limit > 0 and not here.over:
-        reply = yield Write(here.at, limit, along=until.along, note=note)
+        reply = yield Write(here.at, limit, along=until.along, note=note, rows=until is not _AFTER_ITS_TOKENS)
         match reply:
             case Wrote(span, ended):
                 span = tuple(_measured(held) for held in span)

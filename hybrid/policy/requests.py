@@ -78,7 +78,8 @@ class Write:
 
     ``limit`` is a promise to the bill: it goes upstream and is what is reserved. Asking again at the position that was
     reached reads on. ``ban`` asks for a token outside these. ``along``: the local model's rows are wanted too.
-    ``note`` says what the user should know of it.
+    ``note`` says what the user should know of it. ``rows``: the tokens' own rows are looked at; without, they may be
+    missing.
     """
 
     at: Ids
@@ -86,6 +87,7 @@ class Write:
     ban: frozenset[int] = frozenset()
     along: bool = False
     note: str | None = None
+    rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -303,16 +303,16 @@ class Driver:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
-        question = WriteQuestion(prefix, limit, self._top_k, self._drafter.sampling, "", request.ban)
+        # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
+        rows = request.rows or self._limits.recording is not None or not (self._can and self._can.ids)
+        question = WriteQuestion(prefix, limit, self._top_k if rows else 0, self._drafter.sampling, "", request.ban)
         leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
             raise Denied(leave)
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
-        sampling = self._drafter.sampling
-        sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + len(request.at)) % 2**31)
+        sampling = replace(question.sampling, seed=(question.sampling.seed * 1_000_003 + len(request.at)) % 2**31)
         question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
-        question = replace(question, begun=len(request.at), turns=self._turns)
-        question = replace(question, asked_at=asked_at, leaving=leave.leaving)
+        question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at, leaving=leave.leaving)
         reader = Reader(request.at, leave, cloud.write(question))
         return reader, await reader.read()
 

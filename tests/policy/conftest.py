@@ -147,16 +147,16 @@ def play(
                     continue
                 ids = tuple(held.id for held in span)
                 count = len(span) + (after and not (ids and ids[-1] == end))
-                rows = [large.shown(at + ids[:i], k, ids[i] if i < len(ids) else None) for i in range(count)]
-                reply = Scored(tuple(rows[:short]))
-            case Write(at, _, ban, along):
+                scored = [large.shown(at + ids[:i], k, ids[i] if i < len(ids) else None) for i in range(count)]
+                reply = Scored(tuple(scored[:short]))
+            case Write(at, _, ban, along, _, rows):
                 asked += 1
                 if fails and fails(asked):
                     reply = Unreachable("cut")
                     continue
                 token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
                 held = Held(token, "cloud", "written", local=small(at) if along else None)
-                held = replace(held, cloud=large.shown(at, k) if told else None)
+                held = replace(held, cloud=large.shown(at, k) if told and rows else None)
                 reply = Wrote((held,), ended=token == end)
             case Emit(tokens):
                 reply = Going()
