@@ -174,3 +174,22 @@ def test_leaving_a_stream_stops_the_servers_work(kept, oracles):
     now = counted(kept)
     assert now["running"] == 0
     assert 0 < now["completion"] - since["completion"] < 450
+
+
+# ---- what it refuses ------------------------------------------------------------------------------------------------
+
+
+@ONLY_VLLM
+@pytest.mark.parametrize("dialect", ["vllm", "vllm-tokens"])
+@pytest.mark.parametrize("name", ["kl", "paper", "cloud", "exact, top 10 at 0.7"])
+def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(kept, name, dialect):
+    """60 log-probabilities, of which it gives 50 and says so inside a stream; candidates, which need the V2 runner."""
+    choices, taken, refused = DETERMINISTIC[name], {"cloud_top_k": 50}, {"cloud_top_k": 60, "dialect": dialect}
+    plain, again = (list(told(kept.url, QUESTIONS[:2], **choices | afresh(name) | how)) for how in (taken, refused))
+    assert_alike(choices, QUESTIONS[:2], plain, again)
+    for one, other in zip(plain, again, strict=True):
+        if verdicts(one) == verdicts(other):
+            first, second = one[-1].answer.usage, other[-1].answer.usage
+            assert second.cloud_requests > 0
+            assert second.cloud_prompt_tokens == first.cloud_prompt_tokens
+            assert second.cloud_completion_tokens == first.cloud_completion_tokens
