@@ -15,7 +15,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import WORDS
+from vocabularies import Pieces
 from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -37,6 +37,7 @@ from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.run.retry import Patience
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
+WORDS = Pieces([*"abcd", "<end>", *(f"<{i}>" for i in range(60))], ends=frozenset({4}))  # more than any list here
 SETUP = Setup("m", Spelling(WORDS))
 SCORE = ScoreQuestion((0, 1), (2, 3), False, 20, "r", ((2, 4), (3, 5)))
 CHECK = replace(SCORE, candidates=())
