@@ -116,7 +116,7 @@ def test_together_echoes_alike_and_is_not_streamed():
         "temperature": 0.7,
         "top_p": 0.9,
         "seed": 11,
-        "logprobs": 20,
+        "logprobs": WORDS.num_tokens,  # which are fewer than the twenty that may be asked for
     }
 
 
