@@ -71,6 +71,8 @@ class Probe:
             if written is not None:
                 await self._writing(written)
                 await self._scoring(written)
+                if self.found.way and capabilities.candidates and not self._can.candidates:
+                    self._note(candidates=False)  # it has refused them
                 if "write" in self._can.abilities:
                     await self._caching(_ids(written))
         return replace(self.found, spent_tokens=self._spent.prompt_tokens + self._spent.completion_tokens)

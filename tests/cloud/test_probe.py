@@ -309,6 +309,19 @@ def test_candidates_that_are_dropped_in_silence_are_found_out():
     assert probed(Server(dialect=Vllm(Setup())))[0].candidates is None
 
 
+def test_candidates_that_were_refused_before_they_were_asked_about_are_none():
+    """A refusal may teach it earlier: vLLM's V1 runner is told from V2 by the first check that would read the cache."""
+    server = Server()
+    score = server.score
+
+    async def refusing(question):
+        server.dialect = able(server.dialect, candidates=False)
+        return await score(question)
+
+    server.score = refusing
+    assert probed(server)[0].candidates is False
+
+
 def test_usage_with_every_event_is_found():
     assert probed(Server(usage_in_chunks=True))[0].chunk_usage is True
 
