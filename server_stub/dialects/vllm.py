@@ -32,14 +32,14 @@ def family(served: Served) -> Family:
     """Return vLLM's routes."""
 
     def models(_: bytes) -> Json:
-        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "server_stub"}
-        return {"object": "list", "data": [model | {"max_model_len": served.num_context}]}
+        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "vllm", "root": served.name}
+        return {"object": "list", "data": [model | {"parent": None, "max_model_len": served.num_context}]}
 
     def tokenize(raw: bytes) -> Json:
         asked = parse(_Tokenize, raw)
         served.check_model(asked.model)
         ids = served.encode(asked.prompt, special=asked.add_special_tokens)
-        return {"count": len(ids), "max_model_len": served.num_context, "tokens": list(ids)}
+        return {"count": len(ids), "max_model_len": served.num_context, "tokens": list(ids), "token_strs": None}
 
     def version(_: bytes) -> Json:
         return {"version": VERSION}

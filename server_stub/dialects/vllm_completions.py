@@ -44,6 +44,11 @@ class CompletionRequest(Sampled):
     cache_salt: str | None = Field(None, min_length=1)
 
     @property
+    def only_echoes(self) -> bool:
+        """Whether nothing is to be written. vLLM's engine writes a token all the same: charged, and not shown."""
+        return self.echo and self.max_tokens == 0
+
+    @property
     def scores(self) -> int | None:
         """How many log-probabilities to give for each position of the prompt; None: none."""
         return self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
@@ -55,7 +60,7 @@ def read_request(raw: bytes, max_logprobs: int) -> CompletionRequest:
     if request.stream and request.prompt_logprobs:
         message = "`prompt_logprobs` are not available when `stream=True`."
         raise invalid(message, "prompt_logprobs")
-    if request.max_tokens == 0 and not request.echo:
+    if request.max_tokens == 0 and not request.only_echoes:
         raise too_few(0)
     if request.prompt == "":
         message = "Either prompt or prompt_embeds must be provided and non-empty."
@@ -116,7 +121,6 @@ class _Exchange(Exchange):
         with refusing(streams=asked.stream):
             check_ids(served, self._ids, asked.logit_bias)
         scoring = None if asked.scores is None else Scoring(keeps_rows=served.scoring_keeps_cache)
-        # An echo alone is a token that nobody is shown: computed, and charged.
         self.asks = (asked.ask(self._ids, max_tokens=limit, salt=asked.cache_salt, scoring=scoring),)
         self.streams = asked.stream
         self._offset, self._first = 0, True
@@ -149,9 +153,9 @@ class _Exchange(Exchange):
         asked, written = self._asked, [step.token for step in steps]
         ids, rows = written, [step.row for step in steps]
         if asked.echo and self._first:
-            before = "" if asked.return_token_ids else self._served.text(self._ids)
-            kept = slice(None if asked.max_tokens else 0)
-            text, ids, rows = before + text * bool(asked.max_tokens), ids[kept], rows[kept]
+            if asked.only_echoes:
+                text, ids, rows = "", [], []
+            text = text if asked.return_token_ids else self._served.text(self._ids) + text
             ids, rows = [*self._ids, *ids], [*answer.echoed, *rows]
         return {
             "index": 0,

@@ -127,12 +127,13 @@ def test_every_token_after_the_first_takes_its_time(scripted):
     assert took[1] >= 0.05 * 4
 
 
-def test_rows_are_told_after_the_temperature_where_the_family_does_so():
-    """SGLang's are, unless a request is greedy; a divergence computed from them is another one."""
-    for temperature, scale in [(2.0, 2.0), (0.0, 1.0)]:
-        work = completion(temperature=temperature, processed_rows=True, watched=(3,))
+def test_rows_are_told_after_bias_and_temperature_where_the_family_does_so():
+    """SGLang's are; a greedy request has no temperature. A divergence computed from them is another one."""
+    for temperature, scale, bias in [(2.0, 2.0, 0.0), (0.0, 1.0, 0.0), (2.0, 2.0, 2.5), (0.0, 1.0, 2.5)]:
+        work = completion(temperature=temperature, processed_rows=True, watched=(3,), logit_bias={3: bias})
         token, row = work._draw(np.log(PROBS).astype(np.float32), np.random.default_rng(0))
-        expected = PROBS ** (1 / scale) / (PROBS ** (1 / scale)).sum()
+        expected = (PROBS * np.exp(np.eye(len(PROBS))[3] * bias)) ** (1 / scale)
+        expected /= expected.sum()
         assert row.actual(token)[0] == pytest.approx(np.log(expected[token]), abs=1e-6)
         assert row.watched == ((3, pytest.approx(np.log(expected[3]), abs=1e-6)),)
 

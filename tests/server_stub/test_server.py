@@ -100,7 +100,7 @@ class TestText:
 
     def test_a_text_prompt_is_tokenized_as_tokenize_does(self, server, oracle, prompt):
         body = server.client.post("/tokenize", json={"prompt": TEXT, "add_special_tokens": False}).json()
-        assert body == {"count": len(prompt), "max_model_len": 1024, "tokens": prompt}
+        assert body == {"count": len(prompt), "max_model_len": 1024, "tokens": prompt, "token_strs": None}
         found = choice(server, prompt=TEXT, max_tokens=1, return_token_ids=True, add_special_tokens=False)
         assert found["prompt_token_ids"] == prompt
         [control] = server.client.post("/tokenize", json={"prompt": oracle.text([oracle.control])}).json()["tokens"]

@@ -16,6 +16,7 @@ from hybrid.engine import Interrupted, Worker, num_shared
 from hybrid.prob import Dense
 from server_stub.app import App, Served
 from server_stub.ask import Scoring
+from server_stub.prefix_cache import PrefixCache
 from server_stub.rows import NO_TOKEN
 from server_stub.slots import Slot, Slots
 
@@ -124,6 +125,17 @@ def test_rows_need_what_the_cache_does_not_keep(scripted):
     rows, _, cached = slot.score(ids, Scoring(start=2, max_cached=9), never)
     assert [row is None for row in rows] == [True] * 5
     assert cached == 4
+
+
+def test_what_one_slot_computed_is_charged_as_cached_by_every_other(scripted):
+    """The cache is the server's. The other slot computes the prefix itself, and says what it said before."""
+    slots = [Slot(scripted(), None, TOP) for _ in range(2)]
+    Slots(slots).share(PrefixCache(block_size=2))
+    ids = (1, 2, 0, 1, 2)
+    first, second = (ask(slot, "prefill", ids) for slot in slots)
+    assert (first[2], second[2]) == (0, 4)
+    assert first[1] == second[1]
+    assert [slot.engine.num_decoded for slot in slots] == [5, 5]
 
 
 @pytest.fixture
@@ -292,3 +304,14 @@ def test_a_client_that_leaves_the_line_is_charged_nothing(lending, scripted):
         assert charge == {"id": "mine", "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
 
     lending(1, dialogue)
+
+
+def test_what_was_written_is_cached_once_its_slot_is_given_back(lending):
+    async def dialogue(slots: Slots) -> None:
+        async with slots.borrow((1, 2), None) as slot:
+            slot.prefill((1, 2), never)
+            slot.extend(0, never)
+        async with slots.borrow((1, 2, 0, 1), None) as slot:
+            assert slot.prefill((1, 2, 0, 1), never)[1] == 3
+
+    lending(2, dialogue)
