@@ -21,7 +21,7 @@ from hybrid.cloud.find import found
 from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import Meter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
-from hybrid.cloud.wire import Wire
+from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
@@ -70,6 +70,7 @@ class Endpoint:
         self.dialect: Dialect = Vllm(self._setup)
         self._model = model or ""
         self._noise = UNMEASURED
+        self._proven_in: int | None = None
 
     def __repr__(self) -> str:
         """Name endpoint, dialect and model."""
@@ -196,6 +197,8 @@ class Endpoint:
         reply, replies = None, _no_replies()
         try:
             while (said := _said(speaking, reply)) is not None:
+                if reply is not None and heard.asked is not None and heard.asked.proof == "gives":
+                    self._proven_in = waits.left_in
                 if isinstance(said, Asked):
                     heard.asked, heard.last = said, NO_USAGE
                     await replies.aclose()
@@ -213,8 +216,17 @@ class Endpoint:
             await replies.aclose()
 
     async def _replies(self, asked: Asked, request_id: str, waits: Waits) -> AsyncGenerator[Any, None]:
-        """Ask, and yield each event of the reply; a whole one is one event."""
+        """Ask, and yield each event of the reply; a whole one is one event. None comes to what may not leave."""
         put = asked.path, asked.body, request_id
+        if asked.proof == "needs":
+            if self._proven_in is None:
+                return
+            try:
+                reply = await self._wire.post(*put, asked.shape, waits, only_in=self._proven_in)
+            except ServerChanged:
+                return
+            yield reply
+            return
         if asked.stream is None:
             yield await self._wire.post(*put, asked.shape, waits)
             return

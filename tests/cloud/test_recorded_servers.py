@@ -194,6 +194,20 @@ def test_a_first_model_runner_is_asked_for_candidates_once(said_again):
     assert (came.can.candidates, came.learned.candidates, wanting) == (True, False, [400])
 
 
+def test_a_second_model_runner_reads_its_cache_for_checks_once_it_has_shown_itself(said_again):
+    """Two tokens with a candidate first; where first rows are missing, the check without the cache follows."""
+    came, asked = said_again("vllm_v2", "cached checks")
+    bodies = [one["body"] for one in asked if one["path"] == "/inference/v1/generate"]
+    reads = [body["sampling_params"].get("skip_reading_prefix_cache") is False for body in bodies]
+    assert reads == [False, False, True, True, False, True, False]
+    assert len(bodies[1]["token_ids"]) == 2
+    assert [answer.usage.requests for answer in came.answers] == [1, 2, 2, 2]
+    assert all(
+        "prompt_logprob_token_ids" in body["sampling_params"] for body, read in zip(bodies, reads, strict=True) if read
+    )
+    assert came.learned.keeps_cache
+
+
 @pytest.mark.parametrize(
     ("server", "title", "refused"),
     [("vllm_v1", "vllm, refusals", 400), ("vllm_v1", "vllm-tokens, refusals", 400)],

@@ -45,6 +45,9 @@ class Asked:
 
     ``before``: what was charged for the requests that were answered before it.
 
+    ``proof``: an answer to one that gives it shows that this server can take those that need it. These leave only where
+    it was given and the server must still be the same (``Wire.epoch``); else None is sent in the place of a reply.
+
     ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
     lines of JSON; None: the reply is one event.
     """
@@ -54,6 +57,7 @@ class Asked:
     shape: type | None = None
     stream: Literal["to done", "to finish", "lines"] | None = None
     before: CloudUsage = NO_USAGE
+    proof: Literal["gives", "needs"] | None = None
 
 
 Scoring: TypeAlias = Generator[Asked, Any, Scores]
@@ -150,6 +154,9 @@ class Dialect(ABC):
             fewer = int(named[1]) if named else next((k for k in LENGTHS if k < asked), 0)
             if 0 < fewer < asked:
                 return replace(self, can=replace(self.can, most_k=fewer))
+        read_cache = isinstance(told, CloudUsage) and isinstance(question, ScoreQuestion) and told.cached_tokens > 0
+        if read_cache and not self.can.keeps_cache:
+            return replace(self, can=replace(self.can, keeps_cache=True))
         return self
 
     def _fitted(self, question: Q) -> Q:

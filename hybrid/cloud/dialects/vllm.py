@@ -130,17 +130,20 @@ def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     return Scores(tuple(rows), read_usage(reply), pieces)
 
 
-def due_rows(question: ScoreQuestion, listed: object) -> list[Any]:
-    """Return the prompt's rows that are due; the others stay unread."""
+def due_rows(question: ScoreQuestion, listed: object, *, from_cache: bool = False) -> list[Any]:
+    """Return the prompt's rows that are due; the others stay unread.
+
+    ``from_cache``: those of the tokens that were read from the cache, and the one after them, are missing.
+    """
     prompt = len(question.prefix) + len(question.span)
     if listed is None:
         msg = "the endpoint answered without prompt_logprobs: it cannot score a draft; --policy cloud only writes"
         raise MissingCapability(msg)
-    if not isinstance(listed, list) or len(listed) != prompt:
+    if not isinstance(listed, list) or not (len(question.span) if from_cache else prompt - 1) < len(listed) <= prompt:
         given = len(listed) if isinstance(listed, list) else "no"
         msg = f"the endpoint gave {given} rows for a prompt of {prompt} tokens"
         raise BadReply(msg)
-    return [json.loads(bytes(e)) if isinstance(e, Raw) else e for e in listed[len(question.prefix) :]]
+    return [json.loads(bytes(e)) if isinstance(e, Raw) else e for e in listed[-len(question.span) :]]
 
 
 def ranked_row(token: int, entry: object, top_k: int, named: Mapping[int, float]) -> TopK:

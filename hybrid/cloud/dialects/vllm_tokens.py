@@ -5,6 +5,11 @@ What bites:
 
 - ``prompt_logprob_token_ids`` takes exactly ``prompt length - 1 - start`` lists, padded with -1 to one length. It needs
   the V2 model runner; where the prefix cache was read past ``start`` the scores are dropped in silence: missing.
+- A check reads the prefix cache only where ``skip_reading_prefix_cache`` is false. The V2 runner then tells the rows of
+  the tokens that it computed: as many as the prompt has more than were cached, the first null. The V1 runner tells
+  memory that nobody wrote, which ends the server. So the field leaves only where candidates' values have come from the
+  same server, which V1 refuses (``Asked.proof``), and never without candidates. Blocks are cached whole: where one ends
+  with the prefix or within the draft, first rows are missing.
 - The top list of a written token begins with that token and holds k entries in all: only its ranks tell which of them
   are the k likeliest.
 """
@@ -13,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -35,13 +40,17 @@ from hybrid.cloud.dialects.reading import (
     same_count,
 )
 from hybrid.cloud.dialects.vllm import BAN, SPLIT, due_rows, ranked_row
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
 from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
-from hybrid.types import CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 GENERATE = "/inference/v1/generate"
 CANDIDATES, NO_TOKEN = "prompt_logprob_token_ids", -1
+# The smallest block that a cache keeps by default, on GPUs. After a shorter text there is nothing to read from it.
+BLOCK = 16
+# What it costs to have candidates' values of two tokens.
+PROOF = CloudUsage(2, 1)
 
 
 class ScoreReply(TypedDict, total=False):
@@ -58,12 +67,48 @@ class ScoreReply(TypedDict, total=False):
 class VllmTokens(OpenAi):
     """The dialect of ``/inference/v1/generate``."""
 
-    can: Capabilities = Capabilities(dialect="vllm-tokens", candidates=True, keeps_cache=False)
+    can: Capabilities = Capabilities(dialect="vllm-tokens", candidates=True)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Return the most that is charged: a check that is put to the cache may be asked again, and takes a proof."""
+        most = super().worst(question)
+        return most + most + PROOF if self._may_read_cache(question) else most
 
     def _score(self, question: ScoreQuestion) -> Scoring:
         """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""
+        before = NO_USAGE
+        if self._may_read_cache(question):
+            scores, before = yield from self._from_cache(question)
+            if scores is not None:
+                return scores
         body = score_body(question, self.setup.model, self.setup.salt)
-        return read_scores(question, (yield Asked(GENERATE, body, ScoreReply)))
+        scores = read_scores(question, (yield Asked(GENERATE, body, ScoreReply, before=before)))
+        return replace(scores, usage=before + scores.usage.at_least(least(question)))
+
+    def _may_read_cache(self, question: Question) -> bool:
+        """Whether there is something to read, and candidates can be asked about, as V1 is told from V2 by them."""
+        asks = isinstance(question, ScoreQuestion) and bool(question.span) and len(question.prefix) > BLOCK
+        return asks and self.can.candidates and self.can.same_words is True
+
+    def _from_cache(self, question: ScoreQuestion) -> Generator[Asked, Any, tuple[Scores | None, CloudUsage]]:
+        """Ask with the cache read; return the rows, None where first ones are missing, and what was charged so far."""
+        before = NO_USAGE
+        if not _wanted(question):  # V1 refuses every body that holds candidates, the same one with the field too
+            question = replace(question, candidates=tuple((token,) for token in question.span))
+        body = score_body(question, self.setup.model, self.setup.salt)
+        body["sampling_params"]["skip_reading_prefix_cache"] = False
+        asked = Asked(GENERATE, body, ScoreReply, proof="needs")
+        reply = yield asked
+        if reply is None:
+            proof = proof_body(question, self.setup.model, self.setup.salt)
+            before = read_proof((yield Asked(GENERATE, proof, ScoreReply, proof="gives")))
+            reply = yield replace(asked, before=before)
+        if reply is None:
+            return None, before
+        if _lacks_rows(question, reply):
+            return None, before + read_usage(reply).at_least(least(question))
+        scores = read_scores(question, reply, from_cache=True)
+        return replace(scores, usage=before + scores.usage.at_least(least(question))), before
 
     def _write(self, question: WriteQuestion) -> Writing:
         body = write_body(question, self.setup.model, self.setup.salt)
@@ -90,6 +135,12 @@ def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[st
         drawn["prompt_logprob_start"] = len(question.prefix) - 1
         drawn[CANDIDATES] = [[*row, *[NO_TOKEN] * (width - len(row))] for row in wanted]
     return _body(model, question.prefix + question.span, drawn, salt)
+
+
+def proof_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
+    """Ask for one candidate's value after one token: the shortest request that V1 refuses and V2 answers."""
+    prompt = question.prefix[:2]
+    return _body(model, prompt, {"max_tokens": 1, "temperature": 0.0, CANDIDATES: [list(prompt[1:])]}, salt)
 
 
 def _wanted(question: ScoreQuestion) -> tuple[Ids, ...]:
@@ -122,12 +173,30 @@ def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, A
 
 
 @guarded
-def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
+def read_proof(reply: Json) -> CloudUsage:
+    """Return what a proof was charged. Raises MissingCapability, at no further charge, where it is none."""
+    choice_of(reply)
+    if not isinstance(reply.get("prompt_token_id_logprobs"), str):
+        msg = f"the endpoint gave no values where it was asked for {CANDIDATES}"
+        raise MissingCapability(msg, sent=False)
+    return read_usage(reply).at_least(PROOF)
+
+
+@guarded
+def _lacks_rows(question: ScoreQuestion, reply: Json) -> bool:
+    """Whether so much was read from the cache that first rows, and with them the candidates' values, are missing."""
+    choice_of(reply)
+    listed = reply.get("prompt_logprobs") or []
+    return len(listed) <= len(question.span) or not isinstance(reply.get("prompt_token_id_logprobs"), str)
+
+
+@guarded
+def read_scores(question: ScoreQuestion, reply: Json, *, from_cache: bool = False) -> Scores:
     """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
     choice = choice_of(reply)
     rows: list[TopK] = []
     if question.span:
-        due = due_rows(question, reply.get("prompt_logprobs"))
+        due = due_rows(question, reply.get("prompt_logprobs"), from_cache=from_cache)
         named = _named(question, reply.get("prompt_token_id_logprobs"))
         for token, entry, beside in zip(question.span, due, named, strict=True):
             rows.append(ranked_row(token, entry, question.top_k, beside))
