@@ -46,7 +46,7 @@ def _of_vllm(found: Findings, wanted_k: int) -> Iterator[Hint]:
     if found.keeps_cache or found.check_tokens is None or not cached:
         return
     reads = (
-        f"candidates are scored by id, and of a check after {text} tokens {found.check_tokens - cached} or fewer are "
+        f"candidates are scored by id, and of a check after {text} tokens about {found.check_tokens - cached} are "
         f"charged in full instead of {found.check_tokens}"
     )
     if found.candidates is False:  # what only that runner can
