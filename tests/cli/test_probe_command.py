@@ -212,7 +212,7 @@ def kept(cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "dialect", "keeps"), [("vllm", "vllm", False), ("sglang", "sglang", True), ("vllm", "vllm-tokens", False)]
+    ("name", "dialect", "keeps"), [("vllm", "vllm", False), ("sglang", "sglang", True), ("vllm", "vllm-tokens", True)]
 )
 def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name, dialect, keeps):
     done = probe(served[name].url, "--json", *(["--dialect", dialect] if dialect == "vllm-tokens" else []))
