@@ -74,7 +74,8 @@ def test_a_local_model_of_another_vocabulary_is_refused(sglang):
 
 def test_the_probe_finds_what_it_can_do(sglang, tmp_path, monkeypatch):
     monkeypatch.setattr("hybrid.assemble.findings_file", lambda: tmp_path / "endpoints.json")
-    found, can, _ = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=sglang.url, price="free"))
+    probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=sglang.url, price="free"))
+    found, can = probed.findings, probed.can
     assert (found.dialect, found.way, found.ways) == ("sglang", "one request", {"one request": "agrees"})
     assert (found.rows, found.most_k, found.takes_ids, found.same_words) == (True, 100, True, True)
     # Rows of what is written come after the temperature: never the model's own at another one.

@@ -92,7 +92,7 @@ LAUNCHES = {
     "sglang": Launch(
         "sglang", _sglang, ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}), _SGLANG
     ),
-    # A gateway: its first model is asked, whoever serves it.
+    # A gateway; whatever serves "large" is asked.
     "litellm": Launch(
         "litellm", _litellm, ("/v1/completions", _ONE_TOKEN[1] | {"prompt": "a"}), _LITELLM, "/health/liveliness"
     ),
@@ -128,10 +128,13 @@ def folder_of(kind: str, model: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def serving_kept(kind: str, folder: Path, log: Path, *flags: str, port: int = 0) -> Iterator[KeptServer]:
+def serving_kept(
+    kind: str, folder: Path, log: Path, *flags: str, port: int = 0, key: str | None = None
+) -> Iterator[KeptServer]:
     """Start one over a model's folder, wait until it has answered a request, end it. Raises Unavailable.
 
-    A gateway has a configuration in the folder's place. ``flags`` come last and so win over those of the kind.
+    ``flags`` come last and so win over those of the kind. A gateway has a configuration in the folder's place, and a
+    ``key`` that lets one in.
     """
     launch, port = LAUNCHES[kind], port or free_port()
     command = [str(python_of(launch.environment)), *launch.command(folder, port), *flags]
@@ -142,7 +145,7 @@ def serving_kept(kind: str, folder: Path, log: Path, *flags: str, port: int = 0)
         )  # fmt: skip
     server = KeptServer(kind, f"http://127.0.0.1:{port}", port, log, supervisor)
     try:
-        _await(server, launch)
+        _await(server, launch, key)
         yield server
     finally:
         server.end()
@@ -153,9 +156,10 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def _await(server: KeptServer, launch: Launch) -> None:
+def _await(server: KeptServer, launch: Launch, key: str | None) -> None:
     until, (route, body) = time.monotonic() + STARTS_WITHIN_S, launch.warm_up
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=STARTS_WITHIN_S) as client:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=STARTS_WITHIN_S) as client:
         while time.monotonic() < until and server._supervisor.poll() is None:
             with contextlib.suppress(httpx.TransportError):
                 if client.get(launch.alive).is_success:
