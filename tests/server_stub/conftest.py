@@ -63,7 +63,20 @@ class Local:
 
 
 @pytest.fixture
-def spoken(scripted):
+def local():
+    """Make clients of applications in this process."""
+    with ExitStack() as clean_up:
+
+        def serve(app) -> Local:
+            client = Local(app)
+            clean_up.callback(client.close)
+            return client
+
+        yield serve
+
+
+@pytest.fixture
+def spoken(scripted, local):
     """Serve the seven words in a family's dialect within this process, and return a client."""
     with ExitStack() as clean_up:
 
@@ -72,9 +85,7 @@ def spoken(scripted):
             clean_up.callback(worker.close)
             served = Served("m", scripted(), 4000, **switches)
             app = App(served, Slots([Slot(scripted(), worker, served.max_logprobs)]), dialect)
-            client = Local(app.routes())
-            clean_up.callback(client.close)
-            return client
+            return local(app.routes())
 
         yield serve
 
