@@ -6,6 +6,7 @@ lets the local model answer. No message holds a key, a password or a control cha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -32,6 +33,8 @@ TOO_LONG = "Receive buffer too long"
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 # What says why a request was turned away is a sentence; a longer one is a page, and its status says enough.
 MAX_REASON_BYTES = 1024 * 1024
+# How long the end of a body is waited for whose last event has come: a server sends it in the same breath.
+END_WITHIN_S = 0.25
 KEY_HINT = "--api-key-env names the variable that holds the key"
 
 
@@ -200,6 +203,7 @@ class Wire:
                 async with aclosing(_events(response, waits, LineReader() if lines else EventReader())) as told:
                     async for data in told:
                         if data.strip() == b"[DONE]":
+                            await _read_end(told)
                             return
                         if data.strip():  # what is empty keeps the connection alive
                             yield parse(data, self.url)
@@ -345,3 +349,10 @@ async def _events(
                 raise BadReply(msg)
             for event in reader.feed(part):
                 yield event
+
+
+async def _read_end(events: AsyncGenerator[bytes, None]) -> None:
+    """Read a body to its end, so that its connection can be used again; one that goes on is left."""
+    with suppress(TimeoutError, CloudError, httpx.TransportError):
+        async with asyncio.timeout(END_WITHIN_S):
+            await anext(events, None)

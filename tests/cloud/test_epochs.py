@@ -11,6 +11,13 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError
 
+HEAD = b"HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+LAST = b"10\r\ndata: [DONE]\r\n\r\n\r\n"
+WHOLE_STREAMS = {
+    "whole": HEAD + LAST + b"0\r\n\r\n",
+    "endless": HEAD + LAST + b"1\r\n\n\r\n" * 3,  # it has said that it is done, and goes on
+}
+
 
 class Served:
     """A server whose paths say with which status it answers; ``/stream`` says one event and then nothing more."""
@@ -33,6 +40,8 @@ class Served:
         outgoing.close()
 
     def answer(self, path):
+        if path in WHOLE_STREAMS:
+            return WHOLE_STREAMS[path]
         if path == "stream":
             return b"HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n"
         return f"HTTP/1.1 {path or 200} x\r\ncontent-length: 2\r\n\r\n{{}}".encode()
@@ -182,3 +191,16 @@ def test_two_open_connections_may_lead_to_two_servers():
     alone, left_in, both = with_server(asked)
     assert alone is not None
     assert left_in is both is None
+
+
+@pytest.mark.parametrize(("stream", "kept"), [("whole", True), ("endless", False)])
+def test_a_stream_that_is_over_leaves_its_connection_to_the_next_request(stream, kept):
+    """Else every answer that the cloud writes would end what was shown, and take another connection."""
+
+    async def asked(served, wire):
+        assert [event async for event in wire.stream(f"/{stream}", {}, "r")] == []
+        before = wire.epoch
+        await wire.post("/", {})
+        return before == wire.epoch, len(served.heard)
+
+    assert with_server(asked) == (kept, 1 if kept else 2)
