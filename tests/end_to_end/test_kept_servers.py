@@ -194,3 +194,15 @@ def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(ke
             if dialect == "vllm" or kept.kind == "vllm":  # V2's token-in route reads the cache, and asks more for that
                 assert second.cloud_prompt_tokens == first.cloud_prompt_tokens
                 assert second.cloud_completion_tokens == first.cloud_completion_tokens
+
+
+@ONLY_VLLM
+@pytest.mark.parametrize(("dialect", "policy"), [("openai-completions", "greedy-exact"), ("openai-chat", "cloud")])
+def test_its_routes_in_openais_shapes_are_read_as_well(kept, oracles, dialect, policy):
+    """The only servers here that speak these and were written elsewhere."""
+    questions = QUESTIONS[: 3 if kept.kind == "vllm" else 1]
+    for question, events in zip(questions, told(kept.url, questions, policy=policy, dialect=dialect), strict=True):
+        answer, (expected, tie) = events[-1].answer, oracles[1].text(question, 64)
+        assert answer.degraded is None
+        assert answer.usage.cloud_requests
+        assert tuple(token.id for token in answer.tokens)[:tie] == expected[:tie], question
