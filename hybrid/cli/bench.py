@@ -31,6 +31,9 @@ check: a warm check against a bare decode of as many tokens.
 prefix: what a check sends, receives and costs this process as the text before it grows, on the bundled server or on
 the one that --cloud names (a model of the bundled vocabulary).
 
+bill: what kl costs behind 500 shared tokens, as a multiple of the large model's own bill, on the bundled server as four
+families charge, or on the one that --cloud names (the bundled large model, with room for 1,024 tokens).
+
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
 ledger: what reserving and settling cost with durability on, alone and beside a check, on the file system of --dir.
@@ -50,6 +53,8 @@ Examples:
 
   hybrid bench prefix --cloud http://127.0.0.1:30000 --lengths 100,1000,8000
 
+  hybrid bench bill --cloud http://127.0.0.1:8000 --dialect vllm-tokens
+
 Needs the packages of the extra bench: pip install '.[bench]'. Exit codes: 0 done, 1 output lost, 2 usage, 3 model
 unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
@@ -62,6 +67,7 @@ class Benchmark(StrEnum):
     kl = "kl"
     check = "check"
     prefix = "prefix"
+    bill = "bill"
     overlap = "overlap"
     ledger = "ledger"
 
@@ -75,11 +81,12 @@ def bench(
         Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")
     ] = None,
     cloud: Annotated[
-        str | None, typer.Option(help="prefix: measure the server that runs there.", metavar="URL", show_default=False)
+        str | None,
+        typer.Option(help="prefix, bill: measure this server.", metavar="URL", show_default=False),
     ] = None,
     dialect: Annotated[
         str | None,
-        typer.Option(help="prefix: its family, else found out.", metavar="NAME", show_default=False),
+        typer.Option(help="prefix, bill: its family, else found out.", metavar="NAME", show_default=False),
     ] = None,
     lengths: Annotated[
         str | None, typer.Option(help="prefix: after how many tokens (100,1000,8000).", metavar="N,...")
@@ -105,8 +112,11 @@ def _server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: st
             msg = "--dialect and --lengths are about the server that --cloud names"
             raise UsageError(msg)
         return None
-    if what is not Benchmark.prefix:
-        msg = f"hybrid bench {what} measures its own server: --cloud is for prefix"
+    if what not in {Benchmark.prefix, Benchmark.bill}:
+        msg = f"hybrid bench {what} measures its own server: --cloud is for prefix and bill"
+        raise UsageError(msg)
+    if lengths and what is not Benchmark.prefix:
+        msg = f"--lengths is for prefix: hybrid bench {what} has texts of its own"
         raise UsageError(msg)
     try:
         numbers = tuple(int(number) for number in lengths.split(",")) if lengths else ()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD
 from hybrid.bench import speed
-from hybrid.bench.speed import engine, overlap, prefix
+from hybrid.bench.speed import bill, engine, overlap, prefix
 from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, Shape, write_random_model
 from hybrid.cli import app
@@ -119,13 +119,15 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["engine", "kl", "check", "prefix", "overlap", "ledger"])
+@pytest.mark.parametrize("name", ["engine", "kl", "check", "prefix", "bill", "overlap", "ledger"])
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
     monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
     monkeypatch.setattr(overlap, "PROBLEMS_A_FAMILY", 1)
     monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 4)
     monkeypatch.setattr(prefix, "LENGTHS", (20, 40))
+    monkeypatch.setattr(bill, "BUNDLED", {"sglang": bill.BUNDLED["sglang"]})
+    monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
     told = []
     report = speed.run(name, tiny.parent, told.append, repetitions=2)
     assert told, "nothing was said while it ran"
@@ -155,6 +157,17 @@ def test_what_a_check_receives_does_not_grow_with_the_text_where_rows_are_sent_f
     assert median("sglang", "a check sends") >= 320 * 2 / 1000  # a digit's id has two or three digits
     for dialect in prefix.BUNDLED:  # one is a part of the other
         assert 0 < median(dialect, "CPU of a check alone") < median(dialect, "CPU from check to check")
+
+
+@pytest.mark.slow
+def test_a_bill_behind_a_shared_prefix_is_higher_where_checks_read_no_cache(monkeypatch):
+    """The same requests, the same tokens: what they cost is the server's word alone."""
+    monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
+    monkeypatch.setattr(bill, "BUNDLED", {name: bill.BUNDLED[name] for name in ("vllm", "vllm-tokens")})
+    figures = speed.run("bill", None, lambda _: None, 1).figures
+    vllm, tokens = (figure.value.median for figure in figures)
+    assert vllm > 1.5 * tokens
+    assert [", 0 % of their prompt cached" in figure.note for figure in figures] == [True, False]
 
 
 def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
@@ -203,6 +216,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
         ["kl", "--dir", "/dev/null/x"],
         ["kl", "--cloud", "http://127.0.0.1:9"],
         ["prefix", "--lengths", "100"],
+        ["bill", "--cloud", "http://127.0.0.1:9", "--lengths", "100"],
         *(
             ["prefix", "--cloud", "http://127.0.0.1:9", "--lengths", wrong]
             for wrong in ("x", "100,", "8", "8193", "-100")

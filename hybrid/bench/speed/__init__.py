@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hybrid.bench.speed import check, engine, kl, ledger, overlap, prefix
+from hybrid.bench.speed import bill, check, engine, kl, ledger, overlap, prefix
 from hybrid.bench.speed.measure import Report
 from hybrid.bench.speed.prefix import LENGTHS, Server
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
 
 # Pairs of runs where nobody says how many: enough for a steady median, and no benchmark above a few minutes.
-REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "prefix": 8, "overlap": 40, "ledger": 300}
+REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "prefix": 8, "bill": 1, "overlap": 40, "ledger": 300}
 
 
 def run(
@@ -23,7 +23,7 @@ def run(
 ) -> Report:
     """Run one benchmark; the models it needs are written to ``folder`` unless they are there.
 
-    ``server``: what ``prefix`` measures in the place of the bundled one.
+    ``server``: what ``prefix`` or ``bill`` measures in the place of the bundled one.
     """
     num = repetitions or REPETITIONS[benchmark]
     if benchmark == "kl":
@@ -32,6 +32,8 @@ def run(
         return ledger.run(folder, tell, num)
     if benchmark == "prefix":
         return prefix.run(folder, tell, num, server)
+    if benchmark == "bill":
+        return bill.run(tell, num, server)
     tell("the random model is written, or used again where it is kept")
     model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
     return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)

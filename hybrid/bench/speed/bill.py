@@ -1,0 +1,193 @@
+"""``hybrid bench bill``: what ``kl`` costs behind a long shared prefix, as a multiple of the large model's own bill.
+
+What is asked is what the bundled pair asks on the demonstration's problems. What that costs is told by the measured
+server: every request is put to it a second time with 500 tokens in front, and its usage is the one that is billed. The
+pair itself answers without these tokens: it has learned texts of a question's length, and behind 500 tokens of anything
+it writes noise, so nobody would agree with anybody. For the same reason the measured server's own text is not read: it
+is asked for as many tokens as the answer has, and for no end; afterwards one more request, which nobody is billed for,
+leaves in its cache what writing the answer's own text would have left there.
+
+Prices are the demonstration's. Each arm has a prefix of its own, which its first question finds in no cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, PROBE, bundled_server
+from hybrid.bench.arms import LARGE, PRICE, Arm
+from hybrid.bench.comparison import balanced
+from hybrid.bench.demo import KL
+from hybrid.bench.speed.measure import Figure, Report, Spread
+from hybrid.bench.speed.prefix import Server
+from hybrid.bench.tasks import FAMILIES, MAX_TOKENS, Problem
+from hybrid.cloud import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.port import unrecorded
+from hybrid.cloud.wire import Wire
+from hybrid.config import Settings
+from hybrid.engine import Worker
+from hybrid.engine.llama import LlamaEngine, Weights
+from hybrid.errors import Unreachable
+from hybrid.prob import UNMEASURED
+from hybrid.run import Answer, AsyncClient, Local
+from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
+
+SHARED = 500
+ARMS = (LARGE, KL, Arm("kl, span 16", "kl", {**KL.choices, "span": 16}))
+# A server may take its time: the runner of vLLM that needs a GPU is interpreted on a processor.
+PATIENCE = Deadlines(first_byte=300.0, read=300.0, total=300.0)
+# How the bundled server stands for four others, by the dialect it is asked in.
+BUNDLED = {
+    "vllm": ("--enable-prompt-tokens-details",),
+    "vllm-tokens": ("--enable-prompt-tokens-details", "--enable-scale-out", "--v2-runner"),
+    "sglang": ("--dialect", "sglang"),
+    "llama-server": ("--dialect", "llama-server"),
+}
+
+
+def run(tell: Callable[[str], None], repetitions: int, server: Server | None = None) -> Report:
+    """Measure a running server, which serves the bundled large model; None: the bundled one, as four others.
+
+    ``repetitions``: problems of each family.
+    """
+    problems = balanced(repetitions * len(FAMILIES), "test", 0)
+    running = _measured(problems, tell, server.url, server.dialect) if server else _bundled(problems, tell)
+    figures = asyncio.run(running)
+    where = server.url if server else "the bundled server, which stands for each of these"
+    return Report("bill", f"{len(problems)} problems behind {SHARED} tokens, prices {PRICE}, {where}", tuple(figures))
+
+
+async def _bundled(problems: tuple[Problem, ...], tell: Callable[[str], None]) -> list[Figure]:
+    figures: list[Figure] = []
+    for dialect, flags in BUNDLED.items():
+        async with bundled_server(BUNDLED_CLOUD, *flags) as url:
+            figures += await _measured(problems, tell, url, dialect)
+    return figures
+
+
+async def _measured(
+    problems: tuple[Problem, ...], tell: Callable[[str], None], url: str, dialect: str | None
+) -> list[Figure]:
+    rng, bills, figures = np.random.default_rng(), dict[str, list[int]](), list[Figure]()
+    async with _client(url, dialect) as (client, behind):
+        for arm in ARMS:
+            # Digits are tokens, and no two runs have the same ones.
+            behind.shared, behind.checks = behind.words.tokenize("".join(map(str, rng.integers(0, 10, SHARED)))), []
+            answers = list[Answer]()
+            for problem in problems:
+                tell(f"{url}: {arm.name}, {len(answers)} of {len(problems)} answered")
+                answers.append(await client.generate(problem.question, policy=arm.policy, **arm.choices))
+                _hold(answers[-1])
+            bills[arm.name] = [answer.bill.nanousd or 0 for answer in answers]
+            if arm is not LARGE:
+                name = f"{behind.measured.dialect.name}: bill of {arm.name} over the large model's own"
+                figures.append(_figure(name, bills[arm.name], bills[LARGE.name], behind.checks))
+    return figures
+
+
+def _hold(answer: Answer) -> None:
+    if answer.degraded is not None:
+        msg = f"the server failed during a measurement: {answer.degraded}"
+        raise Unreachable(msg)
+
+
+def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsage]) -> Figure:
+    """Return the ratio of all bills together; the note tells the questions' median, and what checks were charged."""
+    prompt, cached = (sum(getattr(check, what) for check in checks) for what in ("prompt_tokens", "cached_tokens"))
+    again = sum(check.requests > 1 for check in checks)
+    note = (
+        f"median question {median(a / b for a, b in zip(bills, alone, strict=True)):.2f}; {len(checks)} checks, "
+        f"{100 * cached / max(1, prompt):.0f} % of their prompt cached, {again} took several requests"
+    )
+    return Figure(name, Spread.of([sum(bills) / sum(alone)]), "ratio", None, note)
+
+
+@dataclass
+class _Behind:
+    """The plain endpoint's answers at the price of another's, which has ``shared`` before every text."""
+
+    plain: Endpoint
+    measured: Endpoint
+    words: LlamaEngine
+    shared: Ids = ()
+    checks: list[CloudUsage] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the plain endpoint in all else."""
+        return getattr(self.plain, name)
+
+    def _far(self, question: Any, **changes: Any) -> Any:
+        return replace(question, prefix=self.shared + question.prefix, **changes)
+
+    def worst(self, question: Question) -> CloudUsage:
+        """Return the most that the measured endpoint charges."""
+        return self.measured.worst(self._far(question))
+
+    async def score(self, question: ScoreQuestion) -> Scores:
+        """Score with both."""
+        scores = await self.plain.score(replace(question, leaving=unrecorded))
+        charged = (await self.measured.score(self._far(question))).usage
+        self.checks.append(charged)
+        return replace(scores, usage=charged)
+
+    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+        """Write with the plain one, then have the measured one write as many tokens, whether or not it was left."""
+        written, last = tuple[int, ...](), NO_USAGE
+        try:
+            async with aclosing(self.plain.write(replace(question, leaving=unrecorded))) as chunks:
+                async for chunk in chunks:
+                    written += chunk.ids
+                    last = chunk.usage or last
+                    yield replace(chunk, usage=None)
+        finally:
+            usage = await self._write_far(question, written, max(last.completion_tokens, len(written)))
+        yield Chunk(usage=usage)
+
+    async def _write_far(self, question: WriteQuestion, written: Ids, num_tokens: int) -> CloudUsage:
+        same = self._far(question, limit=num_tokens, ban=self.words.end_ids, begun=0)
+        told = [chunk.usage async for chunk in self.measured.write(same) if chunk.usage]
+        # Of the last token no server has computed what a cache keeps.
+        left = WriteQuestion(self.shared + question.prefix + written[:-1], 1, 0, Sampling(), "left")
+        async for _ in self.measured.write(left):
+            pass
+        return told[-1]
+
+
+@asynccontextmanager
+async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncClient, _Behind]]:
+    """Open a client whose settings are constructed, not loaded, over both endpoints."""
+    async with AsyncExitStack() as stack:
+        worker, weights = Worker("bench-engine"), Weights(BUNDLED_LOCAL)
+        stack.callback(worker.close)
+        stack.callback(weights.close)
+        engine = await worker.do(lambda _: weights.context(0, 1))
+        stack.callback(engine.close)
+        plain_url = await stack.enter_async_context(bundled_server(BUNDLED_CLOUD))
+        ends = [Wire(at, None, PATIENCE, through_proxies=False) for at in (plain_url, url)]
+        for wire in ends:
+            stack.push_async_callback(wire.aclose)
+        plain, measured = (
+            Endpoint(wire, None, None, engine, name) for wire, name in zip(ends, ("vllm", dialect), strict=True)
+        )
+        behind = _Behind(plain, measured, engine)
+        split = PROBE, engine.tokenize(PROBE)
+
+        async def connect(asked_at: float) -> tuple[Cloud, Capabilities]:
+            await measured.connect(*split, asked_at)
+            return behind, await plain.connect(*split, asked_at)
+
+        settings = Settings.model_construct(cloud=url, threads=1, max_tokens=MAX_TOKENS, seed=0, retries=0)
+        account = Account(Price.parse(PRICE), MemoryLedger(), url, None, None)
+        client = AsyncClient(Local(engine, worker, UNMEASURED), connect, account, settings)
+        stack.push_async_callback(client.aclose)
+        yield client, behind
