@@ -2,7 +2,8 @@
 
 What a probe has found is believed until an answer contradicts it: then it is forgotten, and found out anew. What an
 answer shows of an endpoint holds for the life of the connection; a question that was refused for it at no charge is
-asked again at once, in the way that is known by then.
+asked again at once, in the way that is known by then. Several questions may be under way: what one attempt shows is
+judged by how that attempt was asked.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
 class _Heard:
     """What one attempt at a question has brought.
 
-    ``asked`` is the last request (None: there was none), ``answered`` counts what came to them, and ``last`` is what
-    the last reply to a check shows that it was charged.
+    ``dialect`` is what it was asked in. ``asked`` is the last request (None: there was none), ``answered`` counts what
+    came to them, and ``last`` is what the last reply to a check shows that it was charged.
     """
 
+    dialect: Dialect
     asked: Asked | None = None
     answered: int = 0
     last: CloudUsage = NO_USAGE
@@ -125,7 +127,7 @@ class Endpoint:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
         waits = self._wire.waits(question.asked_at, question.leaving)
         while True:
-            heard = _Heard()
+            heard = _Heard(self.dialect)
             try:
                 with self._doubted(heard):
                     return await self._scored(question, waits, heard)
@@ -135,13 +137,13 @@ class Endpoint:
                     raise
 
     async def _scored(self, question: ScoreQuestion, waits: Waits, heard: _Heard) -> Scores:
-        dialect = self.dialect
+        dialect = heard.dialect
         async with aclosing(self._spoken(dialect.score(question), question, waits, heard)) as told:
             scores = [each async for each in told if isinstance(each, Scores)][-1]
         scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
         if heard.asked is None:
             return scores
-        self.dialect = dialect.learned(question, scores.usage)
+        self.dialect = self.dialect.learned(question, scores.usage)
         # What the last reply shows is part of the charge, whoever read its rows.
         known = dialect.least(question).at_least(heard.last)
         usage = settled(scores.usage, known, dialect.worst(question).prompt_tokens)
@@ -154,7 +156,7 @@ class Endpoint:
         """
         waits = self._wire.waits(question.asked_at, question.leaving)
         while True:
-            heard = _Heard()
+            heard = _Heard(self.dialect)
             try:
                 with self._doubted(heard):
                     async with aclosing(self._written(question, waits, heard)) as chunks:
@@ -168,7 +170,7 @@ class Endpoint:
                 return
 
     async def _written(self, question: WriteQuestion, waits: Waits, heard: _Heard) -> AsyncGenerator[Chunk, None]:
-        dialect, has_rows = self.dialect, tells_rows(self.can, question)
+        dialect, has_rows = heard.dialect, tells_rows(heard.dialect.can, question)
         spelling = self._setup.spelling
         end_ids = frozenset[int]() if spelling is None else spelling.end_ids
         meter = Meter(dialect.least(question), dialect.worst(question), end_ids)
@@ -211,7 +213,7 @@ class Endpoint:
                 if reply is not None:
                     heard.answered += 1
                     if isinstance(question, ScoreQuestion):
-                        heard.last = self.dialect.charged(question, reply)
+                        heard.last = heard.dialect.charged(question, reply)
         finally:
             await replies.aclose()
 
@@ -237,13 +239,16 @@ class Endpoint:
     def _learned(self, question: Question, error: CloudError, heard: _Heard) -> bool:
         """Take what a failure shows of the endpoint; tell whether the question is to be asked again at once.
 
-        Raises Unreachable where asking anew may help, but not at once: something was charged.
+        Where another question has shown something since this one was asked, that is tried first: several are often
+        refused for the same thing. Raises Unreachable where asking anew may help, but not at once: something was
+        charged.
         """
-        changed = self.dialect if heard.asked is None else self.dialect.learned(question, error)
-        if changed == self.dialect:
+        changed = heard.dialect if heard.asked is None else heard.dialect.learned(question, error)
+        if changed == heard.dialect:
             return False
-        self.dialect = changed
-        self._forget()
+        if self.dialect == heard.dialect:
+            self.dialect = changed
+            self._forget()
         if error.sent or error.charged != NO_USAGE:
             msg = f"{error}; from now on it is asked in another way"
             raise Unreachable(msg, sent=error.sent, charged=error.charged, trouble="learned") from error
