@@ -132,7 +132,7 @@ class Endpoint:
                 with self._doubted(heard):
                     return await self._scored(question, waits, heard)
             except CloudError as error:
-                error.charged = heard.charged
+                error.charged = heard.charged.at_least(error.charged)
                 if not self._learned(question, error, heard):
                     raise
 

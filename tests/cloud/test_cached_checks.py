@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wordlist import able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.deadlines import Deadlines, Waits
 from hybrid.cloud.dialects.dialect import Setup
 from hybrid.cloud.dialects.vllm_tokens import BLOCK, CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
@@ -149,6 +149,27 @@ def test_an_answer_without_values_is_no_proof_and_is_charged():
         scoring.send(answered(proof.body, 0) | {"prompt_token_id_logprobs": None})
     assert V2.charged(asked, answered(proof.body, 0)) == CloudUsage(2, 1)
     assert not V2.learned(asked, refused.value).can.candidates
+
+
+@pytest.mark.parametrize("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
+def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_is_told(told):
+    class Untold:
+        url = "http://there"
+        discreet = Wire.discreet
+        _key = None
+
+        def waits(self, asked_at=None, leaving=None):
+            return Waits(Deadlines(), self.url, asked_at)
+
+        async def post(self, path, body, *_, **__):
+            return {"choices": [{}], "usage": told}
+
+    endpoint = Endpoint(Untold())
+    endpoint.dialect = V2
+    with pytest.raises(Unreachable) as again:
+        asyncio.run(endpoint.score(question(40, 3)))
+    assert (again.value.trouble, again.value.sent) == ("learned", False)
+    assert again.value.charged == CloudUsage(9 if told and told["prompt_tokens"] else 2, 1)
 
 
 def test_a_server_that_has_changed_in_between_is_asked_without_the_cache():

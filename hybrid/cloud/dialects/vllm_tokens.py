@@ -174,12 +174,13 @@ def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, A
 
 @guarded
 def read_proof(reply: Json) -> CloudUsage:
-    """Return what a proof was charged. Raises MissingCapability, at no further charge, where it is none."""
+    """Return what a proof was charged. Raises MissingCapability, at that charge alone, where it is none."""
     choice_of(reply)
+    charged = read_usage(reply).at_least(PROOF)
     if not isinstance(reply.get("prompt_token_id_logprobs"), str):
         msg = f"the endpoint gave no values where it was asked for {CANDIDATES}"
-        raise MissingCapability(msg, sent=False)
-    return read_usage(reply).at_least(PROOF)
+        raise MissingCapability(msg, sent=False, charged=charged)
+    return charged
 
 
 @guarded
