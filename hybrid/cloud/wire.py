@@ -290,7 +290,7 @@ class _Network(httpcore.AnyIOBackend):
             addresses = await addresses_of(host, port)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
-        return await first_of(connect, addresses, httpcore.AsyncNetworkStream.aclose)
+        return await first_of(connect, addresses, lambda stream: stream.aclose())
 
 
 def _of_transport(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:

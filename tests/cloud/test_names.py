@@ -9,9 +9,10 @@ import sys
 import threading
 
 import anyio
+import httpcore
 import pytest
 
-from hybrid.cloud import names
+from hybrid.cloud import names, wire
 from hybrid.cloud.names import addresses_of, first_of
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
@@ -154,6 +155,32 @@ def test_no_connection_is_left_open_but_the_one_that_is_taken(monkeypatch, cance
         assert sorted(dialled.closed) == ["slow 1", "slow 2"]
     else:
         assert {asyncio.run(dial()), *dialled.closed} == {"slow 1", "slow 2"}
+
+
+def test_a_real_connection_that_comes_second_is_closed(monkeypatch):
+    """What closes a connection of the library's is that connection's own method, not the one of its abstract class."""
+    dial, open_ = httpcore.AnyIOBackend.connect_tcp, []
+
+    async def stubborn(self, host, **how):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.05)
+            open_.append(await dial(self, host, **how))
+        return open_[-1]
+
+    async def both(*_):
+        return ["127.0.0.1", "127.0.0.1"]
+
+    async def connect():
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+            taken = await wire._Network().connect_tcp("there", server.sockets[0].getsockname()[1])
+            still_open = [each for each in open_ if each.get_extra_info("socket").fileno() >= 0]
+            await taken.aclose()
+            return len(open_), [each is taken for each in still_open]
+
+    monkeypatch.setattr(names, "HEAD_START_S", 0.0)
+    monkeypatch.setattr(wire, "addresses_of", both)
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", stubborn)
+    assert asyncio.run(connect()) == (2, [True])
 
 
 def test_who_gives_up_gives_up_every_address(monkeypatch):
