@@ -13,7 +13,7 @@ from hybrid.bench.arms import LARGE, SMALL, Arm
 from hybrid.bench.comparison import Comparison, plain, plain_bill
 from hybrid.bench.demo import DOUBT, HYBRIDS
 
-THRESHOLDS, SPANS, HOLDS = (0.5, 0.7), (32, 64, 128), (4, 12)
+THRESHOLDS, SPANS, HOLDS = (0.5, 0.7), (32, 128), (12, 48, 96)
 ENTROPIES = (0.03, 0.1, 0.3, 0.5)
 SWEEP = (
     *(
