@@ -90,9 +90,13 @@ class Wire:
         It changes with every new connection, every 5xx and every 403. It has a name while one connection is open: with
         several, nobody knows which of them a request takes, and two may lead to two servers.
         """
+        return self._changes if self.num_open == 1 else None
+
+    @property
+    def num_open(self) -> int:
+        """Count the connections that are open, or about to be."""
         held = [connection for pool in self._pools for connection in pool.connections]
-        alive = [connection for connection in held if not (connection.is_closed() or connection.has_expired())]
-        return self._changes if len(alive) == 1 else None
+        return sum(not (connection.is_closed() or connection.has_expired()) for connection in held)
 
     async def get(self, path: str) -> Any:
         """GET JSON."""

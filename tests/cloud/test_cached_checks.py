@@ -154,7 +154,7 @@ def test_an_answer_without_values_is_no_proof_and_is_charged():
 @pytest.mark.parametrize("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
 def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_is_told(told):
     class Untold:
-        url = "http://there"
+        url, num_open = "http://there", 0
         discreet = Wire.discreet
         _key = None
 
@@ -272,6 +272,20 @@ def test_rows_that_the_cache_has_swallowed_are_asked_for_once_more(start_server)
     first, again = asyncio.run(check())
     assert again.usage == CloudUsage(168, 2, 80, 2)
     assert len(again.rows) == len(first.rows) == 21
+
+
+def test_over_several_connections_no_check_pays_for_a_proof_that_cannot_be_used(start_server):
+    """Of two connections nobody knows which one a request takes, so what one has proven is of no use."""
+    server = start_server(*ROUTE, "--v2-runner")
+
+    async def check():
+        async with connected(server.url) as (endpoint, sent):
+            await asyncio.gather(*(endpoint.score(question(60 + i, 8)) for i in range(2)))
+            sent.clear()
+            told = await asyncio.gather(*(endpoint.score(question(70 + i, 8)) for i in range(2)))
+            return [scores.usage.requests for scores in told], len(sent), num_reading(sent)
+
+    assert asyncio.run(check()) == ([1, 1], 2, 0)
 
 
 def test_v1_that_takes_v2s_place_between_two_checks_survives(start_server):

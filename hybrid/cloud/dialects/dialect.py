@@ -46,7 +46,8 @@ class Asked:
     ``before``: what was charged for the requests that were answered before it.
 
     ``proof``: an answer to one that gives it shows that this server can take those that need it. These leave only where
-    it was given and the server must still be the same (``Wire.epoch``); else None is sent in the place of a reply.
+    it was given and the server must still be the same (``Wire.epoch``), and one that gives it only where it might be
+    of use; else None is sent in the place of a reply.
 
     ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
     lines of JSON; None: the reply is one event.

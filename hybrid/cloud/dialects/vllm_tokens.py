@@ -101,8 +101,10 @@ class VllmTokens(OpenAi):
         reply = yield asked
         if reply is None:
             proof = proof_body(question, self.setup.model, self.setup.salt)
-            before = read_proof((yield Asked(GENERATE, proof, ScoreReply, proof="gives")))
-            reply = yield replace(asked, before=before)
+            reply = yield Asked(GENERATE, proof, ScoreReply, proof="gives")
+            if reply is not None:
+                before = read_proof(reply)
+                reply = yield replace(asked, before=before)
         if reply is None:
             return None, before
         if _lacks_rows(question, reply):
