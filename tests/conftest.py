@@ -1,4 +1,4 @@
-"""One Hypothesis profile for every run (the same examples each time, no deadline on a shared machine); real servers."""
+"""One Hypothesis profile for every run (the same examples each time, no clock on a shared machine); real servers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import httpx
 import numpy as np
 import pytest
 import server_environments
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import hybrid
 from hybrid.config import CONFIG_FILE
 from hybrid.prob import Dense
 
-settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 # No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
 _OWN = TemporaryDirectory(prefix="hybrid-tests-")
