@@ -171,10 +171,11 @@ def test_a_real_connection_that_comes_second_is_closed(monkeypatch):
         return ["127.0.0.1", "127.0.0.1"]
 
     async def connect():
-        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+        async with await asyncio.start_server(lambda _, incoming: incoming.close(), "127.0.0.1", 0) as server:
             taken = await wire._Network().connect_tcp("there", server.sockets[0].getsockname()[1])
             still_open = [each for each in open_ if each.get_extra_info("socket").fileno() >= 0]
             await taken.aclose()
+            await anyio.sleep(0.05)  # until the server has closed its own ends
             return len(open_), [each is taken for each in still_open]
 
     monkeypatch.setattr(names, "HEAD_START_S", 0.0)
