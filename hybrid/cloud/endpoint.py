@@ -1,9 +1,9 @@
 """A remote model over HTTP: a dialect's words on a wire.
 
 What a probe has found is believed until an answer contradicts it: then it is forgotten, and found out anew. What an
-answer shows of an endpoint holds for the life of the connection; a question that was refused for it at no charge is
-asked again at once, in the way that is known by then. Several questions may be under way: what one attempt shows is
-judged by how that attempt was asked.
+answer shows of an endpoint holds for the life of the connection, and longer where it was paid for; a question that was
+refused for it at no charge is asked again at once, in the way that is known by then. Several questions may be under
+way: what one attempt shows is judged by how that attempt was asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Setup, Writin
 from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.find import found
-from hybrid.cloud.findings import Findings, Notebook, measured
+from hybrid.cloud.findings import Findings, Notebook, measured, restated
 from hybrid.cloud.metering import Meter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.wire import ServerChanged, Wire
@@ -252,6 +252,7 @@ class Endpoint:
             self.dialect = changed
             self._forget()
         if error.sent or error.charged != NO_USAGE:
+            self._keep()
             msg = f"{error}; from now on it is asked in another way"
             raise Unreachable(msg, sent=error.sent, charged=error.charged, trouble="learned") from error
         return True
@@ -271,6 +272,13 @@ class Endpoint:
     def _forget(self) -> None:
         if self._notebook is not None:
             self._notebook.forget(self._wire.url, self._model, self.dialect.name)
+
+    def _keep(self) -> None:
+        """Keep what was learned at a price: the next command need not pay for it again."""
+        if self._notebook is not None:
+            noise = None if self._noise == UNMEASURED else self._noise
+            can = replace(self.can, model=self._model)
+            self._notebook.write(replace(restated(self._wire.url, can), noise_nats=noise))
 
     async def aclose(self) -> None:
         """Close the wire."""

@@ -85,6 +85,26 @@ def measured(can: Capabilities, found: Findings) -> Capabilities:
     )
 
 
+def restated(url: str, can: Capabilities) -> Findings:
+    """Return findings by which ``measured`` makes of a family's documents what this endpoint is taken for."""
+    return Findings(
+        url,
+        can.model,
+        can.dialect,
+        same_words=can.same_words,
+        max_context=can.max_context,
+        takes_ids=can.ids,
+        rows=can.rows,
+        most_k=can.most_k,
+        continues=can.continues,
+        raw_rows="temperature" not in can.rows_altered_by,
+        way=can.way,
+        keeps_cache=can.keeps_cache,
+        candidates=can.candidates,
+        streams=can.streams,
+    )
+
+
 class Notebook:
     """The findings kept on disk for one local vocabulary."""
 

@@ -11,16 +11,19 @@ from dataclasses import replace
 
 import pytest
 from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
 from wordlist import RECORDED
 
 from hybrid.cloud import WriteQuestion
 from hybrid.cloud.deadlines import Deadlines, Waits
+from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import Setup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import VERSION, Findings, Notebook, measured
+from hybrid.cloud.findings import VERSION, Findings, Notebook, measured, restated
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import Sampling
 
@@ -139,6 +142,28 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
 def test_what_a_probe_has_measured_of_streams_is_kept(path):
     Notebook(path, HERE).write(replace(KNOWN, streams=False))
     assert not measured(Sglang.can, Notebook(path, HERE).read(*WHERE)).streams
+
+
+@given(
+    known=st.builds(
+        Findings,
+        url=st.just(KNOWN.url),
+        model=st.just("m"),
+        dialect=st.just("any"),
+        rows=st.booleans(),
+        most_k=st.sampled_from([None, 5, 20]),
+        continues=st.sampled_from([None, True, False]),
+        raw_rows=st.sampled_from([None, True, False]),
+        way=st.sampled_from([None, "one request", "compare"]),
+        keeps_cache=st.sampled_from([None, True, False]),
+        candidates=st.sampled_from([None, True, False]),
+        streams=st.sampled_from([None, True, False]),
+    ),
+    documented=st.sampled_from([Vllm.can, Sglang.can, Completions.can, Chat.can]),
+)
+def test_what_an_endpoint_is_taken_for_can_be_kept_and_read_again(known, documented):
+    can = measured(documented, known)
+    assert measured(documented, restated(KNOWN.url, can)) == can
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):

@@ -28,7 +28,7 @@ from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import REFUSED, lost
 from hybrid.cloud.port import Scores
 from hybrid.cloud.statuses import meant
@@ -354,6 +354,20 @@ def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dia
     [told] = asked(endpoint(server, dialect, notebook), SCORE if server.v1 else CHECK)
     assert isinstance(told, Scores)
     assert notebook.read(server.url, "m", dialect.name) is None
+
+
+def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
+    """A stream that was given up counts at its worst: once for an endpoint, not once for a process."""
+    notebook = Notebook(tmp_path / "endpoints.json", "words")
+    server = Server(lacks="streams")
+    first, _ = asked(endpoint(server, Vllm(SETUP), notebook), WRITE, WRITE)
+    assert first.trouble == "learned"
+    known = notebook.read(server.url, "m", "vllm")
+    assert measured(Vllm.can, known) == replace(Vllm.can, streams=False)
+    after = endpoint(server, Vllm(SETUP), notebook)
+    after.believe(known)
+    [told] = asked(after, WRITE)
+    assert told[0].ids == (2,)
 
 
 @pytest.mark.parametrize("error", [BadReply("400: prompt too long", sent=False), Unreachable("500", trouble="busy")])
