@@ -40,6 +40,7 @@ class Money(msgspec.Struct, frozen=True):
 
     nanousd: int | None
     cloud_only_nanousd: int | None
+    cloud_only_cached_nanousd: int | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ class Tally:
     local_tokens: int = 0
     cloud_tokens: int = 0
     cloud_requests: int = 0
-    bill: Bill = Bill(0, 0)  # noqa: RUF009  (frozen)
+    bill: Bill = Bill(0, 0, 0)  # noqa: RUF009  (frozen)
     first_failure: str | None = None
     first_reason: str | None = None
 
@@ -48,8 +48,12 @@ class Tally:
             self.cloud_tokens += entry.usage.cloud_tokens
             self.cloud_requests += entry.usage.cloud_requests
         if entry.bill:
-            mine, alone = entry.bill.nanousd, entry.bill.cloud_only_nanousd
-            self.bill = Bill(_sum(self.bill.nanousd, mine), _sum(self.bill.cloud_only_nanousd, alone))
+            mine, ours = entry.bill, self.bill
+            self.bill = Bill(
+                _sum(ours.nanousd, mine.nanousd),
+                _sum(ours.cloud_only_nanousd, mine.cloud_only_nanousd),
+                _sum(ours.cloud_only_cached_nanousd, mine.cloud_only_cached_nanousd),
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""

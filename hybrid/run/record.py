@@ -77,6 +77,8 @@ class Record:
     def answer(self, finish: FinishReason, price: Price | None, seed: int) -> Answer:
         """Add everything up."""
         tokens = tuple(self._tokens)
+        # A text that ends by itself ends with a token that is charged and not shown.
+        alone = len(tokens) + (finish == "stop" and not self.readable.stopped)
         charged = sum(self._charged, NO_USAGE)
         local = sum(token.source == "local" for token in tokens)
         usage = Usage(
@@ -96,7 +98,7 @@ class Record:
             finish_reason=finish,
             tokens=tokens,
             usage=usage,
-            bill=bill(price, self._charged, self._prompt_tokens, len(tokens)),
+            bill=bill(price, self._charged, self._prompt_tokens, alone),
             handoffs=handoffs(tokens),
             degraded=self.degraded,
             notes=self.notes,

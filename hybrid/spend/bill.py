@@ -12,8 +12,8 @@ from hybrid.types import CloudUsage
 class Bill:
     """Nano-dollars; None where the price is not known, which is not zero.
 
-    The cloud alone would have read the prompt and written the text in one request: with nothing of its prompt cached,
-    or, at the least, with all of it. ``price_source`` says who stated the price.
+    The cloud alone would have read the prompt and written the text, and what ends it, in one request: with nothing of
+    its prompt cached, or, at the least, with all of it. ``price_source`` says who stated the price.
     """
 
     nanousd: int | None

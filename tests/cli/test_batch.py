@@ -237,6 +237,8 @@ def test_a_finished_batch_is_summed_up_again_and_loads_no_model(scripted, batch,
     again = json.loads(batch(GOOD, "--json").stdout)
     assert (first["kept"], again["kept"]) == (0, 5)
     assert {**first, "kept": 5} == again
+    for name in ("nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd"):
+        assert first["bill"][name] == sum(line["bill"][name] for line in out())
     assert first["local_tokens"] + first["cloud_tokens"] == sum(len(line["tokens"]) for line in out())
     assert scripted.opened == 1
     assert "5 lines answered (5 by an earlier run), " in batch(GOOD).stderr
