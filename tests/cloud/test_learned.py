@@ -8,149 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import Pieces
-from wordlist import able
+from strict_server import (
+    CHECK,
+    DIALECTS,
+    SCORE,
+    SETUP,
+    WRITE,
+    Server,
+    asked,
+    endpoint,
+    logprobs_of,
+)
 
-from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.deadlines import Deadlines, Waits
+from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import LENGTHS, Asked, Setup
+from hybrid.cloud.dialects.dialect import LENGTHS, Asked
 from hybrid.cloud.dialects.reading import broke_off
-from hybrid.cloud.dialects.text_tokens import Spelling
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
-from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import REFUSED, lost
 from hybrid.cloud.port import Scores
-from hybrid.cloud.statuses import meant
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.run.retry import Patience
-from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
-
-WORDS = Pieces([*"abcd", "<end>", *(f"<{i}>" for i in range(60))], ends=frozenset({4}))  # more than any list here
-SETUP = Setup("m", Spelling(WORDS))
-SCORE = ScoreQuestion((0, 1), (2, 3), False, 20, "r", ((2, 4), (3, 5)))
-CHECK = replace(SCORE, candidates=())
-WRITE = WriteQuestion((0, 1), 4, 20, Sampling(), "r", turns=(Message("user", "cab"),))
-# What vLLM 0.32's two model runners answer, word for word.
-V1 = f"{CANDIDATES} requires the V2 model runner (VLLM_USE_V2_MODEL_RUNNER=1). (parameter={CANDIDATES})"
-TOO_MANY = "Requested {what} logprobs of {k}, which is greater than max allowed: {most} (parameter={field}, value={k})"
-DIALECTS = [Vllm(SETUP), VllmTokens(SETUP), able(Completions(SETUP), most_k=None), able(Chat(SETUP), most_k=None)]
-
-
-def logprobs_of(body):
-    """How many log-probabilities a body asks for, in any of these dialects' words; and in which field."""
-    drawn = body.get("sampling_params", body)
-    fields = ("prompt_logprobs", "top_logprobs", "logprobs")
-    return next(((name, drawn[name]) for name in fields if isinstance(drawn.get(name), int)), ("logprobs", 0))
-
-
-@dataclass
-class Server:
-    """A wire to a server that is one of these in what it gives; ``bodies`` are what it was asked, in order.
-
-    ``lacks``: what streams do not have, or whole answers: "streams", "everything".
-    """
-
-    most: int = 1000
-    names_it: bool = True
-    v1: bool = False
-    lacks: str = ""
-    bodies: list = field(default_factory=list)
-    url: str = "http://there"
-
-    @contextmanager
-    def discreet(self):
-        yield
-
-    def waits(self, asked_at=None, leaving=None):
-        return Waits(Deadlines(), self.url, asked_at)
-
-    def refusal(self, body):
-        name, k = logprobs_of(body)
-        if self.v1 and CANDIDATES in body.get("sampling_params", {}):
-            return V1
-        if k > self.most:
-            what = "prompt" if name == "prompt_logprobs" else "sample"
-            said = TOO_MANY.format(what=what, k=k, most=self.most, field=name)
-            return said if self.names_it else "too many logprobs"
-        return None
-
-    async def post(self, path, body, *_, **__):
-        self.bodies.append(body)
-        if said := self.refusal(body):
-            raise meant(400, f"{self.url} answered 400: {said}", said)
-        return answer(path, body, bare=self.lacks == "everything")
-
-    async def stream(self, path, body, *_, **__):
-        self.bodies.append(body)
-        if said := self.refusal(body):
-            yield {"error": {"message": said, "type": "BadRequestError", "code": 400}}
-            return
-        yield answer(path, body, bare=bool(self.lacks))
-
-
-def answer(path, body, *, bare):
-    """One token "c", and the rows of a draft "cd" where they are asked for."""
-    k = logprobs_of(body)[1]
-    drawn = body.get("sampling_params", body)
-    row = {"2": {"logprob": -0.1, "rank": 1}, "3": {"logprob": -4.0, "rank": 2}}
-    listed = [{"token_id": 2, "logprob": -0.1, "rank": 1}, {"token_id": 3, "logprob": -4.0, "rank": 2}][:k]
-    texts = [{"token": "c", "bytes": [99], "logprob": -0.1}, {"token": "d", "bytes": [100], "logprob": -4.0}][:k]
-    choice = {"text": "c", "finish_reason": "length"}
-    if "chat" in path:
-        choice["delta"] = {"content": "c"}
-        choice["logprobs"] = {"content": [texts[0] | {"top_logprobs": texts}]} if texts else None
-    elif "generate" in path:
-        choice |= {
-            "token_ids": [2],
-            "logprobs": {"content": [listed[0] | {"top_logprobs": listed}]} if listed else None,
-        }
-    elif isinstance(body["prompt"], str):
-        choice["logprobs"] = {"tokens": ["c"], "token_logprobs": [-0.1], "top_logprobs": [{"c": -0.1}]} if k else None
-    else:
-        tops = {"tokens": ["c"], "token_logprobs": [-0.1], "top_logprobs": [{"token_id:2": -0.1}]}
-        choice |= {"token_ids": [2], "logprobs": tops if k else None}
-    rows = {"prompt_logprobs": [None, row, row, row] if "prompt_logprobs" in drawn else None}
-    if bare:
-        choice |= {"logprobs": None} | ({} if "generate" in path else {"token_ids": None})
-    told = {"choices": [choice | rows], "usage": {"prompt_tokens": 2, "completion_tokens": 1}}
-    return told | rows
-
-
-def endpoint(server, dialect, notebook=None):
-    made = Endpoint(server, words=WORDS, notebook=notebook)
-    made.dialect, made._model = dialect, "m"
-    return made
-
-
-def asked(made, *questions):
-    """Ask one after the other; return what came of each: scores, chunks or an error."""
-
-    async def run():
-        found = []
-        for question in questions:
-            try:
-                if isinstance(question, ScoreQuestion):
-                    found.append(await made.score(question))
-                else:
-                    found.append([chunk async for chunk in made.write(question)])
-            except CloudError as error:
-                found.append(error)
-        return found
-
-    return asyncio.run(run())
-
+from hybrid.types import NO_USAGE, CloudUsage
 
 # ---- how many log-probabilities ------------------------------------------------------------------------------------
 
@@ -269,77 +158,6 @@ def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     late = MissingCapability("no rows", charged=CloudUsage(2, 1))
     assert made.dialect.learned(WRITE, late) is made.dialect
     assert made.dialect.learned(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
-
-
-# ---- several questions at once -------------------------------------------------------------------------------------
-
-
-class Together(Server):
-    """Answers no question before so many have come."""
-
-    def __init__(self, num=2, **gives):
-        super().__init__(**gives)
-        self._all = asyncio.Barrier(num)
-        self._left = num
-
-    async def _met(self):
-        if self._left:
-            self._left -= 1
-            await self._all.wait()
-
-    async def post(self, *put, **more):
-        await self._met()
-        return await super().post(*put, **more)
-
-    async def stream(self, *put, **more):
-        await self._met()
-        async for event in super().stream(*put, **more):
-            yield event
-
-
-def asked_together(made, *questions):
-    """Ask all at once; return what came of each."""
-
-    async def one(question):
-        if isinstance(question, ScoreQuestion):
-            return await made.score(question)
-        return [chunk async for chunk in made.write(question)]
-
-    async def run():
-        return await asyncio.gather(*map(one, questions), return_exceptions=True)
-
-    return asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("gives", "dialect", "question"),
-    [
-        ({"most": 5}, Vllm(SETUP), CHECK),
-        ({"most": 5}, Vllm(SETUP), WRITE),
-        ({"most": 20, "names_it": False}, Vllm(SETUP), replace(CHECK, top_k=40)),
-        ({"v1": True}, VllmTokens(SETUP), SCORE),
-    ],
-    ids=["check", "stream", "unnamed", "V1"],
-)
-def test_questions_that_are_refused_together_are_all_asked_again_in_the_way_that_the_first_has_shown(
-    gives, dialect, question
-):
-    made = endpoint(Together(**gives), dialect)
-    told = asked_together(made, question, question)
-    assert not [each for each in told if isinstance(each, Exception)]
-    assert made.can.most_k == gives.get("most"), "nothing shorter than what is given was settled on"
-
-
-def test_streams_that_lack_rows_together_all_fail_as_ones_that_may_be_asked_again():
-    told = asked_together(endpoint(Together(lacks="streams"), Vllm(SETUP)), WRITE, WRITE)
-    assert [each.trouble for each in told] == ["learned", "learned"]
-
-
-def test_an_answer_does_not_undo_what_another_question_was_shown_meanwhile():
-    made = endpoint(Together(v1=True), VllmTokens(SETUP))
-    told = asked_together(made, CHECK, SCORE)
-    assert [len(scores.rows) for scores in told] == [2, 2]
-    assert not made.can.candidates
 
 
 # ---- what is kept, and what is not ---------------------------------------------------------------------------------
