@@ -48,9 +48,9 @@ def test_every_arm_answers_every_problem_and_tells_after_each(run):
 
 def test_an_arm_does_not_profit_from_anothers_prefix_cache(run):
     """Two alike, one after the other: with one cache for both, the second would be charged less."""
-    twins = run((Arm("first", "cloud"), Arm("second", "cloud")))
+    twins = run((Arm("first", "cloud"), Arm("second", "cloud")), keep_cache=True)  # and tell of it
     assert twins["first"].nanousd == twins["second"].nanousd
-    again = run((Arm("first", "cloud"),), PROBLEMS + PROBLEMS)["first"].nanousd
+    again = run((Arm("first", "cloud"),), PROBLEMS + PROBLEMS, keep_cache=True)["first"].nanousd
     assert again < 2 * twins["first"].nanousd, "there is a cache to profit from"
 
 
