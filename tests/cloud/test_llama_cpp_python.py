@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
 from wordlist import WordList, drive, opened, recorded
 
-import hybrid
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import NOTHING, Setup
 from hybrid.cloud.dialects.llama_cpp_python import AGAIN, LlamaCppPython
 from hybrid.cloud.dialects.text_tokens import Spelling
-from hybrid.engine import Cursor
-from hybrid.engine.llama import Weights
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
-LARGE = Path(hybrid.__file__).parent / "models" / "large.gguf"
 END = 2
 # What is sent besides the text: what is not sent is penalised, cut by min-p, or drawn hot.
 PLAIN = {
@@ -41,15 +35,6 @@ PLAIN = {
     "frequency_penalty": 0.0,
 }
 NO_END = {"0": -100.0, "2": -100.0}
-
-
-@pytest.fixture(scope="module")
-def large():
-    """The model that the recorded servers served."""
-    if not LARGE.exists():
-        pytest.skip("the bundled model large.gguf is not installed")
-    with closing(Weights(LARGE)) as weights, closing(weights.context(threads=1)) as engine:
-        yield Cursor(engine)
 
 
 @pytest.fixture(scope="module")

@@ -6,23 +6,16 @@ evaluates here. ``tests/end_to_end/record_servers.py`` records them again.
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 from alike import assert_shown
 from exchanges import Exchanges, replaying
 from scenes import SCENES, play
 
-import hybrid
 from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.port import Scores
-from hybrid.engine import Cursor
-from hybrid.engine.llama import Weights
 from hybrid.errors import BadReply, CloudError, ModelNotFound, NotAnApi
 from hybrid.types import NO_USAGE
 
-LARGE = Path(hybrid.__file__).parent / "models" / "large.gguf"
 EVERY = [(server, title) for server, scenes in SCENES.items() for title in scenes]
 TOO_LONG = r"maximum context length|longer than the maximum model length|longer than the model's context length"
 # What is refused, with which error and in which words; nothing was computed for any of these.
@@ -32,15 +25,6 @@ REFUSED = {
     "limit beyond the context": (BadReply, "maximum context length of 1024 tokens"),
     "score": (NotAnApi, "--enable-scale-out"),
 }
-
-
-@pytest.fixture(scope="module")
-def large():
-    """The model that the recorded servers served."""
-    if not LARGE.exists():
-        pytest.skip("the bundled model large.gguf is not installed")
-    with closing(Weights(LARGE)) as weights, closing(weights.context(threads=1)) as engine:
-        yield Cursor(engine)
 
 
 @pytest.fixture(scope="module")
