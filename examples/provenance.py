@@ -10,7 +10,7 @@ while (``written``). A shown token is never taken back.
 from __future__ import annotations
 
 import hybrid
-from hybrid.run import Asked, Degraded, Finished, Settled, Shown, Token
+from hybrid.run import Degraded, Finished, RequestSent, RequestSettled, Token, TokenEmitted
 from hybrid.spend import as_usd
 
 QUESTION = "Integrate 30x^5 + 12x^3 so that F(1) = 10."
@@ -21,12 +21,12 @@ def main() -> None:
     with hybrid.open(policy="kl", threshold=0.5, price="1/0.1/4", ledger="none") as client:
         for event in client.stream(QUESTION):
             match event:
-                case Asked():
+                case RequestSent():
                     what = f"{event.kind} {event.num_tokens} tokens from {event.position}"
                     print(f"  > {what}, at most {as_usd(event.reserved_nanousd)}")
-                case Settled():
+                case RequestSettled():
                     print(f"  < {event.kind}: {as_usd(event.nanousd)} after {event.ms:.0f} ms")
-                case Shown(position, token):
+                case TokenEmitted(position, token):
                     print(f"{position:3} {token.text!r:12} {token.source:6} {token.how:10} {reason(token)}")
                 case Degraded(why):
                     print(f"  ! the local model goes on alone: {why}")

@@ -22,20 +22,20 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import lost
-from hybrid.cloud.probe import Probe, Settle
-from hybrid.cloud.server_flags import Hint, hints
+from hybrid.cloud.probe import Probe, SettleQuestion
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured
+from hybrid.cloud.server_flags import FlagAdvice, hints
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings, findings_file, ledger_file, load, models_file, price_file
-from hybrid.engine import Engine, Vocabulary, Worker
+from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
 from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.prob import UNMEASURED
-from hybrid.run import AsyncClient, Client, Local
+from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.client import policy_of
-from hybrid.spend import Account, Denial, MemoryLedger, Price, PriceFile, Purse, endpoint_id, usd_to_nanousd
+from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 from hybrid.types import CloudUsage, Ids, Message
 
@@ -129,7 +129,7 @@ class Opening:
             return cloud, capabilities
 
         noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
-        self._client = AsyncClient(Local(engine, worker, noise), connect, account, settings)
+        self._client = AsyncClient(LocalModel(engine, worker, noise), connect, account, settings)
         return self._client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
@@ -168,7 +168,7 @@ async def _connect(
     settings: Settings,
     engine: Engine,
     stack: AsyncExitStack,
-    notebook: Notebook | None = None,
+    notebook: ProbeCache | None = None,
     asked_at: float | None = None,
 ) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
@@ -185,9 +185,9 @@ async def _connect(
         return endpoint, capabilities
 
 
-def _notebook(settings: Settings, words: Weights) -> Notebook | None:
+def _notebook(settings: Settings, words: Weights) -> ProbeCache | None:
     """Return where findings are kept; the bundled server has nothing to be found out about."""
-    return Notebook(findings_file(), words.vocabulary_digest) if settings.cloud else None
+    return ProbeCache(findings_file(), words.vocabulary_digest) if settings.cloud else None
 
 
 def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
@@ -215,10 +215,10 @@ def _measured(weights: Weights, threads: int | None) -> float:
 class Probed:
     """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help."""
 
-    findings: Findings
+    findings: ProbeResult
     can: Capabilities
     local_noise: float
-    hints: tuple[Hint, ...] = ()
+    hints: tuple[FlagAdvice, ...] = ()
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
@@ -249,12 +249,12 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         turns = (Message("user", "What is 47 + 86?"),)
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
-        Notebook(findings_file(), words.vocabulary_digest).write(findings)
+        ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseNotebook(models_file()).write(words.path, settings.gpu_layers, noise)
         return Probed(findings, measured(said, findings), noise, hints(findings, settings.cloud_top_k))
 
 
-def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
+def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
     """Return the conversation as the model's template writes it, or its text where there is no template."""
     try:
         return words.render(turns)
@@ -263,7 +263,7 @@ def _rendered(words: Vocabulary, turns: tuple[Message, ...]) -> Ids:
 
 
 @asynccontextmanager
-async def _leave(purse: Purse, worst: CloudUsage) -> AsyncIterator[Settle]:
+async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleQuestion]:
     """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
     limit = worst.completion_tokens
     grant = await purse.ask(worst.prompt_tokens, limit, least=limit, requests=worst.requests)

@@ -91,7 +91,7 @@ class CloudUsage:
 NO_USAGE = CloudUsage(0, 0, requests=0)
 
 
-class Words(Protocol):
+class Vocabulary(Protocol):
     """A vocabulary: text to ids and back."""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hybrid.engine import Vocabulary
+from hybrid.engine import ChatVocabulary
 from hybrid.errors import UsageError
 from hybrid.types import Message
 from server_stub.rows import Row
@@ -17,7 +17,7 @@ class Served:
     """A model and the switches of the command line. ``block_size`` None: the family's own."""
 
     name: str
-    vocabulary: Vocabulary
+    vocabulary: ChatVocabulary
     num_context: int
     max_logprobs: int = 20
     latency_s: float = 0.0

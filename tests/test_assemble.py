@@ -12,7 +12,7 @@ import pytest
 from hybrid import assemble
 from hybrid.config import load
 from hybrid.errors import UsageError
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
 
@@ -143,7 +143,7 @@ def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_us
     """Nobody charges for it: the README's first example had left entries against the user's day and total caps."""
     path = tmp_path / "ledger.sqlite"
     ledger = FileLedger(path)
-    Books(ledger).set_cap("total", 200_000)
+    LedgerAdmin(ledger).set_cap("total", 200_000)
     ledger.close()
 
     async def spend():
@@ -157,7 +157,7 @@ def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_us
     denial = asyncio.run(spend())
     assert (denial.level, denial.left_nanousd) == ("client", 50_000)
     ledger = FileLedger(path)
-    assert [entry.charged_nanousd for entry in Books(ledger).log(9)] == ([50_000] if written else [])
+    assert [entry.charged_nanousd for entry in LedgerAdmin(ledger).log(9)] == ([50_000] if written else [])
     ledger.close()
 
 

@@ -73,7 +73,9 @@ class Trial:
         return sum(answer.degraded is not None for answer in self.answers)
 
 
-async def tried(arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: Tell) -> dict[str, Trial]:
+async def run_arms(
+    arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: Tell
+) -> dict[str, Trial]:
     """Let every arm answer every problem, one arm after the other, and return the trials by the arms' names.
 
     ``keep_cache``: the server scores from its prefix cache and tells what was cached. Without, it does what vLLM does

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, tried
+from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, run_arms
 from hybrid.bench.reference.card import fingerprint
 from hybrid.bench.statistics import Estimate, rpi
 from hybrid.bench.tasks import FAMILIES, Problem, Split, distinct
@@ -54,7 +54,7 @@ class Comparison:
 async def compare(arms: Sequence[Arm], plan: Plan, tell: Tell) -> Comparison:
     """Run the arms. Raises UsageError for a number of problems that cannot be."""
     problems = balanced(plan.num_problems, plan.split, plan.seed)
-    return Comparison(plan, problems, await tried(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))
+    return Comparison(plan, problems, await run_arms(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))
 
 
 def balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:

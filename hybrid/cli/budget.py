@@ -22,7 +22,7 @@ from hybrid.errors import UsageError, visible
 from hybrid.spend import CapLevel, as_usd, endpoint_id, usd_to_nanousd
 
 if TYPE_CHECKING:
-    from hybrid.spend.durable import Books, Entry
+    from hybrid.spend.durable import LedgerAdmin, LedgerEntry
 
 budget = typer.Typer(
     name="budget",
@@ -209,22 +209,22 @@ for _command, _epilog in ((show, SHOW_EPILOG), (set_, SET_EPILOG), (log, LOG_EPI
 
 
 @contextmanager
-def _books(flag: Path | None) -> Iterator[tuple[Books, Path]]:
+def _books(flag: Path | None) -> Iterator[tuple[LedgerAdmin, Path]]:
     """Open the ledger that the flag, the environment or the settings name. No file is made by looking."""
-    from hybrid.spend.durable import Books, FileLedger  # noqa: PLC0415  (help needs no SQLite)
+    from hybrid.spend.durable import FileLedger, LedgerAdmin  # noqa: PLC0415  (help needs no SQLite)
 
     path = ledger_file(load(ledger=flag))
     if path is None:
         raise UsageError("no ledger is kept: the setting ledger is none")
     ledger = FileLedger(path.expanduser())
     try:
-        yield Books(ledger), path
+        yield LedgerAdmin(ledger), path
     finally:
         ledger.close()
 
 
 def _mend(
-    books: Books, stated: tuple[int, int] | None, *, all_as_charged: bool, reopen: str | None, clock: bool
+    books: LedgerAdmin, stated: tuple[int, int] | None, *, all_as_charged: bool, reopen: str | None, clock: bool
 ) -> Iterator[str]:
     """Do what was asked for, and say what was done, a sentence for each thing. ``stated``: an entry, and nano-USD."""
     if stated is not None:
@@ -245,7 +245,7 @@ def _mend(
         yield f"{_entries(moved)} re-dated to now" if moved else "no entry was later than this clock"
 
 
-def _held(entry: Entry) -> str:
+def _held(entry: LedgerEntry) -> str:
     reserved = entry.state in {"reserved", "sent"}
     amount = as_usd(entry.reserved_nanousd if reserved else entry.charged_nanousd)
     return f"{amount} {'reserved' if reserved else 'charged'}"
@@ -263,7 +263,7 @@ def _amount(level: str, text: str) -> int | None:
         raise UsageError(msg) from None
 
 
-def _shown(books: Books, path: Path) -> dict[str, Any]:
+def _shown(books: LedgerAdmin, path: Path) -> dict[str, Any]:
     exists = books.exists()
     rows = [asdict(row) for row in books.rows()] if exists else []
     for row in rows:
@@ -278,7 +278,7 @@ def _shown(books: Books, path: Path) -> dict[str, Any]:
     }
 
 
-def _open(books: Books, path: Path) -> dict[str, Any]:
+def _open(books: LedgerAdmin, path: Path) -> dict[str, Any]:
     exists = books.exists()
     return {
         "ledger": str(path),
@@ -289,7 +289,7 @@ def _open(books: Books, path: Path) -> dict[str, Any]:
     }
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: LedgerEntry) -> dict[str, Any]:
     return asdict(entry) | {"at": _moment(entry.at)}
 
 
@@ -357,7 +357,7 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
         console.print(Text(said, "yellow"))
 
 
-def _print_entries(entries: list[Entry]) -> None:
+def _print_entries(entries: list[LedgerEntry]) -> None:
     table = _table("", "UTC", "requests", "reserved", "charged", "state", "endpoint")
     for entry in entries:
         state = STATES.get(entry.state, "")
@@ -368,7 +368,7 @@ def _print_entries(entries: list[Entry]) -> None:
     _console().print(table, "Amounts in USD.", sep="\n")
 
 
-def _print_open(books: Books) -> None:
+def _print_open(books: LedgerAdmin) -> None:
     if entries := books.open_entries() + books.disputed():
         _print_entries(entries)
     else:

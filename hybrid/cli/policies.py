@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hybrid.policy import Need
-    from hybrid.policy.compose import Kind
+    from hybrid.policy import Ability
+    from hybrid.policy.compose import NumberRange
 
 EPILOG = """
 A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
@@ -56,7 +56,7 @@ def policies(
 policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
 
 
-def _tell(title: str, kinds: Mapping[str, Kind]) -> None:
+def _tell(title: str, kinds: Mapping[str, NumberRange]) -> None:
     """List what a composition may name, with its number's default and meaning."""
     typer.echo(title)
     for name, kind in kinds.items():
@@ -64,7 +64,7 @@ def _tell(title: str, kinds: Mapping[str, Kind]) -> None:
         typer.echo(f"  {numbered:<18} {kind.what}".rstrip())
 
 
-def _needs(found: Sequence[Need]) -> str:
+def _needs(found: Sequence[Ability]) -> str:
     from hybrid.policy import SAID  # noqa: PLC0415  (help needs no numpy)
 
     return "an endpoint that can " + " and ".join(SAID[need] for need in found) if found else "no endpoint"

@@ -18,7 +18,7 @@ from hybrid.errors import visible
 if TYPE_CHECKING:
     from hybrid.assemble import Probed
     from hybrid.cloud import Capabilities
-    from hybrid.cloud.findings import Findings
+    from hybrid.cloud.probe_result import ProbeResult
 
 EPILOG = """
 It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
@@ -99,7 +99,7 @@ def told(probed: Probed, works: dict[str, list[str]]) -> Iterator[str]:
     yield f"the probe took {found.spent_tokens} tokens"
 
 
-def _facts(found: Findings) -> dict[str, str]:
+def _facts(found: ProbeResult) -> dict[str, str]:
     return {
         "context": "not told" if found.max_context is None else f"{found.max_context} tokens",
         "tokens": "by number" if found.takes_ids else "by text",
@@ -110,7 +110,7 @@ def _facts(found: Findings) -> dict[str, str]:
     }
 
 
-def _rows(found: Findings) -> dict[str, str]:
+def _rows(found: ProbeResult) -> dict[str, str]:
     return {
         "log-probabilities": f"up to {found.most_k} a token",
         "they are": _yes(found.raw_rows, "the model's own, whatever the temperature", "changed by the temperature"),
@@ -124,13 +124,13 @@ def _yes(value: bool | None, yes: str, no: str) -> str:
     return "not found out" if value is None else yes if value else no
 
 
-def _candidates(found: Findings) -> str:
+def _candidates(found: ProbeResult) -> str:
     if not found.candidates:
         return "cannot be asked for"
     return "scored by id" if found.same_words else "scored by id, and not asked for: the vocabulary cannot be compared"
 
 
-def _cost(found: Findings) -> str:
+def _cost(found: ProbeResult) -> str:
     if found.same_words is False:
         return "nothing was asked: --local names a model of the endpoint's vocabulary"
     if found.way is None:

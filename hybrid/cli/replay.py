@@ -55,7 +55,7 @@ def replay(
     flags = {k: v for k, v in locals().items() if k not in {"trace", "as_json"} and v is not None}
     with exit_codes():
         from hybrid.run.replay import replay as decode  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-        from hybrid.run.tape import MissingRow  # noqa: PLC0415
+        from hybrid.run.replay_trace import MissingRow  # noqa: PLC0415
 
         try:
             answer = asyncio.run(decode(trace, (lambda _: None) if as_json else Screen().show, **flags))

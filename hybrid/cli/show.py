@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hybrid.errors import visible
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import Degraded, Event, Finished, Flushed, Noted, Resumed, Shown
+from hybrid.run.events import Degraded, Event, Finished, Flushed, Noted, Resumed, TokenEmitted
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -27,7 +27,7 @@ class Screen:
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
         match event:
-            case Shown(_, token):
+            case TokenEmitted(_, token):
                 self._token(token)
             case Flushed(text):
                 self._text(text)

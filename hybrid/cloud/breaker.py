@@ -24,7 +24,7 @@ LONGEST_HOLD_S = 600.0
 
 
 @dataclass(frozen=True)
-class Trip:
+class BreakerConfig:
     """When a breaker opens, and for how long.
 
     ``in_a_row`` failures open it, or a ``share`` of the last ``of`` outcomes once there are ``at_least`` so many. The
@@ -42,9 +42,9 @@ class Trip:
 class Breaker:
     """Guards one endpoint. Used from one thread, the event loop's."""
 
-    def __init__(self, trip: Trip | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, trip: BreakerConfig | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Start closed."""
-        self._trip = trip or Trip()
+        self._trip = trip or BreakerConfig()
         self._clock = clock
         self._outcomes: deque[bool] = deque(maxlen=self._trip.of)  # True: it failed
         self._in_a_row = 0

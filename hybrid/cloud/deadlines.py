@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from hybrid.cloud.port import Leaving, unrecorded
+from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.errors import Unreachable
 
 
@@ -32,11 +32,11 @@ class Deadlines:
     total: float = 120.0
 
 
-class Waits:
+class QuestionDeadlines:
     """The waits of one question, in one request or several."""
 
     def __init__(
-        self, deadlines: Deadlines, url: str, asked_at: float | None = None, leaving: Leaving = unrecorded
+        self, deadlines: Deadlines, url: str, asked_at: float | None = None, leaving: BeforeSend = unrecorded
     ) -> None:
         """Take the deadlines, what messages call the endpoint, and when the question was first asked (None: now).
 

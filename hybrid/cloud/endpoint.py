@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.body import MAX_FACT_BYTES
-from hybrid.cloud.deadlines import Waits
-from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Setup, Writing, tells_rows
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.deadlines import QuestionDeadlines
+from hybrid.cloud.dialects.dialect import Dialect, DialectSetup, Post, ScoreFlow, WriteFlow, tells_rows
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
-from hybrid.cloud.find import found
-from hybrid.cloud.findings import Findings, Notebook, measured, restated
-from hybrid.cloud.metering import Meter, settled
+from hybrid.cloud.discover import found
+from hybrid.cloud.metering import UsageMeter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured, restated
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
-from hybrid.types import NO_USAGE, CloudUsage, Ids, Words
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Vocabulary
 
 
 @dataclass
-class _Heard:
+class _AnswerReader:
     """What one attempt at a question has brought.
 
     ``dialect`` is what it was asked in. ``asked`` is the last request (None: there was none), ``answered`` counts what
@@ -37,7 +37,7 @@ class _Heard:
     """
 
     dialect: Dialect
-    asked: Asked | None = None
+    asked: Post | None = None
     answered: int = 0
     last: CloudUsage = NO_USAGE
 
@@ -56,9 +56,9 @@ class Endpoint:
         wire: Wire,
         model: str | None = None,
         salt: str | None = None,
-        words: Words | None = None,
+        words: Vocabulary | None = None,
         dialect: str | None = None,
-        notebook: Notebook | None = None,
+        notebook: ProbeCache | None = None,
     ) -> None:
         """Take a wire, the model's name (None: the only one served), the salt of this client's prefix cache.
 
@@ -66,7 +66,7 @@ class Endpoint:
         ``notebook`` holds what earlier probes found.
         """
         self._wire = wire
-        self._setup = Setup(model or "", Spelling(words) if words else None, salt)
+        self._setup = DialectSetup(model or "", TextTokens(words) if words else None, salt)
         self._wanted = dialect
         self._notebook = notebook
         self.dialect: Dialect = Vllm(self._setup)
@@ -103,7 +103,7 @@ class Endpoint:
         self._model = self.can.model
         return self.can
 
-    def believe(self, known: Findings) -> None:
+    def believe(self, known: ProbeResult) -> None:
         """Take what a probe has measured of this dialect over what documents say."""
         self.dialect = replace(self.dialect, can=measured(self.can, known))
         if known.noise_nats is not None and known.noise_nats >= 0.0:
@@ -127,7 +127,7 @@ class Endpoint:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
         waits = self._wire.waits(question.asked_at, question.leaving)
         while True:
-            heard = _Heard(self.dialect)
+            heard = _AnswerReader(self.dialect)
             try:
                 with self._doubted(heard):
                     return await self._scored(question, waits, heard)
@@ -136,7 +136,7 @@ class Endpoint:
                 if not self._learned(question, error, heard):
                     raise
 
-    async def _scored(self, question: ScoreQuestion, waits: Waits, heard: _Heard) -> Scores:
+    async def _scored(self, question: ScoreQuestion, waits: QuestionDeadlines, heard: _AnswerReader) -> Scores:
         dialect = heard.dialect
         async with aclosing(self._spoken(dialect.score(question), question, waits, heard)) as told:
             scores = [each async for each in told if isinstance(each, Scores)][-1]
@@ -156,7 +156,7 @@ class Endpoint:
         """
         waits = self._wire.waits(question.asked_at, question.leaving)
         while True:
-            heard = _Heard(self.dialect)
+            heard = _AnswerReader(self.dialect)
             try:
                 with self._doubted(heard):
                     async with aclosing(self._written(question, waits, heard)) as chunks:
@@ -169,11 +169,13 @@ class Endpoint:
             else:
                 return
 
-    async def _written(self, question: WriteQuestion, waits: Waits, heard: _Heard) -> AsyncGenerator[Chunk, None]:
+    async def _written(
+        self, question: WriteQuestion, waits: QuestionDeadlines, heard: _AnswerReader
+    ) -> AsyncGenerator[Chunk, None]:
         dialect, has_rows = heard.dialect, tells_rows(heard.dialect.can, question)
         spelling = self._setup.spelling
         end_ids = frozenset[int]() if spelling is None else spelling.end_ids
-        meter = Meter(dialect.least(question), dialect.worst(question), end_ids)
+        meter = UsageMeter(dialect.least(question), dialect.worst(question), end_ids)
         with meter.noting():
             async with aclosing(self._spoken(dialect.write(question), question, waits, heard)) as told:
                 async for chunk in told:
@@ -193,7 +195,7 @@ class Endpoint:
         return replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
 
     async def _spoken(
-        self, speaking: Scoring | Writing, question: Question, waits: Waits, heard: _Heard
+        self, speaking: ScoreFlow | WriteFlow, question: Question, waits: QuestionDeadlines, heard: _AnswerReader
     ) -> AsyncGenerator[Chunk | Scores, None]:
         """Ask what a dialect asks, and pass on what it reads; the rows of a draft come last."""
         reply, replies = None, _no_replies()
@@ -201,7 +203,7 @@ class Endpoint:
             while (said := _said(speaking, reply)) is not None:
                 if reply is not None and heard.asked is not None and heard.asked.proof == "gives":
                     self._proven_in = waits.left_in
-                if isinstance(said, Asked):
+                if isinstance(said, Post):
                     heard.asked, heard.last = said, NO_USAGE
                     await replies.aclose()
                     replies = self._replies(said, question.request_id, waits)
@@ -217,7 +219,7 @@ class Endpoint:
         finally:
             await replies.aclose()
 
-    async def _replies(self, asked: Asked, request_id: str, waits: Waits) -> AsyncGenerator[Any, None]:
+    async def _replies(self, asked: Post, request_id: str, waits: QuestionDeadlines) -> AsyncGenerator[Any, None]:
         """Ask, and yield each event of the reply; a whole one is one event. None comes to what may not leave."""
         put = asked.path, asked.body, request_id
         if asked.proof == "needs":
@@ -238,7 +240,7 @@ class Endpoint:
             async for event in events:
                 yield event
 
-    def _learned(self, question: Question, error: CloudError, heard: _Heard) -> bool:
+    def _learned(self, question: Question, error: CloudError, heard: _AnswerReader) -> bool:
         """Take what a failure shows of the endpoint; tell whether the question is to be asked again at once.
 
         Where another question has shown something since this one was asked, that is tried first: several are often
@@ -258,7 +260,7 @@ class Endpoint:
         return True
 
     @contextmanager
-    def _doubted(self, heard: _Heard) -> Iterator[None]:
+    def _doubted(self, heard: _AnswerReader) -> Iterator[None]:
         """Forget what was found where an answer contradicts it; tell no key, whatever is raised."""
         try:
             with self._wire.discreet():
@@ -285,7 +287,7 @@ class Endpoint:
         await self._wire.aclose()
 
 
-def _said(speaking: Scoring | Writing, reply: Any) -> Asked | Chunk | Scores | None:
+def _said(speaking: ScoreFlow | WriteFlow, reply: Any) -> Post | Chunk | Scores | None:
     """Send a dialect what came, and return what it says to that; None: it has said everything."""
     try:
         return speaking.send(reply)

@@ -50,7 +50,7 @@ def num_written(ids: Sequence[int], finish: str | None, end_ids: frozenset[int],
     return max(len(ids), min(len(ids) + untold, limit))
 
 
-class Meter:
+class UsageMeter:
     """What one request has been charged while its answer is read."""
 
     def __init__(self, least: CloudUsage, most: CloudUsage, end_ids: frozenset[int]) -> None:

@@ -17,14 +17,14 @@ Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
 numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
-Way: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
+ScoringMethod: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
 """How a draft is scored: in one request; by prefixes with one new token each; by forcing the draft on the model; by
 letting it write and comparing."""
 
-Altering: TypeAlias = Literal["temperature", "cut", "ban"]
+RowAlteration: TypeAlias = Literal["temperature", "cut", "ban"]
 """What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
 
-Leaving: TypeAlias = Callable[[], Awaitable[None]]
+BeforeSend: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it.
 
 Every ``Cloud`` awaits it: a question that failed without it is settled as one of which nothing left.
@@ -54,9 +54,9 @@ class Capabilities:
     ids: bool = True
     continues: bool = True
     rows: bool = True
-    rows_altered_by: frozenset[Altering] = frozenset()
-    way: Way | None = "one request"
-    ways: tuple[Way, ...] = ("one request",)
+    rows_altered_by: frozenset[RowAlteration] = frozenset()
+    way: ScoringMethod | None = "one request"
+    ways: tuple[ScoringMethod, ...] = ("one request",)
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None
@@ -89,7 +89,7 @@ class ScoreQuestion:
     request_id: str
     candidates: tuple[Ids, ...] = ()
     asked_at: float | None = None
-    leaving: Leaving = field(default=unrecorded, compare=False, repr=False)
+    leaving: BeforeSend = field(default=unrecorded, compare=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -115,7 +115,7 @@ class WriteQuestion:
     begun: int = 0
     turns: tuple[Message, ...] = ()
     asked_at: float | None = None
-    leaving: Leaving = field(default=unrecorded, compare=False, repr=False)
+    leaving: BeforeSend = field(default=unrecorded, compare=False, repr=False)
 
 
 Question: TypeAlias = ScoreQuestion | WriteQuestion

@@ -19,16 +19,16 @@ import numpy as np
 from hybrid.cloud.dialects.dialect import LENGTHS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import Findings
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.probe_result import ProbeResult
 from hybrid.cloud.server_flags import SCALE_OUT
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, one_line
 from hybrid.prob import TopK, apart
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
-Settle: TypeAlias = Callable[[CloudUsage | None], object]
-Leave: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Settle]]
+SettleQuestion: TypeAlias = Callable[[CloudUsage | None], object]
+ReserveQuestion: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleQuestion]]
 """Leave for one request of at most so much; what it was charged is told to what it gives."""
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
@@ -49,14 +49,14 @@ class Probe:
     endpoint: Endpoint
     prefix: Ids
     turns: tuple[Message, ...]
-    leave: Leave
+    leave: ReserveQuestion
     tell: Callable[[str], None]
-    found: Findings = field(init=False)
+    found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
 
-    async def run(self, capabilities: Capabilities, url: str) -> Findings:
+    async def run(self, capabilities: Capabilities, url: str) -> ProbeResult:
         """Ask everything there is to ask, the free things first, and return what came of it."""
-        self.found = Findings(
+        self.found = ProbeResult(
             url,
             capabilities.model,
             capabilities.dialect,
@@ -274,7 +274,7 @@ class Probe:
         self._spent += usage or NO_USAGE
         return chunks
 
-    def _leave(self, question: Question) -> AbstractAsyncContextManager[Settle]:
+    def _leave(self, question: Question) -> AbstractAsyncContextManager[SettleQuestion]:
         return self.leave(self.endpoint.worst(question))
 
 

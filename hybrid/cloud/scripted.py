@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybrid.cloud.metering import Meter, settled
+from hybrid.cloud.metering import UsageMeter, settled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
 from hybrid.errors import CloudError
 from hybrid.prob import Dense, TopK
@@ -77,7 +77,7 @@ class ScriptedCloud:
         await question.leaving()
         fault = self._next(question)
         self.num_open += 1
-        meter = Meter(least(question), worst(question), self._end_ids)
+        meter = UsageMeter(least(question), worst(question), self._end_ids)
         try:
             with meter.noting():
                 async for chunk in self._written(question, fault):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from hybrid.cloud.findings import Findings
+from hybrid.cloud.probe_result import ProbeResult
 
 # Opens vLLM's token-in route, which from 0.30 on answers 403 without it, and names it.
 SCALE_OUT = "--enable-scale-out"
@@ -19,7 +19,7 @@ LONGEST_BLOCK = 128
 
 
 @dataclass(frozen=True)
-class Hint:
+class FlagAdvice:
     """A flag of the server or of ``hybrid``, and what is gained with it."""
 
     of: Literal["server", "hybrid"]
@@ -27,22 +27,22 @@ class Hint:
     gain: str
 
 
-def hints(found: Findings, wanted_k: int) -> tuple[Hint, ...]:
+def hints(found: ProbeResult, wanted_k: int) -> tuple[FlagAdvice, ...]:
     """Return the flags that would help a client that wants ``wanted_k`` log-probabilities a token."""
     return tuple(_of_vllm(found, wanted_k)) if found.dialect in {"vllm", "vllm-tokens"} else ()
 
 
-def _of_vllm(found: Findings, wanted_k: int) -> Iterator[Hint]:
+def _of_vllm(found: ProbeResult, wanted_k: int) -> Iterator[FlagAdvice]:
     if found.most_k is not None and found.most_k < wanted_k:
         gain = f"gives the {wanted_k} log-probabilities a token that cloud_top_k asks for, instead of {found.most_k}"
         mass = found.hidden_mass
         lost = "" if mass is None else f", which left out up to {100 * mass:.2g}% of the probability in what it wrote"
-        yield Hint("server", f"--max-logprobs {wanted_k}", gain + lost)
+        yield FlagAdvice("server", f"--max-logprobs {wanted_k}", gain + lost)
     # So many tokens of that text are cached when it is sent again, whatever the block.
     text, cached = found.prefix_tokens or 0, (found.prefix_tokens or 0) // LONGEST_BLOCK * LONGEST_BLOCK
     if found.cached_usage is False and cached:
         gain = f"tells how many tokens were cached: {cached} or more of {text} that are sent again are billed as such"
-        yield Hint("server", "--enable-prompt-tokens-details", gain)
+        yield FlagAdvice("server", "--enable-prompt-tokens-details", gain)
     if found.keeps_cache or found.check_tokens is None or not cached:
         return
     reads = (
@@ -50,9 +50,9 @@ def _of_vllm(found: Findings, wanted_k: int) -> Iterator[Hint]:
         f"charged in full instead of {found.check_tokens}"
     )
     if found.candidates is False:  # what only that runner can
-        yield Hint("server", "VLLM_USE_V2_MODEL_RUNNER=1", reads)
+        yield FlagAdvice("server", "VLLM_USE_V2_MODEL_RUNNER=1", reads)
     elif found.token_route:
-        yield Hint("hybrid", "--dialect vllm-tokens", f"where the server runs vLLM's V2 model runner, {reads}")
+        yield FlagAdvice("hybrid", "--dialect vllm-tokens", f"where the server runs vLLM's V2 model runner, {reads}")
     elif found.token_route is False:
         gain = f"opens --dialect vllm-tokens: where the server runs vLLM's V2 model runner, {reads}"
-        yield Hint("server", SCALE_OUT, gain)
+        yield FlagAdvice("server", SCALE_OUT, gain)

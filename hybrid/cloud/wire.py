@@ -20,10 +20,10 @@ import msgspec
 from pydantic import SecretStr
 
 from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, parse
-from hybrid.cloud.deadlines import Deadlines, Waits
-from hybrid.cloud.hints import hints
+from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
 from hybrid.cloud.names import addresses_of, first_of
-from hybrid.cloud.port import Leaving, unrecorded
+from hybrid.cloud.port import BeforeSend, unrecorded
+from hybrid.cloud.retry_after import hints
 from hybrid.cloud.sse import EventReader, LineReader
 from hybrid.cloud.statuses import meant
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, one_line
@@ -66,7 +66,8 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            # ``Waits`` bounds everything: httpx knows no first byte and no total, and connecting only in parts.
+            # ``QuestionDeadlines`` bounds everything: httpx knows no first byte and no total, and connecting only in
+            # parts.
             timeout=None,  # noqa: S113
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
             transport=None if through_proxies else httpx.AsyncHTTPTransport(),
@@ -102,9 +103,9 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path))
 
-    def waits(self, asked_at: float | None = None, leaving: Leaving = unrecorded) -> Waits:
-        """Return the deadlines of a question, for all the requests it takes; see ``Waits``."""
-        return Waits(self._deadlines, self.url, asked_at, leaving)
+    def waits(self, asked_at: float | None = None, leaving: BeforeSend = unrecorded) -> QuestionDeadlines:
+        """Return the deadlines of a question, for all the requests it takes; see ``QuestionDeadlines``."""
+        return QuestionDeadlines(self._deadlines, self.url, asked_at, leaving)
 
     async def post(
         self,
@@ -112,7 +113,7 @@ class Wire:
         body: Mapping[str, Any],
         request_id: str | None = None,
         shape: type | None = None,
-        waits: Waits | None = None,
+        waits: QuestionDeadlines | None = None,
         most: int | None = None,
         only_in: int | None = None,
     ) -> Any:
@@ -136,7 +137,7 @@ class Wire:
         self,
         request: httpx.Request,
         shape: type | None = None,
-        waits: Waits | None = None,
+        waits: QuestionDeadlines | None = None,
         most: int = MAX_FACT_BYTES,
     ) -> Any:
         waits = waits or self.waits()
@@ -148,7 +149,7 @@ class Wire:
                 await response.aclose()
         return parse(raw, self.url, shape)
 
-    async def _send(self, request: httpx.Request, waits: Waits) -> httpx.Response:
+    async def _send(self, request: httpx.Request, waits: QuestionDeadlines) -> httpx.Response:
         """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
         response = await self._exchange(request, waits)
         try:
@@ -158,7 +159,7 @@ class Wire:
             raise
         return response
 
-    async def _exchange(self, request: httpx.Request, waits: Waits) -> httpx.Response:
+    async def _exchange(self, request: httpx.Request, waits: QuestionDeadlines) -> httpx.Response:
         """Connect, where that is needed, and return what comes back, its body unread."""
         connection: httpcore.AsyncNetworkStream | None = None
         only_in: int | None = request.extensions.get("only_in")
@@ -187,7 +188,13 @@ class Wire:
             raise
 
     async def stream(
-        self, path: str, body: Mapping[str, Any], request_id: str, waits: Waits | None = None, *, lines: bool = False
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        request_id: str,
+        waits: QuestionDeadlines | None = None,
+        *,
+        lines: bool = False,
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """POST and yield the JSON of every server-sent event, or of every line.
 
@@ -235,7 +242,7 @@ class Wire:
             root = _root(error)
             raise _of_transport(error, root, self.url) from error
 
-    async def _accept(self, response: httpx.Response, waits: Waits) -> None:
+    async def _accept(self, response: httpx.Response, waits: QuestionDeadlines) -> None:
         """Raise what another status than a success means to the user, or that a body comes in an encoding."""
         coding = response.headers.get("content-encoding", "").strip().lower()
         plain = coding in {"", "identity"}
@@ -317,7 +324,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes, None]:
+async def _parts(response: httpx.Response, waits: QuestionDeadlines) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
     parts = response.aiter_raw()
     while True:
@@ -329,7 +336,7 @@ async def _parts(response: httpx.Response, waits: Waits) -> AsyncGenerator[bytes
         yield part
 
 
-async def _read(response: httpx.Response, waits: Waits, most: int) -> bytearray:
+async def _read(response: httpx.Response, waits: QuestionDeadlines, most: int) -> bytearray:
     body = bytearray()
     async with aclosing(_parts(response, waits)) as parts:
         async for part in parts:
@@ -341,7 +348,7 @@ async def _read(response: httpx.Response, waits: Waits, most: int) -> bytearray:
 
 
 async def _events(
-    response: httpx.Response, waits: Waits, reader: LineReader | EventReader
+    response: httpx.Response, waits: QuestionDeadlines, reader: LineReader | EventReader
 ) -> AsyncGenerator[bytes, None]:
     """Yield what ``reader`` finds in a stream, which may not be endless."""
     total = 0

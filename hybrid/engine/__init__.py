@@ -1,7 +1,7 @@
 """The local model behind one port. The only importer of ``llama_cpp``, which is loaded with ``hybrid.engine.llama``."""
 
 from hybrid.engine.cursor import ONE_BY_ONE, Cursor, num_shared
-from hybrid.engine.port import MEND_CONTEXT, Cancelled, Engine, Interrupted, Vocabulary
+from hybrid.engine.port import MEND_CONTEXT, Cancelled, ChatVocabulary, Engine, Interrupted
 from hybrid.engine.scripted import ScriptedEngine
 from hybrid.engine.worker import Worker
 
@@ -9,11 +9,11 @@ __all__ = [
     "MEND_CONTEXT",
     "ONE_BY_ONE",
     "Cancelled",
+    "ChatVocabulary",
     "Cursor",
     "Engine",
     "Interrupted",
     "ScriptedEngine",
-    "Vocabulary",
     "Worker",
     "num_shared",
 ]

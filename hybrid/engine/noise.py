@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.engine.port import Engine
-from hybrid.kept import Kept
+from hybrid.json_store import JsonStore
 from hybrid.prob import UNMEASURED, Dense, apart
 from hybrid.types import Ids
 
@@ -45,7 +45,7 @@ class NoiseNotebook:
 
     def __init__(self, path: Path) -> None:
         """Take the file, which need not exist."""
-        self._kept = Kept(path, "models", VERSION)
+        self._kept = JsonStore(path, "models", VERSION)
 
     def read(self, model: Path, gpu_layers: int) -> float | None:
         """Return the noise of a model file in nats, if it was measured."""

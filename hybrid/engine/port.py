@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.types import Ids, Message, Words
+from hybrid.types import Ids, Message, Vocabulary
 
 Logits: TypeAlias = NDArray[np.float32]
 Cancelled: TypeAlias = Callable[[], bool]
@@ -33,7 +33,7 @@ def never() -> bool:
     return False
 
 
-class Vocabulary(Words, Protocol):
+class ChatVocabulary(Vocabulary, Protocol):
     """Text to ids and back, and conversations as this model reads them."""
 
     def render(self, messages: Sequence[Message]) -> Ids:
@@ -44,7 +44,7 @@ class Vocabulary(Words, Protocol):
         ...
 
 
-class Engine(Vocabulary, Protocol):
+class Engine(ChatVocabulary, Protocol):
     """A vocabulary, and the model's cache at some prefix."""
 
     @property

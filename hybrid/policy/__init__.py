@@ -1,22 +1,22 @@
 """Decoding policies as data over one loop, written as a generator that asks and is answered. No I/O, no clocks."""
 
 from hybrid.policy.choices import Choices, Preset
-from hybrid.policy.coins import Coin, SeededCoin, Toss
-from hybrid.policy.gates import Place
-from hybrid.policy.loop import SAID, Need, Policy, decode
+from hybrid.policy.coins import Coin, CoinKey, SeededCoin
+from hybrid.policy.gates import DraftPosition
+from hybrid.policy.loop import SAID, Ability, Policy, decode
 from hybrid.policy.presets import PRESETS, preset
 
 __all__ = [
     "PRESETS",
     "SAID",
+    "Ability",
     "Choices",
     "Coin",
-    "Need",
-    "Place",
+    "CoinKey",
+    "DraftPosition",
     "Policy",
     "Preset",
     "SeededCoin",
-    "Toss",
     "decode",
     "preset",
 ]

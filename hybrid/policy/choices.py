@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hybrid.errors import UsageError
-from hybrid.policy.loop import Need, Policy
+from hybrid.policy.loop import Ability, Policy
 from hybrid.types import Sampling
 
 SPAN = 8
@@ -60,15 +60,15 @@ class Preset:
     exact: bool = False
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[Ability]:
         """What the endpoint must be able to do, drawing or not."""
-        found: frozenset[Need] = frozenset()
+        found: frozenset[Ability] = frozenset()
         for sampling in (Sampling(), Sampling(1.0)):
             with suppress(UsageError):  # a policy that is greedy only
                 found |= self.build(Choices(sampling=sampling)).needs
         return found
 
-    def works(self, abilities: Collection[Need], sampling: Sampling) -> bool:
+    def works(self, abilities: Collection[Ability], sampling: Sampling) -> bool:
         """Whether an endpoint with these abilities is enough for it under a sampling."""
         try:
             return self.build(Choices(sampling=sampling)).needs <= frozenset(abilities)

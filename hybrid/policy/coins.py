@@ -15,7 +15,7 @@ import numpy as np
 from hybrid.prob import Floats
 
 
-class Toss(NamedTuple):
+class CoinKey(NamedTuple):
     """What a toss is for."""
 
     position: int
@@ -23,7 +23,7 @@ class Toss(NamedTuple):
     rejections: int
 
 
-Coin: TypeAlias = Callable[[Floats, Toss], int]
+Coin: TypeAlias = Callable[[Floats, CoinKey], int]
 
 
 class SeededCoin:
@@ -33,7 +33,7 @@ class SeededCoin:
         """Take any integer."""
         self._seed = seed
 
-    def __call__(self, probs: Floats, toss: Toss) -> int:
+    def __call__(self, probs: Floats, toss: CoinKey) -> int:
         """Return an index drawn from ``probs``, shape (V,). An index of probability 0 is never drawn."""
         key = f"{self._seed}/{toss.position}/{toss.role}/{toss.rejections}".encode()
         # 53 bits are what a float holds; one more could round up to 1 and draw an index that is not there.

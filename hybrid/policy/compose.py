@@ -14,36 +14,36 @@ from typing import TypeAlias, get_args
 
 from hybrid.errors import UsageError
 from hybrid.policy.choices import Choices, Preset, number
-from hybrid.policy.drawing import Drawing, check_drawable
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
-    Call,
-    CertifiedSkip,
-    Entropy,
+    CertifiedSkipGate,
+    EntropyGate,
     Gate,
-    Margin,
-    MaxProb,
-    Perturbed,
-    Random,
-    Survival,
+    GateDecision,
+    MarginGate,
+    MaxProbGate,
+    PerturbationGate,
+    RandomGate,
+    SurvivalGate,
 )
 from hybrid.policy.judges import Judge
 from hybrid.policy.loop import Policy
-from hybrid.policy.rules.bild import RollBack
-from hybrid.policy.rules.block import Block
-from hybrid.policy.rules.cascade import Cascade
-from hybrid.policy.rules.exact import Exact
+from hybrid.policy.rules.bild import BildRollback
+from hybrid.policy.rules.block import BlockVerification
+from hybrid.policy.rules.cascade import CascadeDeferral
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold, MeasureName, within
+from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.rules.greedy import greedy_match
-from hybrid.policy.rules.relaxed import Certified, Relaxed
-from hybrid.policy.rules.within import Name, Within, within
+from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance
+from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import Additive, Greedy, Multiplicative, TopM, Typical
 
-Build: TypeAlias = Callable[[float, Choices], Judge]
+JudgeBuilder: TypeAlias = Callable[[float, Choices], Judge]
 
 
 @dataclass(frozen=True)
-class Kind:
+class NumberRange:
     """What a composition may name: the number it takes (None: none), what that is, and its range."""
 
     default: float | None
@@ -66,58 +66,76 @@ class Kind:
         return found
 
 
-GATES: dict[str, tuple[Kind, Callable[[float, Choices], Gate]]] = {
-    "always": (Kind(None), lambda _, __: ALWAYS),
-    "never": (Kind(None), lambda _, __: NEVER),
-    "random": (Kind(0.1, "a chance", most=1.0), lambda rate, choices: Random(rate, choices.sampling.seed)),
-    "entropy": (Kind(0.5, "an entropy in nats"), lambda limit, _: Entropy(limit)),
-    "margin": (Kind(0.3, "a difference of probabilities", most=1.0), lambda limit, _: Margin(limit)),
-    "max-prob": (Kind(0.6, "a probability", most=1.0), lambda limit, _: MaxProb(limit)),
-    "perturbed": (Kind(0.3, "an uncertainty", most=1.0), lambda limit, _: Perturbed(limit)),
-    "certified": (Kind(0.1, "a bound in nats"), lambda bound, _: CertifiedSkip(bound)),
-    "survival": (Kind(0.5, "a chance", most=1.0), lambda limit, _: Survival(limit)),
+GATES: dict[str, tuple[NumberRange, Callable[[float, Choices], Gate]]] = {
+    "always": (NumberRange(None), lambda _, __: ALWAYS),
+    "never": (NumberRange(None), lambda _, __: NEVER),
+    "random": (NumberRange(0.1, "a chance", most=1.0), lambda rate, choices: RandomGate(rate, choices.sampling.seed)),
+    "entropy": (NumberRange(0.5, "an entropy in nats"), lambda limit, _: EntropyGate(limit)),
+    "margin": (NumberRange(0.3, "a difference of probabilities", most=1.0), lambda limit, _: MarginGate(limit)),
+    "max-prob": (NumberRange(0.6, "a probability", most=1.0), lambda limit, _: MaxProbGate(limit)),
+    "perturbed": (NumberRange(0.3, "an uncertainty", most=1.0), lambda limit, _: PerturbationGate(limit)),
+    "certified": (NumberRange(0.1, "a bound in nats"), lambda bound, _: CertifiedSkipGate(bound)),
+    "survival": (NumberRange(0.5, "a chance", most=1.0), lambda limit, _: SurvivalGate(limit)),
 }
 
 
-def _measured(measure: Name) -> Build:
+def _measured(measure: MeasureName) -> JudgeBuilder:
     def build(threshold: float, choices: Choices) -> Judge:
-        return replace(within(choices, threshold, measure), drawing=Drawing(choices.sampling))
+        return replace(within(choices, threshold, measure), drawing=TargetSampler(choices.sampling))
 
     return build
 
 
-JUDGES: dict[str, tuple[Kind, Build]] = {
-    "kl": (Kind(0.5, "a threshold in nats"), _measured("KL")),
-    "reverse-kl": (Kind(0.5, "a threshold in nats"), _measured("reverse KL")),
-    "js": (Kind(0.1, "a threshold in nats"), _measured("JS")),
-    "tv": (Kind(0.3, "a threshold", most=1.0), _measured("TV")),
-    "greedy": (Kind(None), lambda _, c: greedy_match if c.greedy else Relaxed(Greedy(), Drawing(c.sampling))),
-    "exact": (Kind(None), lambda _, c: Exact(Drawing(c.sampling))),
-    "block": (Kind(None), lambda _, c: Block(Drawing(c.sampling))),
-    "additive": (Kind(0.3, "a margin", most=0.999), lambda t, c: Relaxed(Additive(t), Drawing(c.sampling))),
+JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
+    "kl": (NumberRange(0.5, "a threshold in nats"), _measured("KL")),
+    "reverse-kl": (NumberRange(0.5, "a threshold in nats"), _measured("reverse KL")),
+    "js": (NumberRange(0.1, "a threshold in nats"), _measured("JS")),
+    "tv": (NumberRange(0.3, "a threshold", most=1.0), _measured("TV")),
+    "greedy": (
+        NumberRange(None),
+        lambda _, c: greedy_match if c.greedy else RelaxedAcceptance(Greedy(), TargetSampler(c.sampling)),
+    ),
+    "exact": (NumberRange(None), lambda _, c: ExactSampling(TargetSampler(c.sampling))),
+    "block": (NumberRange(None), lambda _, c: BlockVerification(TargetSampler(c.sampling))),
+    "additive": (
+        NumberRange(0.3, "a margin", most=0.999),
+        lambda t, c: RelaxedAcceptance(Additive(t), TargetSampler(c.sampling)),
+    ),
     "multiplicative": (
-        Kind(0.3, "a share", 1e-9, 1.0),
-        lambda share, c: Relaxed(Multiplicative(share), Drawing(c.sampling)),
+        NumberRange(0.3, "a share", 1e-9, 1.0),
+        lambda share, c: RelaxedAcceptance(Multiplicative(share), TargetSampler(c.sampling)),
     ),
     "top-m": (
-        Kind(3, "a number of tokens", 1.0, 1000.0, whole=True),
-        lambda m, c: Relaxed(TopM(int(m)), Drawing(c.sampling)),
+        NumberRange(3, "a number of tokens", 1.0, 1000.0, whole=True),
+        lambda m, c: RelaxedAcceptance(TopM(int(m)), TargetSampler(c.sampling)),
     ),
     "typical": (
-        Kind(0.09, "Medusa's epsilon; delta is its root", 1e-9, 1.0),
-        lambda e, c: Relaxed(Typical(e, math.sqrt(e)), Drawing(c.sampling)),
+        NumberRange(0.09, "Medusa's epsilon; delta is its root", 1e-9, 1.0),
+        lambda e, c: RelaxedAcceptance(Typical(e, math.sqrt(e)), TargetSampler(c.sampling)),
     ),
     "certified": (
-        Kind(0.3, "the share of multiplicative acceptance", 1e-9, 1.0),
-        lambda share, c: Certified(Multiplicative(share), Drawing(c.sampling)),
+        NumberRange(0.3, "the share of multiplicative acceptance", 1e-9, 1.0),
+        lambda share, c: CertifiedAcceptance(Multiplicative(share), TargetSampler(c.sampling)),
     ),
-    "bild": (Kind(2.0, "a roll-back limit in nats"), lambda limit, c: RollBack(limit, Drawing(c.sampling))),
-    "cascade-chow": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "chow")),
-    "cascade-diff": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "diff")),
-    "cascade-opt": (Kind(0.2, "a deferral cost", most=1.0), lambda a, c: Cascade(Drawing(c.sampling), a, "opt")),
+    "bild": (
+        NumberRange(2.0, "a roll-back limit in nats"),
+        lambda limit, c: BildRollback(limit, TargetSampler(c.sampling)),
+    ),
+    "cascade-chow": (
+        NumberRange(0.2, "a deferral cost", most=1.0),
+        lambda a, c: CascadeDeferral(TargetSampler(c.sampling), a, "chow"),
+    ),
+    "cascade-diff": (
+        NumberRange(0.2, "a deferral cost", most=1.0),
+        lambda a, c: CascadeDeferral(TargetSampler(c.sampling), a, "diff"),
+    ),
+    "cascade-opt": (
+        NumberRange(0.2, "a deferral cost", most=1.0),
+        lambda a, c: CascadeDeferral(TargetSampler(c.sampling), a, "opt"),
+    ),
 }
 # Judges that may take the row after a kept span for one more token; those that judge it for nothing.
-_TAKE_A_BONUS = (Exact, Block, RollBack)
+_TAKE_A_BONUS = (ExactSampling, BlockVerification, BildRollback)
 
 
 def composed(found: Preset, policy: Policy, choices: Choices) -> Policy:
@@ -152,7 +170,7 @@ def _check_parts(policy: Policy, choices: Choices) -> None:
         msg = f"{policy.name} never checks, so a judge would never be asked: --gate always"
     elif "write" in calls and not policy.hold:
         msg = f"{policy.name} with a gate that hands the pen over needs --hold, the tokens that the cloud then writes"
-    elif choices.scope == 0 and not isinstance(policy.judge, Within):
+    elif choices.scope == 0 and not isinstance(policy.judge, DivergenceThreshold):
         msg = "--scope 0 judges the row after a span alone: only kl, reverse-kl, js and tv can"
     elif choices.bonus and not (policy.judge is greedy_match or isinstance(policy.judge, _TAKE_A_BONUS)):
         msg = f"the judge of {policy.name} takes no bonus"
@@ -162,7 +180,9 @@ def _check_parts(policy: Policy, choices: Choices) -> None:
 
 def _check_exact(found: Preset, policy: Policy, choices: Choices) -> None:
     """Refuse what would let through tokens that no exact judge has seen."""
-    exact = isinstance(policy.judge, Exact | Block) or (policy.judge is greedy_match and choices.greedy)
+    exact = isinstance(policy.judge, ExactSampling | BlockVerification) or (
+        policy.judge is greedy_match and choices.greedy
+    )
     if policy.scope is not None or policy.gate.full != "check" or not exact:
         msg = (
             f"{found.name} promises {found.guarantee}; that holds only if an exact judge checks every token: "
@@ -177,8 +197,12 @@ def _gate(text: str, choices: Choices) -> Gate:
     gate = build(kind.value(value, name), choices)
     if call is None:
         return gate
-    if call not in get_args(Call) or not hasattr(gate, "call"):
-        msg = f"--gate {text}: {name} says nothing but its own call" if call in get_args(Call) else f"no call {call!r}"
+    if call not in get_args(GateDecision) or not hasattr(gate, "call"):
+        msg = (
+            f"--gate {text}: {name} says nothing but its own call"
+            if call in get_args(GateDecision)
+            else f"no call {call!r}"
+        )
         raise UsageError(msg)
     return replace(gate, call=call, full="check" if call == "check" else "keep")  # type: ignore[type-var]
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from hybrid.policy.requests import Held, Span
+from hybrid.policy.requests import PendingToken, Span
 from hybrid.prob import Dense, Floats, TopK, favourite_certificate, kl_divergence
 from hybrid.types import Divergence
 
-Draw: TypeAlias = Callable[[Floats, int, str], int]
+SpanCoin: TypeAlias = Callable[[Floats, int, str], int]
 """(probabilities, offset in the span, what for) -> index: a coin, keyed by where it falls."""
 
 
 @dataclass(frozen=True)
-class Tail:
+class TailDraw:
     """One token that only the cloud can draw: from its own law, outside ``ban``.
 
     ``determined`` says of another row whether it determines the cloud's law, where this one does not.
@@ -39,14 +39,14 @@ class Verdict:
     """
 
     kept: Span
-    then: Held | Tail | None = None
+    then: PendingToken | TailDraw | None = None
     rejected: bool = False
     why: str | None = None
     ahead: Divergence | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class DraftedSpan:
     """What a judge sees: a span, one row for each of its first tokens and perhaps the row after it.
 
     ``after`` is the local row that follows the span. ``bonus``: the row after may give one more token.
@@ -56,10 +56,10 @@ class Case:
     rows: tuple[TopK, ...]
     after: Dense | None
     bonus: bool
-    draw: Draw
+    draw: SpanCoin
 
     @property
-    def judged(self) -> list[tuple[Held, TopK]]:
+    def judged(self) -> list[tuple[PendingToken, TopK]]:
         """The tokens whose rows were answered."""
         return list(zip(self.span, self.rows, strict=False))
 
@@ -82,13 +82,13 @@ class Case:
         return kl_divergence(self.next_row, self.after) if self.next_row is not None and self.after else None
 
 
-Judge: TypeAlias = Callable[[Case], Verdict]
+Judge: TypeAlias = Callable[[DraftedSpan], Verdict]
 
 
-def _accepted(held: Held, row: TopK, kl: Divergence | None) -> Held:
-    if kl is None and held.local is not None:
-        kl = kl_divergence(row, held.local)
-    return replace(held, how="accepted", cloud=row, kl=kl, certificate=favourite_certificate(row))
+def _accepted(held: PendingToken, row: TopK, kl: Divergence | None) -> PendingToken:
+    if kl is None and held.draft_row is not None:
+        kl = kl_divergence(row, held.draft_row)
+    return replace(held, how="accepted", target_row=row, kl=kl, certificate=favourite_certificate(row))
 
 
 def best_of(
@@ -97,8 +97,8 @@ def best_of(
     how: Literal["recovered", "bonus"],
     why: str | None = None,
     measured: Divergence | None = None,
-) -> Held:
+) -> PendingToken:
     """Take the cloud's most likely token at a row that was already paid for."""
     if measured is None and local is not None:
         measured = kl_divergence(row, local)
-    return Held(row.best, "cloud", how, local=local, cloud=row, kl=measured, why=why)
+    return PendingToken(row.best, "cloud", how, draft_row=local, target_row=row, kl=measured, why=why)

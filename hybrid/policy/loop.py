@@ -15,23 +15,23 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
-from hybrid.policy.coins import Coin, Toss
+from hybrid.policy.coins import Coin, CoinKey
 from hybrid.policy.gates import ALWAYS, NEVER, Gate
-from hybrid.policy.judges import Case, Judge, Tail, Verdict
+from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.requests import (
     Check,
+    Continue,
     Draft,
     Drafted,
     Emit,
-    Going,
-    Held,
-    Over,
+    Finish,
+    NoAnswer,
+    PendingToken,
     Refused,
     Reply,
     Request,
     Scored,
     Span,
-    Unreachable,
     Write,
     Wrote,
     ids,
@@ -40,15 +40,15 @@ from hybrid.prob import Floats, kl_divergence
 from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
-Asking: TypeAlias = Generator[Request, Reply, T]
-Need: TypeAlias = Literal["score", "write", "open", "ids"]
-SAID: Mapping[Need, str] = {
+Dialogue: TypeAlias = Generator[Request, Reply, T]
+Ability: TypeAlias = Literal["score", "write", "open", "ids"]
+SAID: Mapping[Ability, str] = {
     "score": "score a draft",
     "write": "continue a partial answer",
     "open": "write an answer",
     "ids": "name tokens by number",
 }
-Back: TypeAlias = Callable[[Divergence], bool]
+Handback: TypeAlias = Callable[[Divergence], bool]
 """Whether a divergence means that the two models agree."""
 
 
@@ -72,16 +72,16 @@ class Policy:
     scope: int | None = None
     bonus: bool = False
     hold: int = 0
-    back: Back | None = None
+    back: Handback | None = None
     patience: int = 1
     lead: int = 0
     tails: bool = False
     writes_on: int = 0
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[Ability]:
         """What the endpoint must be able to do."""
-        found: set[Need] = set()
+        found: set[Ability] = set()
         found |= {"score"} if self.judge else set()
         found |= {"open"} if self.lead else set()
         found |= {"write"} if self.hold or self.tails else set()
@@ -96,21 +96,21 @@ WRITES_ON = (
 
 
 @dataclass(frozen=True)
-class _Handback:
+class HandbackRule:
     """What ends a handoff: ``patience`` written tokens in a row that are ``due``, or one of which it is not known.
 
     ``along``: both models' rows tell, and are to be had. ``note``: what is to be said of a block of more than ``quiet``
     tokens.
     """
 
-    due: Callable[[Held], bool | None]
+    due: Callable[[PendingToken], bool | None]
     patience: int = 1
     along: bool = False
     note: str | None = None
     quiet: int = 0
 
 
-_AFTER_ITS_TOKENS = _Handback(lambda _: None, patience=0)
+_AFTER_ITS_TOKENS = HandbackRule(lambda _: None, patience=0)
 
 
 @dataclass
@@ -129,10 +129,10 @@ class _Progress:
 
     def draw(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for a token that is drafted so many positions on."""
-        return self.coin(probs, Toss(len(self.at) + offset, role, self.rejections))
+        return self.coin(probs, CoinKey(len(self.at) + offset, role, self.rejections))
 
 
-def decode(policy: Policy, coin: Coin) -> Asking[None]:
+def decode(policy: Policy, coin: Coin) -> Dialogue[None]:
     """Write one answer under ``policy``, from its first token to Over. A policy that only compares tosses no coin."""
     here = _Progress(coin=coin)
     if policy.lead:
@@ -148,7 +148,7 @@ def decode(policy: Policy, coin: Coin) -> Asking[None]:
         mute = len(here.at) == before
 
 
-def _round(policy: Policy, here: _Progress) -> Asking[None]:
+def _round(policy: Policy, here: _Progress) -> Dialogue[None]:
     """Draft a span, settle it, and let the cloud write where it was turned down."""
     request = Draft(here.at, policy.span, policy.gate, after=_wants_after(policy), rejections=here.rejections)
     drafted = yield from _draft(request)
@@ -166,10 +166,10 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
         return
     verdict = yield from _check(policy, policy.judge, here, replace(drafted, span=drafted.span[free:]))
     then = verdict.then
-    yield from _emit(here, verdict.kept + ((then,) if isinstance(then, Held) else ()))
-    if verdict.kept or not isinstance(then, Tail):
+    yield from _emit(here, verdict.kept + ((then,) if isinstance(then, PendingToken) else ()))
+    if verdict.kept or not isinstance(then, TailDraw):
         here.block = 0
-    if isinstance(then, Tail) and not here.over:
+    if isinstance(then, TailDraw) and not here.over:
         yield from _write_on(policy, here, then) if policy.writes_on and then.determined else _tail(here, then)
     here.ahead = None if then else verdict.ahead
     if verdict.rejected:
@@ -179,14 +179,14 @@ def _round(policy: Policy, here: _Progress) -> Asking[None]:
             yield from _write(_agreement(policy), here, policy.hold, None if verdict.then else verdict.why)
 
 
-def _write_on(policy: Policy, here: _Progress, tail: Tail) -> Asking[None]:
+def _write_on(policy: Policy, here: _Progress, tail: TailDraw) -> Dialogue[None]:
     """Let the cloud write until a token could be drawn here again: which row that is, its prefix alone decides.
 
     So the law is the cloud's own, as it would be token by token. A row that is not told is left to the next check.
     """
     before, determined = len(here.at), tail.determined
-    until = _Handback(
-        lambda held: determined(held.cloud) if determined and held.cloud else None,
+    until = HandbackRule(
+        lambda held: determined(held.target_row) if determined and held.target_row else None,
         note=WRITES_ON,
         quiet=policy.writes_on,
     )
@@ -194,13 +194,13 @@ def _write_on(policy: Policy, here: _Progress, tail: Tail) -> Asking[None]:
     here.rejections += len(here.at) == before
 
 
-def _tail(here: _Progress, tail: Tail) -> Asking[None]:
+def _tail(here: _Progress, tail: TailDraw) -> Dialogue[None]:
     """Have the cloud draw one token. Without an answer the position is drafted again: the local model goes on."""
     reply = yield Write(here.at, 1, tail.ban)
     match reply:
         case Wrote(span):
             yield from _emit(here, tuple(replace(held, why=tail.why) for held in span))
-        case Refused() | Unreachable():
+        case Refused() | NoAnswer():
             here.rejections += 1
         case _:
             raise _out_of_turn(reply)
@@ -210,27 +210,27 @@ def _wants_after(policy: Policy) -> bool:
     return policy.judge is not None and (not policy.bonus or policy.scope == 0)
 
 
-def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> Asking[Verdict]:
+def _check(policy: Policy, judge: Judge, here: _Progress, drafted: Drafted) -> Dialogue[Verdict]:
     """One question about a span. Without an answer the span stands, unchecked: the local model goes on."""
     reply = yield Check(here.at, drafted.span, after=policy.bonus or drafted.after is not None)
     match reply:
         case Scored(rows):
-            return judge(Case(drafted.span[: len(rows)], rows, drafted.after, policy.bonus, here.draw))
-        case Refused() | Unreachable():
+            return judge(DraftedSpan(drafted.span[: len(rows)], rows, drafted.after, policy.bonus, here.draw))
+        case Refused() | NoAnswer():
             return Verdict(drafted.span)
         case _:
             raise _out_of_turn(reply)
 
 
-def _agreement(policy: Policy) -> _Handback:
+def _agreement(policy: Policy) -> HandbackRule:
     """Return when the cloud hands back after a rejection or a doubt: when the two models agree, if that matters."""
     back = policy.back
     if back is None:
         return _AFTER_ITS_TOKENS
-    return _Handback(lambda held: None if held.kl is None else back(held.kl), policy.patience, along=True)
+    return HandbackRule(lambda held: None if held.kl is None else back(held.kl), policy.patience, along=True)
 
 
-def _write(until: _Handback, here: _Progress, limit: int, why: str | None) -> Asking[int]:
+def _write(until: HandbackRule, here: _Progress, limit: int, why: str | None) -> Dialogue[int]:
     """Let the cloud write in blocks that double until it is due to hand back; return the last one's limit."""
     calm = 0
     while not here.over:
@@ -242,7 +242,7 @@ def _write(until: _Handback, here: _Progress, limit: int, why: str | None) -> As
     return limit
 
 
-def _write_block(until: _Handback, here: _Progress, limit: int, why: str | None, calm: int) -> Asking[int | None]:
+def _write_block(until: HandbackRule, here: _Progress, limit: int, why: str | None, calm: int) -> Dialogue[int | None]:
     """One block, read to its end: its tokens are paid for, and only a request that ends by itself tells its cost.
 
     A request that ends short (its limit was lowered to fit a cap) is asked on, unless it gave nothing. Returns how
@@ -264,36 +264,36 @@ def _write_block(until: _Handback, here: _Progress, limit: int, why: str | None,
                 if ended and len(here.at) == opened:
                     break
                 opened = len(here.at) if ended else opened
-            case Refused() | Unreachable():
+            case Refused() | NoAnswer():
                 return None
             case _:
                 raise _out_of_turn(reply)
-    if until.along and block and not here.over and not any(held.cloud for held in block):
+    if until.along and block and not here.over and not any(held.target_row for held in block):
         scored = yield from _score(start, block)
         return None if scored is None else _calm(until, scored, calm)
     return _calm(until, block, calm)
 
 
-def _score(start: Ids, block: Span) -> Asking[Span | None]:
+def _score(start: Ids, block: Span) -> Dialogue[Span | None]:
     """Have a written block scored whose rows did not come with it: the divergence decides the handback all the same."""
     reply = yield Check(start, block, after=False)
     match reply:
         case Scored(rows):
-            known = tuple(_measured(replace(held, cloud=row)) for held, row in zip(block, rows, strict=False))
+            known = tuple(_measured(replace(held, target_row=row)) for held, row in zip(block, rows, strict=False))
             return known + block[len(known) :]
-        case Refused() | Unreachable():
+        case Refused() | NoAnswer():
             return None
         case _:
             raise _out_of_turn(reply)
 
 
-def _measured(held: Held) -> Held:
-    if held.cloud is None or held.local is None:
+def _measured(held: PendingToken) -> PendingToken:
+    if held.target_row is None or held.draft_row is None:
         return held
-    return replace(held, kl=kl_divergence(held.cloud, held.local))
+    return replace(held, kl=kl_divergence(held.target_row, held.draft_row))
 
 
-def _calm(until: _Handback, span: Span, calm: int) -> int:
+def _calm(until: HandbackRule, span: Span, calm: int) -> int:
     """How many written tokens in a row speak for handing back. Of what is not known, one keeps nobody the pen."""
     for held in span:
         due = until.due(held)
@@ -301,24 +301,24 @@ def _calm(until: _Handback, span: Span, calm: int) -> int:
     return calm
 
 
-def _draft(request: Draft) -> Asking[Drafted]:
+def _draft(request: Draft) -> Dialogue[Drafted]:
     reply = yield request
     if not isinstance(reply, Drafted):
         raise _out_of_turn(reply)
     return reply
 
 
-def _emit(here: _Progress, tokens: Span) -> Asking[None]:
+def _emit(here: _Progress, tokens: Span) -> Dialogue[None]:
     if not tokens:
         return
     if here.ahead is not None and tokens[0].kl is None:
         tokens = (replace(tokens[0], kl=here.ahead), *tokens[1:])
     here.ahead = None
     reply = yield Emit(tokens)
-    if not isinstance(reply, Going | Over):
+    if not isinstance(reply, Continue | Finish):
         raise _out_of_turn(reply)
     here.at += ids(tokens)
-    here.over = isinstance(reply, Over)
+    here.over = isinstance(reply, Finish)
 
 
 def _out_of_turn(reply: Reply) -> TypeError:

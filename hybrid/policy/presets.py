@@ -6,15 +6,15 @@ from hybrid.errors import UsageError
 from hybrid.policy.choices import Choices
 from hybrid.policy.compose import composed
 from hybrid.policy.loop import Policy
-from hybrid.policy.rules.alone import CLOUD, LOCAL, RANDOM
 from hybrid.policy.rules.bild import BILD
 from hybrid.policy.rules.block import BLOCK
 from hybrid.policy.rules.cascade import CASCADE
+from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, PAPER
 from hybrid.policy.rules.exact import EXACT
 from hybrid.policy.rules.greedy import GREEDY_EXACT
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
+from hybrid.policy.rules.single import CLOUD, LOCAL, RANDOM
 from hybrid.policy.rules.u_hlm import U_HLM
-from hybrid.policy.rules.within import DOUBT, FSD, KL, PAPER
 
 PRESETS = {
     preset.name: preset

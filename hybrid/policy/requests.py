@@ -9,32 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hybrid.policy.gates import Call, Gate
+from hybrid.policy.gates import Gate, GateDecision
 from hybrid.prob import Dense, TopK
 from hybrid.types import Divergence, How, Ids, Source
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class PendingToken:
     """A token that stands for now: who wrote it, what it was drawn from, how far the two models were apart.
 
-    ``law`` is the distribution it was really drawn from (None for the cloud's tokens), ``local`` and ``cloud`` are
-    the raw rows it answers to, where they are known. ``certificate`` is the divergence below which the local model's
-    favourite is the cloud's own, in nats. ``why`` says why the pen changed hands here.
+    ``drawn_from`` is the distribution it was really drawn from (None for the cloud's tokens), ``draft_row`` and
+    ``target_row`` are the raw rows it answers to, where they are known. ``certificate`` is the divergence below which
+    the local model's favourite is the cloud's own, in nats. ``why`` says why the pen changed hands here.
     """
 
     id: int
     source: Source
     how: How
-    law: Dense | None = None
-    local: Dense | None = None
-    cloud: TopK | None = None
+    drawn_from: Dense | None = None
+    draft_row: Dense | None = None
+    target_row: TopK | None = None
     kl: Divergence | None = None
     why: str | None = None
     certificate: float | None = None
 
 
-Span: TypeAlias = tuple[Held, ...]
+Span: TypeAlias = tuple[PendingToken, ...]
 
 
 def ids(span: Span) -> Ids:
@@ -110,7 +110,7 @@ class Drafted:
     """
 
     span: Span
-    call: Call
+    call: GateDecision
     after: Dense | None = None
 
 
@@ -137,22 +137,22 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class NoAnswer:
     """No answer from the cloud that could be believed."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Going:
+class Continue:
     """The answer goes on."""
 
 
 @dataclass(frozen=True)
-class Over:
+class Finish:
     """The answer ends here: an end token, or no room for more."""
 
     why: Literal["stop", "length"]
 
 
-Reply: TypeAlias = Drafted | Scored | Wrote | Refused | Unreachable | Going | Over
+Reply: TypeAlias = Drafted | Scored | Wrote | Refused | NoAnswer | Continue | Finish

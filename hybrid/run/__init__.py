@@ -1,43 +1,43 @@
 """Where questions become model calls: the driver, its events, the client."""
 
 from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
-from hybrid.run.client import AsyncClient, Client, Local
+from hybrid.run.client import AsyncClient, Client, LocalModel
 from hybrid.run.events import (
-    Asked,
+    CheckAnswered,
     Degraded,
-    Drafted,
     Event,
     Finished,
     Flushed,
-    Judged,
     Noted,
+    RequestRetried,
+    RequestSent,
+    RequestSettled,
     Resumed,
-    Retried,
-    Settled,
-    Shown,
+    SpanDrafted,
     Started,
+    TokenEmitted,
 )
 
 __all__ = [
     "Answer",
-    "Asked",
     "AsyncClient",
+    "CheckAnswered",
     "Client",
     "Degraded",
-    "Drafted",
     "Event",
     "Finished",
     "Flushed",
     "Handoff",
-    "Judged",
-    "Local",
+    "LocalModel",
     "Noted",
+    "RequestRetried",
+    "RequestSent",
+    "RequestSettled",
     "Resumed",
-    "Retried",
-    "Settled",
-    "Shown",
+    "SpanDrafted",
     "Started",
     "Timing",
     "Token",
+    "TokenEmitted",
     "Usage",
 ]

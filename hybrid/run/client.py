@@ -19,18 +19,18 @@ from typing import Any, TypeAlias
 from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.breaker import Trip
+from hybrid.cloud.breaker import BreakerConfig
 from hybrid.config import Settings
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import Driver, Limits, Reach, Side
+from hybrid.run.driver import AnswerLimits, Driver, Reach, Side
 from hybrid.run.events import Event, Finished
-from hybrid.run.line import Call, Line
-from hybrid.run.pace import Pace
-from hybrid.run.retry import Patience
+from hybrid.run.line import EndpointHealth, RetryingCaller
+from hybrid.run.retry import RetryPolicy
+from hybrid.run.span_tuner import SpanTuner
 from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
@@ -54,7 +54,7 @@ COMPOSITION = ("gate", "judge", "scope", "bonus", "threshold", "entropy", "stric
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalModel:
     """The local model and the one thread that may touch it; what its log-probabilities may be off by, in nats."""
 
     engine: Engine
@@ -65,10 +65,10 @@ class Local:
 class AsyncClient:
     """Answers questions, one at a time: one context is one cache. Made by ``hybrid.open``."""
 
-    def __init__(self, local: Local, connect: Connect, account: Account, settings: Settings) -> None:
+    def __init__(self, local: LocalModel, connect: Connect, account: Account, settings: Settings) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
-        patience = Patience(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
-        self._line = Line(patience, Trip(cool_down_s=settings.cool_down_s))
+        patience = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
+        self._line = EndpointHealth(patience, BreakerConfig(cool_down_s=settings.cool_down_s))
         self._local = local
         self._cursor = Cursor(local.engine, local.noise)
         self._connect = connect
@@ -76,7 +76,7 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._turn = asyncio.Lock()
-        self._pace = Pace()
+        self._pace = SpanTuner()
         self._answers: set[asyncio.Task[Answer]] = set()
         self._closed = False
 
@@ -145,13 +145,13 @@ class AsyncClient:
         async with self._turn:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
-            call = Call(self._line, told)
+            call = RetryingCaller(self._line, told)
             cloud, can, reach = await self._at_first(policy, settings, call)
             settings = settings if can is None else _seeing(settings, can)
             policy = policy_of(settings, self._span(settings, len(ids), can))
             recording = choices_of(settings, policy) if settings.trace_rows else None
             top_k = settings.cloud_top_k
-            limits = Limits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
+            limits = AnswerLimits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
             async with self._account.purse(settings.conversation) as purse:
                 side = Side(cloud, purse, can, _turns(prompt, settings), call, reach)
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
@@ -182,7 +182,7 @@ class AsyncClient:
         return ids
 
     async def _at_first(
-        self, policy: Policy, settings: Settings, call: Call
+        self, policy: Policy, settings: Settings, call: RetryingCaller
     ) -> tuple[Cloud | str, Capabilities | None, Reach | None]:
         """Return a connected cloud and what it can do; or why it cannot be had, and perhaps how to try again."""
         if not policy.needs:

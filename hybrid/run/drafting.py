@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
 from hybrid.errors import ContextOverflow, EngineError
-from hybrid.policy import Coin, Place, Toss
-from hybrid.policy.requests import Draft, Drafted, Held, ids
+from hybrid.policy import Coin, CoinKey, DraftPosition
+from hybrid.policy.requests import Draft, Drafted, PendingToken, ids
 from hybrid.prob import Dense, warp
 from hybrid.types import Ids, Sampling
 
@@ -74,19 +74,19 @@ class Drafter:
         self._needed = None
 
     def _draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
-        span: list[Held] = []
+        span: list[PendingToken] = []
         call, after = None, None
         rows: list[Dense] = []
         while len(span) < limit and call is None:
             if cancelled():
                 raise Interrupted
             row = self._row(request.at, span, cancelled)
-            place = Place(len(request.at) + len(span), rows)
+            place = DraftPosition(len(request.at) + len(span), rows)
             if (call := request.gate.before(row, place)) is not None:
                 after = row
                 break
             token, law = self._draw(row, place.position, request.rejections)
-            span.append(Held(token, "local", "unchecked", law=law, local=row))
+            span.append(PendingToken(token, "local", "unchecked", drawn_from=law, draft_row=row))
             call = request.gate.after(row, token, place)
             rows.append(row)
             if token in self.cursor.engine.end_ids:
@@ -97,7 +97,7 @@ class Drafter:
             after = self._row(request.at, span, cancelled)
         return Drafted(tuple(span), call or request.gate.full, after)
 
-    def _row(self, at: Ids, span: list[Held], cancelled: Cancelled) -> Dense:
+    def _row(self, at: Ids, span: list[PendingToken], cancelled: Cancelled) -> Dense:
         """Return the row after a drafted span; only the first one of a draft is found by the text before it."""
         row = self.cursor.follow(span[-1].id, cancelled) if span else self.cursor.row(self.prompt + at, cancelled)
         if self.seen is not None:
@@ -108,4 +108,4 @@ class Drafter:
         if self.sampling.greedy:
             return row.best, None
         law = warp(row, self.sampling)
-        return self.coin(law.probs, Toss(position, "draft", rejections)), law
+        return self.coin(law.probs, CoinKey(position, "draft", rejections)), law

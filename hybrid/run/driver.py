@@ -24,12 +24,13 @@ from hybrid.errors import CloudError, CloudRefusal
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
     Check,
+    Continue,
     Draft,
     Drafted,
     Emit,
-    Going,
-    Held,
-    Over,
+    Finish,
+    NoAnswer,
+    PendingToken,
     Refused,
     Reply,
     Request,
@@ -39,17 +40,16 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
-from hybrid.policy.requests import Unreachable as NoAnswer
 from hybrid.prob import Dense
 from hybrid.run import events
-from hybrid.run.alike import Alike
 from hybrid.run.answer import Answer
+from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
-from hybrid.run.line import Call, Line
-from hybrid.run.reader import Reader
-from hybrid.run.record import Record
-from hybrid.run.till import Denied, Tell, Till
-from hybrid.spend import Denial, Purse
+from hybrid.run.line import EndpointHealth, RetryingCaller
+from hybrid.run.request_billing import RequestBilling, RequestDenied, Tell
+from hybrid.run.vocabulary_check import VocabularyCheck
+from hybrid.run.write_stream import WriteStream
+from hybrid.spend import AnswerBudget, Denial
 from hybrid.types import Ids, Message
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ Reach: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]  # t
 
 
 @dataclass(frozen=True)
-class Limits:
+class AnswerLimits:
     """What bounds one answer: its own length, and how many log-probabilities a row holds; and when it was asked for.
 
     ``overlap``: the local model goes on decoding while a check is waited for. ``recording``: every row is told, after
@@ -87,17 +87,17 @@ class Side:
     """
 
     cloud: Cloud | str
-    purse: Purse
+    purse: AnswerBudget
     capabilities: Capabilities | None = None
     turns: tuple[Message, ...] = ()
-    call: Call | None = None
+    call: RetryingCaller | None = None
     reach: Reach | None = None
 
 
 class Driver:
     """Answers one question. Made for it, used once."""
 
-    def __init__(self, drafter: Drafter, worker: Worker, side: Side, limits: Limits, tell: Tell) -> None:
+    def __init__(self, drafter: Drafter, worker: Worker, side: Side, limits: AnswerLimits, tell: Tell) -> None:
         """Take the local model and its thread, the cloud's side, the limits, and whom to tell."""
         self._drafter = drafter
         self._engine = drafter.cursor.engine
@@ -107,14 +107,14 @@ class Driver:
         self._can = side.capabilities
         self._turns = side.turns
         self._limits = limits
-        self._record = Record(len(drafter.prompt), self._engine.piece, limits.asked_at, limits.stops)
+        self._record = AnswerBuilder(len(drafter.prompt), self._engine.piece, limits.asked_at, limits.stops)
         self._shown: list[int] = []
         self._last_draft: Draft | None = None
-        self._reader: Reader | None = None
+        self._reader: WriteStream | None = None
         self._tell = tell
-        self._till = Till(side.purse, self._record, tell)
-        self._alike = Alike(self._engine)
-        self._call = side.call or Call(Line(), tell)
+        self._till = RequestBilling(side.purse, self._record, tell)
+        self._alike = VocabularyCheck(self._engine)
+        self._call = side.call or RetryingCaller(EndpointHealth(), tell)
         self._reach = side.reach
         self._away_since: float | None = None
 
@@ -129,7 +129,7 @@ class Driver:
             told = self._drafter.sampling, self._limits.max_tokens, self._limits.recording, noise
             self._tell(events.Recording(pieces, ends, *told))
         loop, reply = decode(policy, self._drafter.coin), None
-        over = Over("stop")
+        over = Finish("stop")
         try:
             while True:
                 try:
@@ -137,7 +137,7 @@ class Driver:
                 except StopIteration:
                     break
                 reply = await self._reply(request)
-                over = reply if isinstance(reply, Over) else over
+                over = reply if isinstance(reply, Finish) else over
         finally:
             await self._rest()
         if rest := self._record.flush():
@@ -173,7 +173,7 @@ class Driver:
         took_ms = round((time.monotonic() - began) * 1000, 3)
         self._record.drafted += len(drafted.span)
         self._tell_local_rows()
-        self._tell(events.Drafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
+        self._tell(events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
         return drafted
 
     def _tell_local_rows(self) -> None:
@@ -203,19 +203,19 @@ class Driver:
         in_context = self._engine.num_context - len(self._drafter.prompt) - len(self._shown)
         return min(self._limits.max_tokens - len(self._shown), in_context)
 
-    def _emit(self, tokens: Span) -> Going | Over:
+    def _emit(self, tokens: Span) -> Continue | Finish:
         for held in tokens:
             self._record.local_kept += held.source == "local"
             if held.id in self._engine.end_ids:
-                return Over("stop")
+                return Finish("stop")
             position = len(self._shown)
             self._shown.append(held.id)
-            self._tell(events.Shown(position, self._record.show(held)))
+            self._tell(events.TokenEmitted(position, self._record.show(held)))
             if self._record.readable.stopped:
-                return Over("stop")
+                return Finish("stop")
             if self._room() <= 0:
-                return Over("length")
-        return Going()
+                return Finish("length")
+        return Continue()
 
     # ---- the cloud -------------------------------------------------------------------------------------------------
 
@@ -237,21 +237,21 @@ class Driver:
             with self._looking_ahead(request):
                 request_id, scores = await self._asked(attempt)
             scores = self._alike.hold(scores)
-        except Denied as denied:
+        except RequestDenied as denied:
             return self._refused(denied.denial)
         except CloudError as error:
             return self._fail(error)
         for i, row in enumerate(scores.rows if self._limits.recording is not None else ()):
             self._tell(events.Rows(request.at + span[:i], cloud=row))
         self._record.checks += 1
-        self._tell(events.Judged(request_id, len(scores.rows)))
+        self._tell(events.CheckAnswered(request_id, len(scores.rows)))
         return Scored(scores.rows)
 
     async def _score(self, cloud: Cloud, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
         """Ask once, under an id and a reservation of its own."""
         leave = await self._till.leave("check", position, cloud.worst(question), len(question.span))
         if isinstance(leave, Denial):
-            raise Denied(leave)
+            raise RequestDenied(leave)
         try:
             scores = await cloud.score(replace(question, request_id=leave.request_id, leaving=leave.leaving))
         except BaseException as error:
@@ -279,7 +279,7 @@ class Driver:
             else:
                 chunk = await self._call.go_on(reader.read)
             chunk = self._alike.hold_written(reader, chunk)
-        except Denied as denied:
+        except RequestDenied as denied:
             return self._refused(denied.denial)
         except CloudError as error:
             return self._fail(error)
@@ -291,15 +291,15 @@ class Driver:
             banned = tuple(sorted(request.ban))
             self._tell(events.Rows(request.at + chunk.ids[:i], cloud=row, written=chunk.ids[i], banned=banned))
         written = [
-            Held(token, "cloud", "written", local=local, cloud=row)
+            PendingToken(token, "cloud", "written", draft_row=local, target_row=row)
             for token, row, local in zip(chunk.ids, chunk.rows, rows, strict=True)
         ]
         ends = self._engine.end_ids
         if chunk.finish == "stop" and ends and not (chunk.ids and chunk.ids[-1] in ends):
-            written.append(Held(min(ends), "cloud", "written"))  # it ended and did not say by which token
+            written.append(PendingToken(min(ends), "cloud", "written"))  # it ended and did not say by which token
         return Wrote(tuple(written), ended=not reader.open)
 
-    async def _open_reader(self, request: Write, cloud: Cloud, asked_at: float) -> tuple[Reader, Chunk]:
+    async def _open_reader(self, request: Write, cloud: Cloud, asked_at: float) -> tuple[WriteStream, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         prefix = self._drafter.prompt + request.at
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
@@ -308,12 +308,12 @@ class Driver:
         question = WriteQuestion(prefix, limit, self._top_k if rows else 0, self._drafter.sampling, "", request.ban)
         leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
-            raise Denied(leave)
+            raise RequestDenied(leave)
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = replace(question.sampling, seed=(question.sampling.seed * 1_000_003 + len(request.at)) % 2**31)
         question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
         question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at, leaving=leave.leaving)
-        reader = Reader(request.at, leave, cloud.write(question))
+        reader = WriteStream(request.at, leave, cloud.write(question))
         return reader, await reader.read()
 
     @property
@@ -331,7 +331,7 @@ class Driver:
         """Return what the local model thinks likely at each position due, where the cloud can be asked about it."""
         if not (self._can and self._can.candidates and self._can.same_words):  # an id that it lacks ends SGLang
             return ()
-        rows = [held.local for held in request.span] + [None] * after
+        rows = [held.draft_row for held in request.span] + [None] * after
         return tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)
 
     async def _read_along(self, request: Write, written: Ids) -> list[Dense] | list[None]:

@@ -14,7 +14,7 @@ from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, Ids, Sampling
 
-Kind: TypeAlias = Literal["check", "write"]
+RequestKind: TypeAlias = Literal["check", "write"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Drafted:
+class SpanDrafted:
     """The local model wrote a span that nobody has judged yet; ``num_ready`` of it was decoded ahead."""
 
     position: int
@@ -66,29 +66,29 @@ class Drafted:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestSent:
     """A request leaves for the cloud, its worst case reserved."""
 
     request_id: str
-    kind: Kind
+    kind: RequestKind
     position: int
     num_tokens: int
     reserved_nanousd: int | None
 
 
 @dataclass(frozen=True)
-class Settled:
+class RequestSettled:
     """What a request was charged. ``usage`` None: never known, its reservation stands."""
 
     request_id: str
-    kind: Kind
+    kind: RequestKind
     usage: CloudUsage | None
     nanousd: int | None
     ms: float
 
 
 @dataclass(frozen=True)
-class Retried:
+class RequestRetried:
     """A request failed before anything came of it, and leaves again, as another one, after ``wait_ms``."""
 
     why: str
@@ -96,7 +96,7 @@ class Retried:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckAnswered:
     """A check came back with rows for ``num_rows`` positions."""
 
     request_id: str
@@ -125,7 +125,7 @@ class Resumed:
 
 
 @dataclass(frozen=True)
-class Shown:
+class TokenEmitted:
     """A token of the answer. It is never taken back."""
 
     position: int
@@ -150,25 +150,42 @@ Event: TypeAlias = (
     Started
     | Recording
     | Rows
-    | Drafted
-    | Asked
-    | Settled
-    | Retried
-    | Judged
+    | SpanDrafted
+    | RequestSent
+    | RequestSettled
+    | RequestRetried
+    | CheckAnswered
     | Degraded
     | Noted
     | Resumed
-    | Shown
+    | TokenEmitted
     | Flushed
     | Finished
 )
 
 TRACE_VERSION = 3
+# What an event is called in a trace.
+EVENT_NAMES: Mapping[type[Event], str] = {
+    Started: "started",
+    Recording: "recording",
+    Rows: "rows",
+    SpanDrafted: "drafted",
+    RequestSent: "asked",
+    RequestSettled: "settled",
+    RequestRetried: "retried",
+    CheckAnswered: "judged",
+    Degraded: "degraded",
+    Noted: "noted",
+    Resumed: "resumed",
+    TokenEmitted: "shown",
+    Flushed: "flushed",
+    Finished: "finished",
+}
 
 
 def to_json(event: Event) -> dict[str, Any]:
     """Return one line of a trace file: the event's name and its fields."""
-    name = type(event).__name__.lower()
+    name = EVENT_NAMES[type(event)]
     if isinstance(event, Finished):
         return {"event": name, **event.answer.to_json()}
     if isinstance(event, Rows):
@@ -176,7 +193,7 @@ def to_json(event: Event) -> dict[str, Any]:
     data = asdict(event)
     if isinstance(event, Recording):
         data["pieces"] = [piece.hex() for piece in event.pieces]
-    if isinstance(event, Shown):
+    if isinstance(event, TokenEmitted):
         data["token"]["kl"] = finite(data["token"]["kl"])
     return {"event": name, **data}
 

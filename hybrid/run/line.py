@@ -19,10 +19,10 @@ from typing import TypeAlias, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
-from hybrid.cloud.breaker import Breaker, Trip
+from hybrid.cloud.breaker import Breaker, BreakerConfig
 from hybrid.errors import CloudError, CloudFailure, Unreachable
 from hybrid.run import events
-from hybrid.run.retry import FIRST_WAIT_S, LONGEST_WAIT_S, Patience, Quota, cost_of
+from hybrid.run.retry import FIRST_WAIT_S, LONGEST_WAIT_S, RetryPolicy, RetryQuota, cost_of
 
 T = TypeVar("T")
 Tell = Callable[[events.Event], None]
@@ -36,22 +36,22 @@ _full_jitter = wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT
 REST = 4.0
 
 
-class Line:
+class EndpointHealth:
     """What a client keeps of its endpoint from one answer to the next."""
 
     def __init__(
         self,
-        patience: Patience | None = None,
-        trip: Trip | None = None,
+        patience: RetryPolicy | None = None,
+        trip: BreakerConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """Start without a memory."""
-        self.patience = patience or Patience()
-        self.trip = trip or Trip()
+        self.patience = patience or RetryPolicy()
+        self.trip = trip or BreakerConfig()
         self.clock = clock
         self.sleep = sleep
-        self.quota = Quota()
+        self.quota = RetryQuota()
         self.breaker = Breaker(self.trip, clock)
         self._last = ""
 
@@ -84,10 +84,10 @@ class Line:
         self.breaker.failed(hold_s(error, took_s))
 
 
-class Call:
+class RetryingCaller:
     """What one answer asks over a line."""
 
-    def __init__(self, line: Line, tell: Tell) -> None:
+    def __init__(self, line: EndpointHealth, tell: Tell) -> None:
         """Take the line, and whom to tell."""
         self._line = line
         self._tell = tell
@@ -104,7 +104,7 @@ class Call:
         To be called only where the line is not shut. What may show that the endpoint is back is asked once.
         """
         patience = self._line.patience if self._own.state == "closed" else replace(self._line.patience, retries=0)
-        question = _Question(self._line, patience, self._tell)
+        question = _RetriedQuestion(self._line, patience, self._tell)
         self._own.enter()
         began = self._line.clock()
         try:
@@ -139,10 +139,10 @@ def hold_s(error: CloudFailure, took_s: float) -> float:
     return max(error.retry_after_s or 0.0, REST * took_s)
 
 
-class _Question:
+class _RetriedQuestion:
     """One question and its retries: tenacity does the waiting and the counting, ``retry`` decides."""
 
-    def __init__(self, line: Line, patience: Patience, tell: Tell) -> None:
+    def __init__(self, line: EndpointHealth, patience: RetryPolicy, tell: Tell) -> None:
         self._line = line
         self._patience = patience
         self._tell = tell
@@ -191,7 +191,7 @@ class _Question:
         return self._line.shut() is not None or not self._line.quota.take(self._paid)
 
     def _announce(self, state: RetryCallState) -> None:
-        self._tell(events.Retried(str(_error(state)), round(state.upcoming_sleep * 1000, 3)))
+        self._tell(events.RequestRetried(str(_error(state)), round(state.upcoming_sleep * 1000, 3)))
 
 
 def _error(state: RetryCallState) -> BaseException | None:

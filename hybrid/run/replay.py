@@ -12,9 +12,9 @@ from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.client import COMPOSITION, policy_of, sampling_of
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import Driver, Limits, Side
-from hybrid.run.tape import Tape, TapeCloud, TapeCursor
-from hybrid.run.till import Tell
+from hybrid.run.driver import AnswerLimits, Driver, Side
+from hybrid.run.replay_trace import ReplayCloud, ReplayCursor, ReplayTrace
+from hybrid.run.request_billing import Tell
 from hybrid.spend import Account, MemoryLedger, Price
 
 
@@ -25,7 +25,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     Raises UsageError for a file or settings that cannot be honoured, MissingRow where the policy asks for what was not
     recorded.
     """
-    tape = Tape.read(path)
+    tape = ReplayTrace.read(path)
     drawn = tape.sampling
     recorded: dict[str, Any] = {
         "policy": tape.policy,
@@ -40,12 +40,14 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     settings = load(**(recorded | kept | {"config": None} | flags))  # a trace names no file to read
     sampling = sampling_of(settings)
     account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
-    cursor = cast(Cursor, TapeCursor(tape))  # rows by another road; a driver asks for nothing else
+    cursor = cast(Cursor, ReplayCursor(tape))  # rows by another road; a driver asks for nothing else
     drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))
-    limits = Limits(settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False, stops=settings.stop)
+    limits = AnswerLimits(
+        settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False, stops=settings.stop
+    )
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(drafter, worker, Side(TapeCloud(tape), account.purse()), limits, tell)
+        driver = Driver(drafter, worker, Side(ReplayCloud(tape), account.purse()), limits, tell)
         return await driver.answer(policy_of(settings))
     finally:
         worker.close()

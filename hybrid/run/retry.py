@@ -28,7 +28,7 @@ CAPACITY, COST, COST_OF_WAITING, WITHOUT_RETRY = 500, 5, 10, 1
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How often a question may be asked again, and until how many seconds after it was first asked."""
 
     retries: int = 2
@@ -46,7 +46,7 @@ class Patience:
         return since_s + wait_s < self.within_s
 
 
-class Quota:
+class RetryQuota:
     """What is left for retries. The endpoint's, not the question's."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:

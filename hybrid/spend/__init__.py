@@ -4,31 +4,31 @@ The ledger in a file is ``hybrid.spend.durable``, apart: a policy that looks at 
 """
 
 from hybrid.spend.account import Account
+from hybrid.spend.answer_budget import AnswerBudget, Grant
 from hybrid.spend.bill import Bill, bill
-from hybrid.spend.caps import CAP_LEVELS, CapLevel, Denial, Standing
-from hybrid.spend.claim import Claim, Spender
+from hybrid.spend.caps import CAP_LEVELS, CapLevel, CapStatus, Denial
 from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation, Settlement
+from hybrid.spend.max_cost import MaxCost, SpendScope
 from hybrid.spend.price import Price, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
-from hybrid.spend.purse import Grant, Purse
 
 __all__ = [
     "CAP_LEVELS",
     "Account",
+    "AnswerBudget",
     "Bill",
     "CapLevel",
-    "Claim",
+    "CapStatus",
     "Denial",
     "Grant",
     "Ledger",
+    "MaxCost",
     "MemoryLedger",
     "Price",
     "PriceFile",
-    "Purse",
     "Reservation",
     "Settlement",
-    "Spender",
-    "Standing",
+    "SpendScope",
     "as_usd",
     "bill",
     "endpoint_id",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from hybrid.spend.claim import Spender
+from hybrid.spend.answer_budget import AnswerBudget, ChargeTerms
 from hybrid.spend.ledger import Ledger, MemoryLedger
+from hybrid.spend.max_cost import SpendScope
 from hybrid.spend.price import Price
-from hybrid.spend.purse import Purse, Terms
 
 
 class Account:
@@ -37,11 +37,13 @@ class Account:
         """Take the price that is only known once the endpoint has said which model it serves."""
         self.price = price
 
-    def purse(self, conversation: str | None = None) -> Purse:
+    def purse(self, conversation: str | None = None) -> AnswerBudget:
         """Return the money of one answer; without a name the conversation is this client's own."""
-        spender = Spender(self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap)
-        return Purse(self._terms, spender)
+        spender = SpendScope(
+            self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap
+        )
+        return AnswerBudget(self._terms, spender)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> ChargeTerms:
         unwritten = self._ledger.durable and self.price is not None and self.price.free
-        return Terms(self.price, self._unwritten if unwritten else self._ledger)
+        return ChargeTerms(self.price, self._unwritten if unwritten else self._ledger)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias, get_args
 
-from hybrid.spend.claim import Claim, Spender
+from hybrid.spend.max_cost import MaxCost, SpendScope
 from hybrid.spend.price import as_usd
 
 CapLevel: TypeAlias = Literal["request", "conversation", "day", "month", "total"]
@@ -44,7 +44,7 @@ class Denial:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CapStatus:
     """One cap in its present window."""
 
     level: Level
@@ -66,17 +66,17 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Afforded:
+class Allowance:
     """A claim that fits, perhaps lowered, and what the tightest cap had left for it (None: there is no cap)."""
 
-    claim: Claim
+    claim: MaxCost
     room_nanousd: int | None
 
 
-def windows(spender: Spender, at: int) -> dict[Level, str]:
+def windows(spender: SpendScope, at: int) -> dict[Level, str]:
     """Name the windows that spending at a moment (UTC, in seconds) counts in; of timed ones a later name sorts later.
 
-    >>> windows(Spender("e", "q", "c", "me"), 86_400)["month"]
+    >>> windows(SpendScope("e", "q", "c", "me"), 86_400)["month"]
     '1970-01'
     """
     moment = datetime.fromtimestamp(at, UTC)
@@ -90,7 +90,7 @@ def windows(spender: Spender, at: int) -> dict[Level, str]:
     }
 
 
-def afford(claim: Claim, standings: Sequence[Standing]) -> Afforded | Denial:
+def afford(claim: MaxCost, standings: Sequence[CapStatus]) -> Allowance | Denial:
     """Decide whether a claim's worst case can be set aside, and lower its limit to what can.
 
     A cap with nothing left affords nothing, not even what is free.
@@ -102,4 +102,4 @@ def afford(claim: Claim, standings: Sequence[Standing]) -> Afforded | Denial:
         return tightest.denial()
     if fitted is None or fitted.worst_nanousd > MOST_NANOUSD:
         return Denial(f"a request that may cost more than {as_usd(MOST_NANOUSD)} is not sent")
-    return Afforded(fitted, room)
+    return Allowance(fitted, room)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybrid.spend.caps import CAP_LEVELS, LEVELS, TIMED, CapLevel, Denial, Level, Standing, afford, windows
-from hybrid.spend.claim import Claim, Spender
+from hybrid.spend.caps import CAP_LEVELS, LEVELS, TIMED, CapLevel, CapStatus, Denial, Level, afford, windows
+from hybrid.spend.max_cost import MaxCost, SpendScope
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Ledger(Protocol):
         """Whether it outlives the process."""
         ...
 
-    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
+    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
         """Set a claim's worst case aside. A limit that does not fit is lowered to what does, in the same step."""
         ...
 
@@ -68,7 +68,7 @@ class Ledger(Protocol):
         """Replace a reservation by what was charged. Settling twice is a KeyError."""
         ...
 
-    def standings(self, spender: Spender) -> list[Standing]:
+    def standings(self, spender: SpendScope) -> list[CapStatus]:
         """Return every cap that binds a spender now."""
         ...
 
@@ -79,8 +79,8 @@ def closed_denial(endpoint: str, why: str) -> Denial:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    spender: Spender
+class _MemoryEntry:
+    spender: SpendScope
     windows: Mapping[Level, str]
     reserved: int
 
@@ -100,7 +100,7 @@ class MemoryLedger:
         self._caps = dict(caps or {}) | ({} if cap_nanousd is None else {"total": cap_nanousd})
         self._clock = clock
         self._latest = 0
-        self._open: dict[int, _Entry] = {}
+        self._open: dict[int, _MemoryEntry] = {}
         self._totals: defaultdict[tuple[Level, str], list[int]] = defaultdict(lambda: [0, 0])
         self._closed: dict[str, str] = {}
         self._next = 0
@@ -119,7 +119,7 @@ class MemoryLedger:
         """What is promised to requests under way, or to requests whose charge never became known."""
         return self._totals["total", ""][1]
 
-    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
+    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
         """See the port."""
         if spender.endpoint in self._closed:
             return closed_denial(spender.endpoint, self._closed[spender.endpoint])
@@ -127,7 +127,7 @@ class MemoryLedger:
         if isinstance(afforded, Denial):
             return afforded
         self._latest = max(self._latest, int(self._clock()))
-        entry = _Entry(spender, windows(spender, self._latest), afforded.claim.worst_nanousd)
+        entry = _MemoryEntry(spender, windows(spender, self._latest), afforded.claim.worst_nanousd)
         self._next += 1
         self._open[self._next] = entry
         self._add(entry, 0, entry.reserved)
@@ -143,13 +143,13 @@ class MemoryLedger:
         if settlement.excess is not None:
             self._closed[entry.spender.endpoint] = settlement.excess
 
-    def standings(self, spender: Spender) -> list[Standing]:
+    def standings(self, spender: SpendScope) -> list[CapStatus]:
         """See the port. Of days and months all that are not over count: a clock set back frees nothing."""
         now = windows(spender, int(self._clock()))
         caps: dict[Level, int] = {level: self._caps[level] for level in CAP_LEVELS if level in self._caps}
         if spender.cap_nanousd is not None:
             caps["client"] = spender.cap_nanousd
-        return [Standing(level, caps[level], *self._sum(level, now[level])) for level in LEVELS if level in caps]
+        return [CapStatus(level, caps[level], *self._sum(level, now[level])) for level in LEVELS if level in caps]
 
     def _sum(self, level: Level, window: str) -> tuple[int, int]:
         counted = [
@@ -159,7 +159,7 @@ class MemoryLedger:
         ]
         return sum(spent for spent, _ in counted), sum(reserved for _, reserved in counted)
 
-    def _add(self, entry: _Entry, spent: int, reserved: int) -> None:
+    def _add(self, entry: _MemoryEntry, spent: int, reserved: int) -> None:
         for level, window in entry.windows.items():
             total = self._totals[level, window]
             total[0] += spent

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, tried
+from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, run_arms
 from hybrid.bench.comparison import balanced
 from hybrid.bench.demo import DOUBT, KL
 
@@ -20,7 +20,7 @@ def run():
     """Try arms on problems; what is told meanwhile goes to ``tell``."""
 
     def start(arms, problems=PROBLEMS, *, keep_cache=False, tell=lambda *_: None):
-        return asyncio.run(tried(arms, problems, keep_cache=keep_cache, tell=tell))
+        return asyncio.run(run_arms(arms, problems, keep_cache=keep_cache, tell=tell))
 
     return start
 

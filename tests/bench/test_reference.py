@@ -17,7 +17,7 @@ import hybrid
 from hybrid.bench.reference import answering, evaluation, likeness
 from hybrid.bench.reference.answering import Answerer
 from hybrid.bench.reference.evaluation import Graded, Score, overall
-from hybrid.bench.reference.likeness import Likeness
+from hybrid.bench.reference.likeness import Agreement
 from hybrid.bench.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
@@ -213,7 +213,7 @@ def test_comparisons_joined_are_the_comparison_of_all(seed):
     small, _, by_small = random_model(seed, questions)
     large, _, by_large = random_model(seed + 1, questions)
     parts = [likeness.compare(small, large, by_small[i : i + 1], by_large[i : i + 1]) for i in range(3)]
-    together, joined = likeness.compare(small, large, by_small, by_large), Likeness.joined(parts)
+    together, joined = likeness.compare(small, large, by_small, by_large), Agreement.joined(parts)
     for name in ("kl", "same", "entropy", "differs"):
         assert getattr(joined, name).tolist() == getattr(together, name).tolist()
     assert joined.summary() == together.summary()
@@ -274,7 +274,7 @@ def test_the_entropy_is_the_small_models_along_its_own_answer():
 
 
 def test_the_summary_holds_shares_means_and_numbers():
-    made = Likeness(
+    made = Agreement(
         kl=np.array([0.25, 0.5, 0.0, 2.0, 0.0]),
         same=np.array([True, False, True, False, True]),
         entropy=np.array([0.1, 0.9, 0.4, 0.4]),
@@ -287,7 +287,7 @@ def test_the_summary_holds_shares_means_and_numbers():
 
 @pytest.mark.parametrize("bit", [True, False])
 def test_where_the_models_never_or_always_differ_there_is_nothing_to_rank(bit):
-    made = Likeness(np.zeros(2), np.array([True, True]), np.array([0.5, 1.0]), np.array([bit, bit]))
+    made = Agreement(np.zeros(2), np.array([True, True]), np.array([0.5, 1.0]), np.array([bit, bit]))
     assert made.summary().auroc is None
 
 

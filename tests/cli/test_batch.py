@@ -21,7 +21,7 @@ from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
-from hybrid.run import AsyncClient, Client, Local
+from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
 HOUSE = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
@@ -45,7 +45,7 @@ def client_over_tables(fault, engine, **flags):
     account = Account(Price.parse(price) if price else None, ledger)
     try:
         with start_blocking_portal() as portal:
-            yield Client(AsyncClient(Local(engine, worker), reach, account, settings), portal)
+            yield Client(AsyncClient(LocalModel(engine, worker), reach, account, settings), portal)
     finally:
         worker.close()
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from hybrid.cli import app
 from hybrid.cli.budget import STATES
-from hybrid.spend import Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
-SPENDER = Spender("https://api.example.com", "question", "talk", "client")
+SPENDER = SpendScope("https://api.example.com", "question", "talk", "client")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_caps_are_set_shown_and_removed(path):
 
 
 def test_what_has_gone_against_a_cap_is_shown_with_what_is_left(ledger):
-    Books(ledger).set_cap("day", 1_000)
+    LedgerAdmin(ledger).set_cap("day", 1_000)
     ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
     ledger.reserve(claim_of(50), SPENDER)
     row = next(row for row in plain("show")["caps"] if row["level"] == "day")
@@ -88,7 +88,7 @@ def test_the_log_tells_the_newest_first(ledger):
 
 
 def test_an_open_entry_is_reconciled_by_hand(ledger):
-    Books(ledger).set_cap("total", 1_000)
+    LedgerAdmin(ledger).set_cap("total", 1_000)
     ledger.reserve(claim_of(300), SPENDER)
     ledger.reserve(claim_of(400), SPENDER)
     assert [entry["id"] for entry in plain("reconcile")["open"]] == [1, 2]
@@ -145,7 +145,7 @@ def test_what_cannot_be_done_is_one_sentence(path, args, said):
 
 def test_what_was_disputed_is_listed_and_mended_and_opens_nothing(ledger):
     """Endpoint and cap are two questions: what is right, and whether it may be asked again."""
-    Books(ledger).set_cap("total", 1_000)
+    LedgerAdmin(ledger).set_cap("total", 1_000)
     ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 10**30, excess="it charged more"))
     assert plain("show")["caps"][-1]["left_nanousd"] < 0
     assert [(entry["id"], entry["state"]) for entry in plain("reconcile")["disputed"]] == [(1, "disputed")]

@@ -15,12 +15,12 @@ from hybrid.assemble import BUNDLED_LOCAL, MODELS, Probed
 from hybrid.cli import app
 from hybrid.cli.probe import told, working
 from hybrid.cloud import Capabilities
-from hybrid.cloud.findings import Findings
-from hybrid.cloud.server_flags import Hint
+from hybrid.cloud.probe_result import ProbeResult
+from hybrid.cloud.server_flags import FlagAdvice
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseNotebook
 
-FOUND = Findings(
+FOUND = ProbeResult(
     "http://there",
     "m",
     "sglang",
@@ -112,7 +112,7 @@ def test_what_is_not_so_is_told_as_plainly(change, words):
 
 
 def test_a_flag_that_would_help_is_named_with_what_it_saves():
-    ours, theirs = Hint("hybrid", "--dialect d", "more is told"), Hint("server", "--flag 3", "less is paid")
+    ours, theirs = FlagAdvice("hybrid", "--dialect d", "more is told"), FlagAdvice("server", "--flag 3", "less is paid")
     assert "would help: --dialect d (hybrid): more is told\nwould help: --flag 3 (server): less is paid" in said(
         FOUND, (ours, theirs)
     )
@@ -218,7 +218,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     done = probe(served[name].url, "--json", *(["--dialect", dialect] if dialect == "vllm-tokens" else []))
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert list(found) == [*(part.name for part in fields(Findings)), "local_noise_nats", "policies", "hints"]
+    assert list(found) == [*(part.name for part in fields(ProbeResult)), "local_noise_nats", "policies", "hints"]
     assert found["local_noise_nats"] == NoiseNotebook(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)

@@ -9,14 +9,14 @@ from rich.console import Console
 
 from hybrid.cli import show
 from hybrid.run.answer import Token
-from hybrid.run.events import Degraded, Flushed, Shown
+from hybrid.run.events import Degraded, Flushed, TokenEmitted
 
 NASTY = "a\u202eb\x1b[2J\x9b1mc\r\n\td\u2066"
 VISIBLE = "a\\u202eb\\x1b[2J\\x9b1mc\\x0d\n\td\\u2066"
 
 
 def happen(screen):
-    screen.show(Shown(0, Token(1, NASTY, "local", "accepted")))
+    screen.show(TokenEmitted(0, Token(1, NASTY, "local", "accepted")))
     screen.show(Flushed(NASTY))
     screen.show(Degraded(f"it said {NASTY}"))
 

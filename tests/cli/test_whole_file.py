@@ -11,7 +11,7 @@ from hybrid.cli import whole_file
 from hybrid.cli.journal import Journal
 from hybrid.cli.trace import Trace
 from hybrid.cli.whole_file import check_writable, write_whole
-from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
 
 
@@ -104,7 +104,7 @@ def _batch(path):
 
 
 def _findings(path):
-    Notebook(path, "0123").write(Findings("http://there", "m", "vllm"))
+    ProbeCache(path, "0123").write(ProbeResult("http://there", "m", "vllm"))
 
 
 @pytest.mark.parametrize("make", [_trace, _batch, _findings])

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hybrid.cloud.breaker import LONGEST_HOLD_S, Breaker, Trip
+from hybrid.cloud.breaker import LONGEST_HOLD_S, Breaker, BreakerConfig
 
-TRIP = Trip(in_a_row=3, share=0.5, of=6, at_least=4, cool_down_s=2.0, longest_s=7.0)
+TRIP = BreakerConfig(in_a_row=3, share=0.5, of=6, at_least=4, cool_down_s=2.0, longest_s=7.0)
 
 
 class Clock:

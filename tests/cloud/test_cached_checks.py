@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from wordlist import able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.deadlines import Deadlines, Waits
-from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
+from hybrid.cloud.dialects.dialect import DialectSetup
 from hybrid.cloud.dialects.vllm_tokens import BLOCK, CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import CloudUsage
 
-V2 = able(VllmTokens(Setup("m")), same_words=True)
+V2 = able(VllmTokens(DialectSetup("m")), same_words=True)
 READ = "skip_reading_prefix_cache"
 
 
@@ -159,7 +159,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
         _key = None
 
         def waits(self, asked_at=None, leaving=None):
-            return Waits(Deadlines(), self.url, asked_at)
+            return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
         async def post(self, path, body, *_, **__):
             return {"choices": [{}], "usage": told}

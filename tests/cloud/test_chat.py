@@ -19,16 +19,16 @@ from wordlist import opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
-from hybrid.cloud.dialects.dialect import NOTHING, Setup
-from hybrid.cloud.dialects.text_tokens import Spelling
-from hybrid.cloud.find import FAMILIES
+from hybrid.cloud.dialects.dialect import NOTHING, DialectSetup
+from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.discover import FAMILIES
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Message, Sampling
 from server_stub.dialects.openai_chat import CreateChatCompletionRequest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "openai-chat.json").read_text())
-FOUR = Setup("m", Spelling(Pieces(["a ", "b ", "c ", "d "])))
-SETUP = Setup("m", Spelling(WORDS))
+FOUR = DialectSetup("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = DialectSetup("m", TextTokens(WORDS))
 USER = Message("user", "cab")
 TURNS = (Message("system", "be brief"), Message("user", "é?"))
 WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), "r", turns=TURNS)

@@ -13,28 +13,28 @@ from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
-from hybrid.cloud.deadlines import Deadlines, Waits
+from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import Asked, Setup
+from hybrid.cloud.dialects.dialect import DialectSetup, Post
 from hybrid.cloud.dialects.fireworks import Fireworks
 from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.dialects.vllm import ScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import ScoreReply as ScoreTokensReply
 from hybrid.cloud.dialects.vllm_tokens import VllmTokens
+from hybrid.cloud.discover import FAMILIES as FAMILY_NAMES
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.find import FAMILIES as FAMILY_NAMES
 from hybrid.cloud.metering import lost
 from hybrid.cloud.port import Scores
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
-SETUP = Setup("m", Spelling(WORDS))
+SETUP = DialectSetup("m", TextTokens(WORDS))
 ROWLESS = able(Vllm(SETUP), rows=False)
 SCORE = ScoreQuestion((0, 1), (2,), False, 3, "r")
 TURNS = (Message("user", "cab"),)
@@ -54,7 +54,7 @@ class Replies:
         yield
 
     def waits(self, asked_at=None, leaving=None):
-        return Waits(Deadlines(), "http://there", asked_at)
+        return QuestionDeadlines(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):
         return self._next()
@@ -317,8 +317,8 @@ class AsksTwice(Vllm):
         return reply
 
     def _score(self, _):
-        usage = yield Asked("/", {})
-        usage += yield Asked("/", {}, before=usage)
+        usage = yield Post("/", {})
+        usage += yield Post("/", {}, before=usage)
         return Scores((), usage)
 
 

@@ -29,16 +29,16 @@ from strict_server import (
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import LENGTHS, Asked
+from hybrid.cloud.dialects.dialect import LENGTHS, Post
 from hybrid.cloud.dialects.reading import broke_off
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
-from hybrid.cloud.findings import Findings, Notebook, measured
 from hybrid.cloud.metering import REFUSED, lost
 from hybrid.cloud.port import Scores
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
-from hybrid.run.retry import Patience
+from hybrid.run.retry import RetryPolicy
 from hybrid.types import NO_USAGE, CloudUsage
 
 # ---- how many log-probabilities ------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def test_what_a_refusal_names_is_not_believed_where_it_is_no_shorter_list():
 def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reservation_of_its_own():
     class AsksTwice(Vllm):
         def _score(self, question):
-            yield Asked("/", {})
-            yield Asked("/", {}, before=CloudUsage(9, 1))
+            yield Post("/", {})
+            yield Post("/", {}, before=CloudUsage(9, 1))
 
         def charged(self, question, reply):
             return CloudUsage(9, 1)
@@ -102,7 +102,7 @@ def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reser
     [again] = asked(made, SCORE)
     assert isinstance(again, Unreachable)
     assert (again.trouble, again.sent, again.charged) == ("learned", False, CloudUsage(9, 1))
-    assert Patience().allows(again, 1)
+    assert RetryPolicy().allows(again, 1)
     assert made.can.most_k == 5
 
 
@@ -167,8 +167,8 @@ def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     ("server", "dialect"), [(Server(most=5), Vllm(SETUP)), (Server(v1=True), VllmTokens(SETUP))], ids=["k", "V1"]
 )
 def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dialect):
-    notebook = Notebook(tmp_path / "endpoints.json", "words")
-    notebook.write(Findings(server.url, "m", dialect.name, rows=True, most_k=20, way="one request"))
+    notebook = ProbeCache(tmp_path / "endpoints.json", "words")
+    notebook.write(ProbeResult(server.url, "m", dialect.name, rows=True, most_k=20, way="one request"))
     [told] = asked(endpoint(server, dialect, notebook), SCORE if server.v1 else CHECK)
     assert isinstance(told, Scores)
     assert notebook.read(server.url, "m", dialect.name) is None
@@ -176,7 +176,7 @@ def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dia
 
 def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
     """A stream that was given up counts at its worst: once for an endpoint, not once for a process."""
-    notebook = Notebook(tmp_path / "endpoints.json", "words")
+    notebook = ProbeCache(tmp_path / "endpoints.json", "words")
     server = Server(lacks="streams")
     first, _ = asked(endpoint(server, Vllm(SETUP), notebook), WRITE, WRITE)
     assert first.trouble == "learned"

@@ -15,9 +15,9 @@ from asking import FLOAT16_NATS
 from wordlist import WordList, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import NOTHING, Setup
+from hybrid.cloud.dialects.dialect import NOTHING, DialectSetup
 from hybrid.cloud.dialects.llama_cpp_python import AGAIN, LlamaCppPython
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
@@ -45,7 +45,9 @@ def pieces(large):
 @pytest.fixture(scope="module")
 def speak(pieces, large):
     """The dialect over the large model's vocabulary, with or without an opening token."""
-    return lambda *opening: LlamaCppPython(Setup("m", Spelling(WordList(pieces, large.engine.end_ids, opening))))
+    return lambda *opening: LlamaCppPython(
+        DialectSetup("m", TextTokens(WordList(pieces, large.engine.end_ids, opening)))
+    )
 
 
 def asked_about(name):

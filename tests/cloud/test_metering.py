@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.dialects.reading import MOST_TOKENS, read_usage, usage_of
-from hybrid.cloud.metering import Meter, lost, num_written, settled
+from hybrid.cloud.metering import UsageMeter, lost, num_written, settled
 from hybrid.errors import BadReply, Unreachable
 from hybrid.spend import Price
 from hybrid.types import NO_USAGE, CloudUsage
@@ -68,7 +68,7 @@ def test_without_a_vocabulary_nobody_can_say_whether_an_end_was_shown():
 )
 def test_a_stream_is_charged_for_all_that_came_whenever_a_usage_is_told(sizes, told, prompt):
     """A usage that is told early is a lower bound; a later one that is less takes nothing back."""
-    meter = Meter(CloudUsage(prompt, 0), CloudUsage(prompt, 100), ENDS)
+    meter = UsageMeter(CloudUsage(prompt, 0), CloudUsage(prompt, 100), ENDS)
     seen, heard, latest = 0, NO_USAGE, None
     for size, usage in zip(sizes, told, strict=False):
         chunk = meter.read(Chunk((1,) * size, usage=usage))
@@ -87,14 +87,14 @@ def test_a_stream_is_charged_for_all_that_came_whenever_a_usage_is_told(sizes, t
 
 
 def test_a_stream_that_ends_without_a_usage_is_charged_for_what_came():
-    meter = Meter(CloudUsage(4, 0), CloudUsage(7, 8), ENDS)
+    meter = UsageMeter(CloudUsage(4, 0), CloudUsage(7, 8), ENDS)
     meter.read(Chunk((1, 2)))
     meter.read(Chunk(finish="stop"))
     assert [chunk.usage for chunk in meter.rest()] == [CloudUsage(7, 3)], "two tokens and the end"
 
 
 def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
-    meter = Meter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
+    meter = UsageMeter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
     meter.read(Chunk((1, END), finish="stop"))
     assert meter.read(Chunk(usage=CloudUsage(4, 2, 3))).usage == CloudUsage(4, 2, 3)
     assert not list(meter.rest())
@@ -126,7 +126,7 @@ def test_what_is_known_beyond_the_reservation_is_not_lost_with_the_answer():
 
 
 def test_an_error_says_what_came_before_it():
-    meter = Meter(CloudUsage(10, 0), WORST, ENDS)
+    meter = UsageMeter(CloudUsage(10, 0), WORST, ENDS)
     refusal = noted(meter, BadReply("no", sent=False))
     assert (refusal.sent, refusal.charged) == (False, NO_USAGE)
     meter.read(Chunk((1, 2), usage=CloudUsage(30, 1)))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.cloud.findings import Findings
+from hybrid.cloud.probe_result import ProbeResult
 from hybrid.cloud.server_flags import hints
 
 # As vLLM starts by itself: 20 log-probabilities, nothing said of the cache, the token-in route closed.
-PLAIN = Findings(
+PLAIN = ProbeResult(
     "http://there",
     "m",
     "vllm",

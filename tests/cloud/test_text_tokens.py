@@ -8,11 +8,18 @@ import pytest
 from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, D, E, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, named_tokens, only_documented, row_by_text, spelled
+from hybrid.cloud.dialects.text_tokens import (
+    TextTokens,
+    bytes_worst,
+    named_tokens,
+    only_documented,
+    row_by_text,
+    spelled,
+)
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
-SPELLING = Spelling(WORDS)
+SPELLING = TextTokens(WORDS)
 
 
 def test_a_text_names_the_one_token_it_is_the_text_of():
@@ -38,7 +45,7 @@ def test_what_ends_inside_a_character_cannot_be_said():
 
 def test_a_tokeniser_that_puts_a_space_first_does_not_spell_the_rest_of_a_text():
     """SentencePiece: what comes back must spell what was said, to the byte, also in the middle of a word."""
-    spelling = Spelling(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
+    spelling = TextTokens(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
     assert spelling.opening == (4, *spelling._words.tokenize(""))
     assert spelling.split("ab") == (5,)
     assert spelling.split("ba") == (1, 3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
@@ -273,8 +273,8 @@ def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own
     process.send_signal(number)
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (128 + number, "")
-    assert Books(ledger).open_entries() == []
-    assert Books(ledger).rows()[-1].spent_nanousd > 0
+    assert LedgerAdmin(ledger).open_entries() == []
+    assert LedgerAdmin(ledger).rows()[-1].spent_nanousd > 0
     ledger.close()
     assert bool(output.strip()) == (not flags), "text that was shown stays; half an object is none"
     assert '"event": "finished"' not in trace.read_text()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import hybrid
-from hybrid.run.events import Finished, Settled
+from hybrid.run.events import Finished, RequestSettled
 from hybrid.spend import Price
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
 MODELS = Path(hybrid.__file__).parent / "models"
@@ -40,15 +40,15 @@ def ask(v2, tmp_path):
     def asking(cap_nanousd, **choices):
         before, price, answers, checks = len(charged(v2)), Price.parse(PRICE), [], []
         ledger = FileLedger(tmp_path / f"{cap_nanousd}.sqlite")
-        Books(ledger).set_cap("total", cap_nanousd)
+        LedgerAdmin(ledger).set_cap("total", cap_nanousd)
         settings = {"cloud": v2.url, "dialect": "vllm-tokens", "price": PRICE, "ledger": ledger.file.path, "seed": 0}
         with hybrid.open(**settings, local=MODELS / "small.gguf", threshold=0.3, span=12, **choices) as client:
             for event in (event for _ in range(2) for event in client.stream(QUESTION)):
                 if isinstance(event, Finished):
                     answers.append(event.answer)
-                if isinstance(event, Settled) and event.kind == "check":
+                if isinstance(event, RequestSettled) and event.kind == "check":
                     checks.append(event.usage)
-        row = Books(ledger).rows()[-1]
+        row = LedgerAdmin(ledger).rows()[-1]
         ledger.close()
         return answers, checks, sum(map(price.cost, charged(v2)[before:])), row.spent_nanousd + row.reserved_nanousd
 

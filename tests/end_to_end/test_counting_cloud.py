@@ -13,7 +13,7 @@ from counting_cloud import CountingCloud
 
 import hybrid
 from hybrid.errors import CloudRefusal
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 PRICE = "1/0.1/4"
 QUESTIONS = ("What is 47 + 86?", "Sort 42 17 99 23.")
@@ -79,7 +79,7 @@ def asked(clouds, tmp_path):
         cloud.set(mode=mode, **MANNER | manner)
         before = cloud.account()["total_nanousd"]
         ledger = FileLedger(tmp_path / "ledger.sqlite")
-        Books(ledger).set_cap("total", cap_of(policy))
+        LedgerAdmin(ledger).set_cap("total", cap_of(policy))
         settings = SETTINGS | POLICIES[policy] | {"cloud": cloud.url, "price": PRICE, "ledger": ledger.file.path}
         try:
             with hybrid.open(**settings) as client:
@@ -87,7 +87,7 @@ def asked(clouds, tmp_path):
                     client.generate(question)
         except CloudRefusal:
             pass  # before any text, what will never work is the user's to mend
-        row = Books(ledger).rows()[-1]
+        row = LedgerAdmin(ledger).rows()[-1]
         ledger.close()
         return cloud.account()["total_nanousd"] - before, row.spent_nanousd + row.reserved_nanousd
 

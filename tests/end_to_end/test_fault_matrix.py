@@ -17,7 +17,7 @@ import hybrid
 from hybrid import assemble
 from hybrid.cloud.wire import Wire
 from hybrid.errors import NotAnApi
-from hybrid.run import Asked, Degraded, Event, Finished, Retried, Settled
+from hybrid.run import Degraded, Event, Finished, RequestRetried, RequestSent, RequestSettled
 from hybrid.spend import Price
 from hybrid.types import CloudUsage
 from server_stub.faults import NAMES, ONLY_STREAMS
@@ -124,7 +124,7 @@ def struck(stub, monkeypatch, tmp_path):
 
 def truth(stub, run):
     """What the server says it charged for the requests of a run, in nano-dollars."""
-    price, ids = Price.parse(PRICE), {event.request_id for event in run.of(Asked)}
+    price, ids = Price.parse(PRICE), {event.request_id for event in run.of(RequestSent)}
     charges = [entry for entry in stub.client.get("/v1/charges").json()["data"] if entry["id"] in ids]
     return sum(
         price.cost(CloudUsage(entry["prompt_tokens"], entry["completion_tokens"], entry["cached_tokens"]))
@@ -139,7 +139,7 @@ def holds_up(stub, run, fault):
         each for each in run.sockets if each.status not in {"TIME_WAIT", "CLOSE_WAIT", "FIN_WAIT1", "FIN_WAIT2"}
     ]
     assert run.seconds < DEADLINES["request_timeout_s"] + 1.0
-    asked, settled = run.of(Asked), run.of(Settled)
+    asked, settled = run.of(RequestSent), run.of(RequestSettled)
     assert sorted(e.request_id for e in asked) == sorted(e.request_id for e in settled)
     if run.refused:
         assert "\n" not in str(run.refused)
@@ -172,7 +172,7 @@ def test_while_connecting(struck, stub, fault):
     run = struck("kl", fault, generating=False)
     holds_up(stub, run, fault)
     expects(run, fault)
-    assert not run.of(Asked)
+    assert not run.of(RequestSent)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -198,7 +198,7 @@ def test_in_the_middle_of_a_later_check(struck, stub, fault):
     run = struck("greedy-exact", fault, first=2)
     holds_up(stub, run, fault)
     expects(run, fault, shown=True)
-    assert {event.kind for event in run.of(Asked)} == {"check"}
+    assert {event.kind for event in run.of(RequestSent)} == {"check"}
     assert run.answer.usage.checks == 1
 
 
@@ -207,7 +207,7 @@ def test_in_the_middle_of_a_write_nothing_is_asked_again(struck, stub, fault):
     run = struck("cloud", fault)
     holds_up(stub, run, fault)
     assert [token.source for token in run.answer.tokens[:2]] == ["cloud", "local"]
-    assert len(run.of(Asked)) == 1
+    assert len(run.of(RequestSent)) == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -217,5 +217,5 @@ def test_what_passes_leaves_no_trace_in_the_text(struck, stub, fault, policy):
     whole, run = struck(policy, "short-top-k", last=0), struck(policy, fault, last=1, first_byte_timeout_s=5.0)
     holds_up(stub, run, fault)
     assert (run.answer.text, run.answer.degraded) == (whole.answer.text, None)
-    assert len(run.of(Retried)) == 1
-    assert len(run.of(Asked)) == len(whole.of(Asked)) + 1
+    assert len(run.of(RequestRetried)) == 1
+    assert len(run.of(RequestSent)) == len(whole.of(RequestSent)) + 1

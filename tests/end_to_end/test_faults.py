@@ -10,7 +10,7 @@ import pytest
 from short_patience import MAX_TOKENS, QUESTION, READ_TIMEOUT_S, ask, first_choice
 
 import hybrid
-from hybrid.run import Shown
+from hybrid.run import TokenEmitted
 
 pytestmark = pytest.mark.slow
 
@@ -193,7 +193,7 @@ def test_killing_the_server_in_the_middle_of_an_answer_leaves_a_finished_one(own
     ) as client:
         began = time.monotonic()
         for event in client.stream(QUESTION):
-            if isinstance(event, Shown):
+            if isinstance(event, TokenEmitted):
                 shown += 1
                 if shown == 5:
                     os.kill(server.process.pid, signal.SIGKILL)

@@ -16,9 +16,9 @@ from wrong_judges import AcceptsEverything, ForgetsTheTail
 import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.policy import PRESETS, Preset, preset
-from hybrid.policy.drawing import Drawing
 from hybrid.policy.judges import Verdict
-from hybrid.policy.rules.exact import Exact
+from hybrid.policy.rules.exact import ExactSampling
+from hybrid.policy.target_sampler import TargetSampler
 
 pytestmark = pytest.mark.slow
 
@@ -125,12 +125,12 @@ def test_sampled_text_passes_a_two_sample_test_against_the_large_model(stub, dir
 
 
 @dataclass(frozen=True)
-class Drops(Exact):
+class Drops(ExactSampling):
     """Forgets a drawn token that it finds unlikely, and has it drawn again."""
 
     def __call__(self, case):
         for i, (held, _) in enumerate(case.judged):
-            if i == 0 and held.law.probs[held.id] < 0.3:
+            if i == 0 and held.drawn_from.probs[held.id] < 0.3:
                 return Verdict((), None, rejected=True, why="wrong")
         return super().__call__(case)
 
@@ -138,7 +138,7 @@ class Drops(Exact):
 @pytest.mark.parametrize(("judge", "gate"), [(AcceptsEverything, None), (ForgetsTheTail, ASKS_FIRST), (Drops, None)])
 def test_the_same_test_turns_down_wrong_variants(stub, direct, judge, gate, monkeypatch):
     def build(choices):
-        return replace(preset("exact", choices), judge=judge(Drawing(choices.sampling)))
+        return replace(preset("exact", choices), judge=judge(TargetSampler(choices.sampling)))
 
     monkeypatch.setitem(PRESETS, "wrong", Preset("wrong", "wrong", source="nobody", guarantee="none", build=build))
     found = p_value(sampled(stub, "wrong", gate), direct, np.random.default_rng(5))

@@ -6,7 +6,7 @@ import pytest
 
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
-from hybrid.cloud.findings import Findings, Notebook
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.config import findings_file, models_file
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseNotebook
@@ -29,8 +29,8 @@ def ask(url, **choices):
 
 def found(stub, noise):
     """Keep what a probe would have found of the server, with this noise."""
-    known = Findings(stub.url, "large", "vllm", rows=True, way="one request", most_k=20, noise_nats=noise)
-    Notebook(findings_file(), Weights(BUNDLED_LOCAL).vocabulary_digest).write(known)
+    known = ProbeResult(stub.url, "large", "vllm", rows=True, way="one request", most_k=20, noise_nats=noise)
+    ProbeCache(findings_file(), Weights(BUNDLED_LOCAL).vocabulary_digest).write(known)
 
 
 def noise_of(answer):

@@ -16,7 +16,7 @@ from real_servers import PACKAGES
 import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.errors import MissingCapability
-from hybrid.run.events import Asked, Judged, Settled
+from hybrid.run.events import CheckAnswered, RequestSent, RequestSettled
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def test_the_bill_charges_what_the_server_says_and_never_more_than_was_reserved(
         "How is \u4e2d\u6587 or caf\u00e9 written?",
     ]
     for events in told(between.url, questions, policy=policy, price="1/0.1/4"):
-        answer, kinds = events[-1].answer, (Asked, Settled)
+        answer, kinds = events[-1].answer, (RequestSent, RequestSettled)
         assert answer.degraded is None
         prompt, cached, completion = (sum(column) for column in zip(*said, strict=True))
         said.clear()
@@ -150,7 +150,7 @@ def test_a_server_killed_in_the_middle_leaves_a_finished_answer_that_says_so(sta
     server = start_real(family)
     with hybrid.open(cloud=server.url, policy="greedy-exact", span=2, max_tokens=MAX_TOKENS) as client:
         for event in client.stream(QUESTIONS[0]):
-            if isinstance(event, Judged) and server.process.poll() is None:
+            if isinstance(event, CheckAnswered) and server.process.poll() is None:
                 server.kill()
         answer = event.answer
         again = client.generate(QUESTIONS[0])

@@ -9,7 +9,7 @@ import pytest
 import hybrid
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Drafted
+from hybrid.run import RequestSent, SpanDrafted
 
 MAX_TOKENS = 64
 # One of each family, and a second of every other one: 21.
@@ -80,8 +80,8 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, poli
         with hybrid.open(cloud=server.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
             for question in QUESTIONS[::2]:
                 events = list(client.stream(question))
-                ready[overlap] += sum(event.num_ready for event in events if isinstance(event, Drafted))
-                asked = [(e.kind, e.position, e.num_tokens) for e in events if isinstance(e, Asked)]
+                ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))
+                asked = [(e.kind, e.position, e.num_tokens) for e in events if isinstance(e, RequestSent)]
                 answer = events[-1].answer
                 told[overlap].append((answer.tokens, answer.usage, answer.bill, answer.degraded, asked))
     assert told[True] == told[False]

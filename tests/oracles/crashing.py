@@ -34,10 +34,10 @@ def at(label: str) -> None:
 
 def watch() -> None:
     """Announce the steps of purses and transactions."""
+    from hybrid.spend.answer_budget import AnswerBudget
     from hybrid.spend.durable.file import LedgerFile
-    from hybrid.spend.purse import Purse
 
-    ask, settle, close, transaction = Purse.ask, Purse.settle, Purse.close, LedgerFile.transaction
+    ask, settle, close, transaction = AnswerBudget.ask, AnswerBudget.settle, AnswerBudget.close, LedgerFile.transaction
 
     async def asked(self, *args, **named):
         at("before reserve")
@@ -62,7 +62,7 @@ def watch() -> None:
             at("in the transaction")
         at("after the transaction")
 
-    Purse.ask, Purse.settle, Purse.close, LedgerFile.transaction = asked, settled, closed, watched
+    AnswerBudget.ask, AnswerBudget.settle, AnswerBudget.close, LedgerFile.transaction = asked, settled, closed, watched
 
 
 async def spend(ledger: Path, charges: Path) -> None:

@@ -12,7 +12,7 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire
-from hybrid.types import Words
+from hybrid.types import Vocabulary
 
 # The same for ``hybrid.open``.
 PATIENT = {"first_byte_timeout_s": 300.0, "read_timeout_s": 300.0, "request_timeout_s": 900.0}
@@ -20,7 +20,7 @@ PATIENT = {"first_byte_timeout_s": 300.0, "read_timeout_s": 300.0, "request_time
 
 @asynccontextmanager
 async def connected(
-    url: str, words: Words, dialect: str | None = None, model: str | None = None, key: str | None = None
+    url: str, words: Vocabulary, dialect: str | None = None, model: str | None = None, key: str | None = None
 ) -> AsyncIterator[tuple[Endpoint, Capabilities]]:
     """The endpoint, and what it said that it can do."""
     wire = Wire(url, SecretStr(key) if key else None, Deadlines(60, 300, 300, 900), through_proxies=False)

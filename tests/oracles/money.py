@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.spend import Claim, Price, Settlement
+from hybrid.spend import MaxCost, Price, Settlement
 
 
-def claim_of(nanousd: int, least: int | None = None) -> Claim:
+def claim_of(nanousd: int, least: int | None = None) -> MaxCost:
     """A request that costs so much at most; with ``least``, one whose limit may be lowered to cost that."""
     if least is None:
-        return Claim(Price(1_000_000, 0, 0), nanousd, 1)
-    return Claim(Price(1_000_000, 0, 1_000_000), least - 1, nanousd - least + 1)
+        return MaxCost(Price(1_000_000, 0, 0), nanousd, 1)
+    return MaxCost(Price(1_000_000, 0, 1_000_000), least - 1, nanousd - least + 1)
 
 
 def settled(reservation, charged, excess=None) -> Settlement:

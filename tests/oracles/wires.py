@@ -8,7 +8,7 @@ from contextlib import aclosing
 from wordlist import able
 
 from hybrid.cloud import Chunk, WriteQuestion
-from hybrid.cloud.dialects.dialect import Asked, Setup, continued
+from hybrid.cloud.dialects.dialect import DialectSetup, Post, continued
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -29,11 +29,11 @@ def read_stream(url, deadlines, pause=0.0):
         least = worst
 
         def _write(self, question):
-            return continued(Asked("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
+            return continued(Post("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
-        endpoint.dialect = able(Counting(Setup()), rows=False)
+        endpoint.dialect = able(Counting(DialectSetup()), rows=False)
         try:
             async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling(), "r"))) as chunks:
                 async for chunk in chunks:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybrid.cloud import Chunk, Scores
-from hybrid.cloud.dialects.dialect import Asked, Dialect, Scoring, Writing
+from hybrid.cloud.dialects.dialect import Dialect, Post, ScoreFlow, WriteFlow
 
 RECORDED = Path(__file__).parent.parent / "cloud" / "recorded"
 
@@ -40,7 +40,7 @@ def recorded(name: str):
     return told["question"], told["replies"]
 
 
-def drive(asking: Scoring, *replies: object) -> tuple[list[Asked], Scores | None]:
+def drive(asking: ScoreFlow, *replies: object) -> tuple[list[Post], Scores | None]:
     """Send replies to a dialect one after the other; return what it asked, and its scores once it has them."""
     asked, left = [], list(replies)
     try:
@@ -52,7 +52,7 @@ def drive(asking: Scoring, *replies: object) -> tuple[list[Asked], Scores | None
     return asked, None
 
 
-def opened(writing: Writing) -> tuple[Asked, Callable[[object], Chunk]]:
+def opened(writing: WriteFlow) -> tuple[Post, Callable[[object], Chunk]]:
     """Start a dialect that writes; return what it asks, and what reads one event after the other."""
     return next(writing), writing.send
 

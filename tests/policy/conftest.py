@@ -12,17 +12,17 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from hybrid.policy import Place, Policy, decode
+from hybrid.policy import DraftPosition, Policy, decode
 from hybrid.policy.requests import (
     Check,
+    Continue,
     Draft,
     Drafted,
     Emit,
-    Going,
-    Held,
-    Over,
+    Finish,
+    NoAnswer,
+    PendingToken,
     Scored,
-    Unreachable,
     Write,
     Wrote,
 )
@@ -123,13 +123,13 @@ def play(
                 span, rows, call, looked, room = [], [], None, None, min(limit, max_tokens - len(at))
                 while len(span) < room and call is None:
                     row = small(at)
-                    place = Place(len(at), rows)
+                    place = DraftPosition(len(at), rows)
                     if (call := gate.before(row, place)) is not None:
                         looked = row
                         break
                     token = draw(small, at)
                     drawn_from = None if coin is None else small.law(at, law)
-                    span.append(Held(token, "local", "unchecked", law=drawn_from, local=row))
+                    span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
                     at += (token,)
                     call = gate.after(row, token, place)
                     rows = [*rows, row]
@@ -143,7 +143,7 @@ def play(
             case Check(at, span, after):
                 asked += 1
                 if fails and fails(asked):
-                    reply = Unreachable("cut")
+                    reply = NoAnswer("cut")
                     continue
                 ids = tuple(held.id for held in span)
                 count = len(span) + (after and not (ids and ids[-1] == end))
@@ -152,21 +152,21 @@ def play(
             case Write(at, _, ban, along, _, rows):
                 asked += 1
                 if fails and fails(asked):
-                    reply = Unreachable("cut")
+                    reply = NoAnswer("cut")
                     continue
                 token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
-                held = Held(token, "cloud", "written", local=small(at) if along else None)
-                held = replace(held, cloud=large.shown(at, k) if told and rows else None)
+                held = PendingToken(token, "cloud", "written", draft_row=small(at) if along else None)
+                held = replace(held, target_row=large.shown(at, k) if told and rows else None)
                 reply = Wrote((held,), ended=token == end)
             case Emit(tokens):
-                reply = Going()
+                reply = Continue()
                 for held in tokens:
                     shown.append(held)
                     if held.id == end:
-                        reply = Over("stop")
+                        reply = Finish("stop")
                         break
                     if len(shown) == max_tokens:
-                        reply = Over("length")
+                        reply = Finish("length")
                         break
 
 

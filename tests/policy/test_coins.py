@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.policy import Choices, SeededCoin, Toss, decode, preset
-from hybrid.policy.requests import Check, Draft, Drafted, Emit, Going, Held, Scored
+from hybrid.policy import Choices, CoinKey, SeededCoin, decode, preset
+from hybrid.policy.requests import Check, Continue, Draft, Drafted, Emit, PendingToken, Scored
 from hybrid.types import Sampling
 
 
 @given(st.integers(), st.integers(0, 1000), st.integers(0, 5))
 def test_the_same_toss_falls_alike(seed, position, rejections):
     probs = np.full(50, 0.02)
-    toss = Toss(position, "draft", rejections)
+    toss = CoinKey(position, "draft", rejections)
     assert SeededCoin(seed)(probs, toss) == SeededCoin(seed)(probs, toss)
 
 
 def test_position_role_rejections_and_seed_each_key_the_toss():
     probs = np.full(1_000_000, 1e-6)
-    tosses = [Toss(1, "draft", 0), Toss(2, "draft", 0), Toss(1, "judge", 0), Toss(1, "draft", 1)]
+    tosses = [CoinKey(1, "draft", 0), CoinKey(2, "draft", 0), CoinKey(1, "judge", 0), CoinKey(1, "draft", 1)]
     drawn = [SeededCoin(0)(probs, toss) for toss in tosses] + [SeededCoin(1)(probs, tosses[0])]
     assert len(set(drawn)) == 5
 
@@ -45,8 +45,10 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
             case Draft(start, limit, _, _, rejections):
                 span, text = [], start
                 for _ in range(limit):
-                    token = coin(small(text).probs, Toss(len(text), "draft", rejections))
-                    span.append(Held(token, "local", "unchecked", law=small(text), local=small(text)))
+                    token = coin(small(text).probs, CoinKey(len(text), "draft", rejections))
+                    span.append(
+                        PendingToken(token, "local", "unchecked", drawn_from=small(text), draft_row=small(text))
+                    )
                     text += (token,)
                 reply = Drafted(tuple(span), "check", small(text))
             case Check(start, span, _):
@@ -54,7 +56,7 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
                 reply = Scored(tuple(large.shown(text[:end], 5) for end in range(len(start), len(text) + 1)))
             case Emit(tokens):
                 at += tuple(held.id for held in tokens)
-                reply = Going()
+                reply = Continue()
     assert len(set(tosses)) == len(tosses)
     assert max(toss.rejections for toss in tosses) > 20
 
@@ -62,19 +64,19 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
 @given(st.integers(0, 10_000))
 def test_what_cannot_be_is_never_drawn(position):
     probs = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
-    assert SeededCoin(3)(probs, Toss(position, "draft", 0)) in {1, 3}
+    assert SeededCoin(3)(probs, CoinKey(position, "draft", 0)) in {1, 3}
 
 
 def test_frequencies_follow_the_probabilities():
     """20,000 tosses; a chi-square beyond 16.3 has a chance of 1e-3 at three degrees of freedom."""
     probs, n = np.array([0.5, 0.25, 0.2, 0.05]), 20_000
-    counts = np.bincount([SeededCoin(7)(probs, Toss(i, "draft", 0)) for i in range(n)], minlength=4)
+    counts = np.bincount([SeededCoin(7)(probs, CoinKey(i, "draft", 0)) for i in range(n)], minlength=4)
     assert ((counts - n * probs) ** 2 / (n * probs)).sum() < 16.3
 
 
 def test_probabilities_that_do_not_quite_sum_to_one_are_taken_relatively():
     probs = np.array([0.5, 0.5]) * 0.999
-    assert {SeededCoin(0)(probs, Toss(i, "draft", 0)) for i in range(100)} == {0, 1}
+    assert {SeededCoin(0)(probs, CoinKey(i, "draft", 0)) for i in range(100)} == {0, 1}
 
 
 def test_the_highest_toss_is_below_one(monkeypatch):
@@ -89,11 +91,11 @@ def test_the_highest_toss_is_below_one(monkeypatch):
             return b"\xff" * 8
 
     monkeypatch.setattr(hashlib, "blake2b", Highest)
-    assert SeededCoin(0)(np.array([0.5, 0.5]), Toss(0, "draft", 0)) == 1
+    assert SeededCoin(0)(np.array([0.5, 0.5]), CoinKey(0, "draft", 0)) == 1
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_sure_thing_is_drawn(size):
     probs = np.zeros(size)
     probs[-1] = 1.0
-    assert SeededCoin(0)(probs, Toss(0, "draft", 0)) == size - 1
+    assert SeededCoin(0)(probs, CoinKey(0, "draft", 0)) == size - 1

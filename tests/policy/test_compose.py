@@ -11,26 +11,26 @@ import pytest
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Choices, preset
 from hybrid.policy.compose import GATES, JUDGES
-from hybrid.policy.drawing import Drawing
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
-    CertifiedSkip,
-    Entropy,
-    Margin,
-    MaxProb,
-    Perturbed,
-    Random,
-    Survival,
+    CertifiedSkipGate,
+    EntropyGate,
+    MarginGate,
+    MaxProbGate,
+    PerturbationGate,
+    RandomGate,
+    SurvivalGate,
 )
 from hybrid.policy.requests import Write
-from hybrid.policy.rules.bild import RollBack
-from hybrid.policy.rules.block import Block
-from hybrid.policy.rules.cascade import Cascade
-from hybrid.policy.rules.exact import Exact
+from hybrid.policy.rules.bild import BildRollback
+from hybrid.policy.rules.block import BlockVerification
+from hybrid.policy.rules.cascade import CascadeDeferral
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
+from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.rules.greedy import greedy_match
-from hybrid.policy.rules.relaxed import Certified, Relaxed
-from hybrid.policy.rules.within import Within
+from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance
+from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Additive, Dense, Greedy, Multiplicative, TopK, TopM, Typical, shown_law
 from hybrid.types import Sampling
 
@@ -63,19 +63,19 @@ def refused(name="kl", sampling=GREEDY, **choices):
 BUILT_GATES = {
     "always": ALWAYS,
     "never": NEVER,
-    "random": Random(0.1, seed=5),
-    "random:0.2:check": Random(0.2, 5, "check", "check"),
-    "entropy": Entropy(0.5, "write", "keep"),
-    "entropy:0.7": Entropy(0.7, "write", "keep"),
-    "entropy:0.7:write": Entropy(0.7, "write", "keep"),
-    "entropy:0.7:check": Entropy(0.7, "check", "check"),
-    "entropy:0.7:keep": Entropy(0.7, "keep", "keep"),
-    "entropy::check": Entropy(0.5, "check", "check"),
-    "margin:0.2": Margin(0.2),
-    "max-prob:0.9": MaxProb(0.9),
-    "perturbed:0.4": Perturbed(0.4),
-    "certified:0.3": CertifiedSkip(0.3, Greedy()),
-    "survival:0.2": Survival(0.2),
+    "random": RandomGate(0.1, seed=5),
+    "random:0.2:check": RandomGate(0.2, 5, "check", "check"),
+    "entropy": EntropyGate(0.5, "write", "keep"),
+    "entropy:0.7": EntropyGate(0.7, "write", "keep"),
+    "entropy:0.7:write": EntropyGate(0.7, "write", "keep"),
+    "entropy:0.7:check": EntropyGate(0.7, "check", "check"),
+    "entropy:0.7:keep": EntropyGate(0.7, "keep", "keep"),
+    "entropy::check": EntropyGate(0.5, "check", "check"),
+    "margin:0.2": MarginGate(0.2),
+    "max-prob:0.9": MaxProbGate(0.9),
+    "perturbed:0.4": PerturbationGate(0.4),
+    "certified:0.3": CertifiedSkipGate(0.3, Greedy()),
+    "survival:0.2": SurvivalGate(0.2),
 }
 
 
@@ -85,24 +85,24 @@ def test_a_gate_is_called_by_name_number_and_call(called):
 
 
 def built_judges(sampling):
-    drawing = Drawing(sampling)
+    drawing = TargetSampler(sampling)
     return {
-        "kl:0.2": Within(0.2, "lower", drawing, "KL"),
-        "reverse-kl:0.2": Within(0.2, "lower", drawing, "reverse KL"),
-        "js:0.2": Within(0.2, "lower", drawing, "JS"),
-        "tv:0.2": Within(0.2, "lower", drawing, "TV"),
-        "greedy": greedy_match if sampling.greedy else Relaxed(Greedy(), drawing),
-        "exact": Exact(drawing),
-        "block": Block(drawing),
-        "additive:0.2": Relaxed(Additive(0.2), drawing),
-        "multiplicative:0.2": Relaxed(Multiplicative(0.2), drawing),
-        "top-m:4": Relaxed(TopM(4), drawing),
-        "typical:0.25": Relaxed(Typical(0.25, 0.5), drawing),
-        "certified:0.2": Certified(Multiplicative(0.2), drawing),
-        "bild:3": RollBack(3.0, drawing),
-        "cascade-chow:0.1": Cascade(drawing, 0.1, "chow"),
-        "cascade-diff:0.1": Cascade(drawing, 0.1, "diff"),
-        "cascade-opt:0.1": Cascade(drawing, 0.1, "opt"),
+        "kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "KL"),
+        "reverse-kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "reverse KL"),
+        "js:0.2": DivergenceThreshold(0.2, "lower", drawing, "JS"),
+        "tv:0.2": DivergenceThreshold(0.2, "lower", drawing, "TV"),
+        "greedy": greedy_match if sampling.greedy else RelaxedAcceptance(Greedy(), drawing),
+        "exact": ExactSampling(drawing),
+        "block": BlockVerification(drawing),
+        "additive:0.2": RelaxedAcceptance(Additive(0.2), drawing),
+        "multiplicative:0.2": RelaxedAcceptance(Multiplicative(0.2), drawing),
+        "top-m:4": RelaxedAcceptance(TopM(4), drawing),
+        "typical:0.25": RelaxedAcceptance(Typical(0.25, 0.5), drawing),
+        "certified:0.2": CertifiedAcceptance(Multiplicative(0.2), drawing),
+        "bild:3": BildRollback(3.0, drawing),
+        "cascade-chow:0.1": CascadeDeferral(drawing, 0.1, "chow"),
+        "cascade-diff:0.1": CascadeDeferral(drawing, 0.1, "diff"),
+        "cascade-opt:0.1": CascadeDeferral(drawing, 0.1, "opt"),
     }
 
 
@@ -143,7 +143,7 @@ def test_every_other_policy_takes_a_lead_and_a_hold(name):
 
 def test_what_was_not_chosen_stays_the_policys_own():
     own = built("bild")
-    changes = {"gate": ("never", NEVER), "judge": ("block", Block(Drawing(GREEDY))), "scope": (2, 2)}
+    changes = {"gate": ("never", NEVER), "judge": ("block", BlockVerification(TargetSampler(GREEDY))), "scope": (2, 2)}
     for field, (chosen, value) in (changes | {"bonus": (False, False)}).items():
         assert built("bild", **{field: chosen}) == replace(own, **{field: value})
     assert "judges the row after a span alone" in refused("bild", scope=0)

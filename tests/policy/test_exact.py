@@ -1,7 +1,7 @@
 """The rules that draw, by enumeration: the law of the whole loop's text is the one promised, and of no wrong variant.
 
-Three tokens, one of which ends the text; every coin of the driver, the judge and the toy cloud is followed both ways.
-A quick run takes one pair of models and each way of asking once; the full grid is slow.
+Three tokens, one of which ends the text; every coin of the driver, the judge and the toy cloud is followed both
+scoring_methods. A quick run takes one pair of models and each way of asking once; the full grid is slow.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
-from hybrid.policy import Choices, Place, preset
-from hybrid.policy.drawing import Drawing
-from hybrid.policy.gates import Fixed
-from hybrid.policy.judges import Case, Tail, Verdict
-from hybrid.policy.requests import Check, Draft, Emit, Held, Write
-from hybrid.policy.rules.block import Block
-from hybrid.policy.rules.cascade import Cascade
-from hybrid.policy.rules.exact import UNDETERMINED, Exact
+from hybrid.policy import Choices, DraftPosition, preset
+from hybrid.policy.gates import FixedGate
+from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict
+from hybrid.policy.requests import Check, Draft, Emit, PendingToken, Write
+from hybrid.policy.rules.block import BlockVerification
+from hybrid.policy.rules.cascade import CascadeDeferral
+from hybrid.policy.rules.exact import UNDETERMINED, ExactSampling
+from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Dense, warp
 from hybrid.types import Sampling
 
 LENGTH = 3
 NUM_PAIRS = 3
 EXACT = ("exact", "block")
-RULES = (Exact, Block)
+RULES = (ExactSampling, BlockVerification)
 AT_ONE = Sampling(1.0)
 BEFORE, AFTER = "max-prob:0.45:check", "survival:0.4"
 TWO = {"span": 2}
@@ -118,7 +118,8 @@ def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
     before = preset("exact", Choices(sampling=AT_ONE, gate=BEFORE)).gate
     after = preset("exact", Choices(sampling=AT_ONE, gate=AFTER)).gate
     places = [
-        (small(prefix), Place(len(prefix), [small(prefix[:i]) for i in range(len(prefix))])) for prefix in PREFIXES
+        (small(prefix), DraftPosition(len(prefix), [small(prefix[:i]) for i in range(len(prefix))]))
+        for prefix in PREFIXES
     ]
     assert {before.before(row, place) for row, place in places} == {None, "check"}
     assert {after.after(row, 0, place) for row, place in places} == {None, "check"}
@@ -140,7 +141,7 @@ def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name
 
 def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
     small, large = pair
-    sides = [Drawing(sampling).sides(large.shown(at, 2), small(at)) for sampling in TRUNCATED for at in PREFIXES]
+    sides = [TargetSampler(sampling).sides(large.shown(at, 2), small(at)) for sampling in TRUNCATED for at in PREFIXES]
     assert {side is None for side in sides} == {True, False}
 
 
@@ -149,10 +150,10 @@ def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
 def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafted(pair, rule, token):
     """A draw that was made all the same would favour some tokens: here there is nothing to draw with."""
     local, cloud = pair[0](()), pair[1].shown((), 1, token)
-    held = Held(token, "local", "unchecked", law=local, local=local)
-    judge = rule(Drawing(Sampling(1.0, top_p=0.99)))
-    verdict = judge(Case((held,), (cloud,), None, bonus=False, draw=None))
-    assert verdict == Verdict((), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
+    held = PendingToken(token, "local", "unchecked", drawn_from=local, draft_row=local)
+    judge = rule(TargetSampler(Sampling(1.0, top_p=0.99)))
+    verdict = judge(DraftedSpan((held,), (cloud,), None, bonus=False, draw=None))
+    assert verdict == Verdict((), TailDraw(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -209,7 +210,7 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
         coin = lambda probs, toss=toss: int(toss.choice(len(probs), p=probs))  # noqa: E731
         shown, log = toys.play(policy, small, large, coin, 20, k=3, end=-1, law=sampling)
         texts = tuple(held.id for held in shown)
-        drawing = Drawing(sampling)
+        drawing = TargetSampler(sampling)
         known = [drawing.sides(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)]
         for before, request in itertools.pairwise([one for one in log if not isinstance(one, Emit)]):
             if isinstance(before, Write) and before.limit == 1 and len(before.at) < 19:
@@ -261,11 +262,13 @@ def expected_kept(toys, rule, pair, k, num_drafted=3):
     def judged(coin):
         span, at = (), ()
         for _ in range(num_drafted):
-            span += (Held(coin(small(at).probs), "local", "unchecked", law=small(at), local=small(at)),)
+            span += (
+                PendingToken(coin(small(at).probs), "local", "unchecked", drawn_from=small(at), draft_row=small(at)),
+            )
             at += (span[-1].id,)
         rows = tuple(large.shown(at[:i], k, at[i]) for i in range(num_drafted))
         draw = lambda probs, _, role: coin(probs) if role == "accept" else int(np.argmax(probs))  # noqa: E731
-        return rule(Drawing(AT_ONE))(Case(span, rows, None, bonus=False, draw=draw)).kept, None
+        return rule(TargetSampler(AT_ONE))(DraftedSpan(span, rows, None, bonus=False, draw=draw)).kept, None
 
     return sum(weight * len(kept) for kept, weight in toys.law_of(judged, num_drafted).items())
 
@@ -273,7 +276,10 @@ def expected_kept(toys, rule, pair, k, num_drafted=3):
 @pytest.mark.parametrize("i", range(NUM_PAIRS))
 def test_block_keeps_at_least_as_many_tokens_as_one_decision_for_each(toys, pair_of, i):
     """From any top k; from the full row, on each of these pairs, it keeps more."""
-    more = [expected_kept(toys, Block, pair_of(i), k) - expected_kept(toys, Exact, pair_of(i), k) for k in (1, 2, 3)]
+    more = [
+        expected_kept(toys, BlockVerification, pair_of(i), k) - expected_kept(toys, ExactSampling, pair_of(i), k)
+        for k in (1, 2, 3)
+    ]
     assert min(more) > -1e-12
     assert more[-1] > 0.01
 
@@ -289,7 +295,7 @@ def test_of_one_token_block_keeps_what_exact_keeps(toys, pair):
 # ---- wrong variants ------------------------------------------------------------------------------------------------
 
 
-class SeesWhatWasAppended(Exact):
+class SeesWhatWasAppended(ExactSampling):
     """Takes the actual token that an endpoint appends to its list for one of the list."""
 
     def __call__(self, case):
@@ -297,7 +303,7 @@ class SeesWhatWasAppended(Exact):
         return super().__call__(replace(case, rows=rows))
 
 
-class Drops(Fixed):
+class Drops(FixedGate):
     """Forgets a drawn token that it finds unlikely."""
 
     def after(self, row, token, place):
@@ -308,7 +314,7 @@ class Drops(Fixed):
 def test_the_same_enumeration_rejects_a_wrong_variant(toys, pair_of, wrong):
     pair = pair_of(1)
     right = preset("exact", Choices(span=2, sampling=AT_ONE))
-    change = {"gate": Drops("check")} if wrong is Drops else {"judge": wrong(Drawing(AT_ONE))}
+    change = {"gate": Drops("check")} if wrong is Drops else {"judge": wrong(TargetSampler(AT_ONE))}
     assert error(toys, right, pair, k=1, length=2) < 1e-12
     assert error(toys, replace(right, **change), pair, k=1, length=2) > 0.001
 
@@ -355,7 +361,7 @@ def test_a_cascade_decides_by_the_position_and_not_by_what_was_drafted(pair):
     """Otherwise the law is neither model's: with the appended token among the shown ones the rule asks about some."""
     small, large = pair
     for alpha in (0.2, 0.4):
-        judge = Cascade(Drawing(AT_ONE), alpha, "opt")
+        judge = CascadeDeferral(TargetSampler(AT_ONE), alpha, "opt")
         for at in PREFIXES:
             assert len({judge.defers(large.shown(at, 1, token), small(at)) for token in range(3)}) == 1
 
@@ -381,7 +387,7 @@ def test_random_gives_each_position_to_one_model_whatever_it_holds(toys, pair, r
     """By the seed and the position alone: under this seed the cloud has the second of three at a rate of 0.3."""
     small, large = pair
     policy = preset("random", Choices(sampling=Sampling(1.0, seed=4), threshold=rate, hold=1))
-    clouds = [policy.gate.before(small(()), Place(position, ())) == "write" for position in range(LENGTH)]
+    clouds = [policy.gate.before(small(()), DraftPosition(position, ())) == "write" for position in range(LENGTH)]
     assert clouds == {0.0: [False] * 3, 0.3: [False, True, False], 1.0: [True] * 3}[rate]
     expected = lambda prefix: (large if len(prefix) < LENGTH and clouds[len(prefix)] else small)(prefix)  # noqa: E731
     assert error(toys, policy, pair, expected=expected) < 1e-12

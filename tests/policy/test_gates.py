@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 from naive_divergence import FAR_APART, POSITIVE, law, naive_kl, pairs
 from naive_rules import RULES, accepted, undecided
 
-from hybrid.policy import Choices, Place, preset
+from hybrid.policy import Choices, DraftPosition, preset
 from hybrid.policy.compose import GATES
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
-    Call,
-    CertifiedSkip,
-    Entropy,
-    Margin,
-    MaxProb,
-    Perturbed,
-    Random,
-    Survival,
+    CertifiedSkipGate,
+    EntropyGate,
+    GateDecision,
+    MarginGate,
+    MaxProbGate,
+    PerturbationGate,
+    RandomGate,
+    SurvivalGate,
 )
 from hybrid.policy.requests import Check, Write
 from hybrid.prob import Dense, Greedy, skip_certificate
 from hybrid.types import Sampling
 
-START = Place(0, ())
+START = DraftPosition(0, ())
 HALVES, QUARTERS = law([2, 1, 1]), law([1, 1, 1, 1])
 CERTAIN = law([0, 1, 0])
 LOCAL_ROWS = st.lists(POSITIVE | FAR_APART, min_size=1, max_size=8).map(law)
@@ -56,22 +56,22 @@ def test_a_row_is_in_doubt_on_one_side_of_the_limit(row, limit):
     probs = row.probs.tolist()
     values = entropy(probs), margin(probs), max(probs)
     assume(min(abs(value - limit) for value in values) > 1e-9)
-    gates = Entropy(limit), Margin(limit), MaxProb(limit)
+    gates = EntropyGate(limit), MarginGate(limit), MaxProbGate(limit)
     asked = [gate.before(row, START) == "write" for gate in gates]
     assert asked == [values[0] > limit, values[1] < limit, values[2] < limit]
 
 
 def test_at_the_limit_itself_a_row_is_not_in_doubt():
     """The limit is what is still good enough: at 0 and at 1 it says never or always, whatever the row."""
-    assert Entropy(QUARTERS.entropy()).before(QUARTERS, START) is None
-    assert Entropy(math.nextafter(QUARTERS.entropy(), 0)).before(QUARTERS, START) == "write"
-    for gate, limit in ((Margin, 0.25), (MaxProb, 0.5)):
+    assert EntropyGate(QUARTERS.entropy()).before(QUARTERS, START) is None
+    assert EntropyGate(math.nextafter(QUARTERS.entropy(), 0)).before(QUARTERS, START) == "write"
+    for gate, limit in ((MarginGate, 0.25), (MaxProbGate, 0.5)):
         assert gate(limit).before(HALVES, START) is None
         assert gate(math.nextafter(limit, 1)).before(HALVES, START) == "write"
 
 
-@pytest.mark.parametrize("never", [Entropy(math.inf), Margin(0.0), MaxProb(0.0)])
-@pytest.mark.parametrize("always", [Entropy(0.0), Margin(1.0), MaxProb(1.0)])
+@pytest.mark.parametrize("never", [EntropyGate(math.inf), MarginGate(0.0), MaxProbGate(0.0)])
+@pytest.mark.parametrize("always", [EntropyGate(0.0), MarginGate(1.0), MaxProbGate(1.0)])
 def test_at_its_ends_a_limit_asks_never_or_wherever_more_than_one_token_is_possible(never, always):
     for row in (HALVES, QUARTERS, law([1, 1e-9])):
         assert never.before(row, START) is None
@@ -80,7 +80,7 @@ def test_at_its_ends_a_limit_asks_never_or_wherever_more_than_one_token_is_possi
     assert always.before(law([1]), START) is None
 
 
-@pytest.mark.parametrize("gate", [Entropy(0.1), Margin(0.3), MaxProb(0.6)])
+@pytest.mark.parametrize("gate", [EntropyGate(0.1), MarginGate(0.3), MaxProbGate(0.6)])
 def test_doubt_says_its_call_before_a_token_is_drawn_and_nothing_after(gate):
     for call in ("check", "write", "keep"):
         assert replace(gate, call=call).before(HALVES, START) == call
@@ -95,20 +95,22 @@ def test_doubt_says_its_call_before_a_token_is_drawn_and_nothing_after(gate):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_random_calls_at_its_rate(rate):
     """20,000 positions; beyond 3.3 standard deviations with a chance of 1e-3."""
-    n, gate = 20_000, Random(rate)
-    found = sum(gate.before(HALVES, Place(i, ())) == "write" for i in range(n))
+    n, gate = 20_000, RandomGate(rate)
+    found = sum(gate.before(HALVES, DraftPosition(i, ())) == "write" for i in range(n))
     assert abs(found - n * rate) < 3.3 * math.sqrt(n * rate * (1 - rate))
 
 
 @pytest.mark.parametrize(("rate", "call"), [(0.0, None), (1.0, "write")])
 def test_random_at_its_ends_calls_never_or_always(rate, call):
-    assert {Random(rate, seed).before(HALVES, Place(i, ())) for seed in range(10) for i in range(100)} == {call}
+    assert {RandomGate(rate, seed).before(HALVES, DraftPosition(i, ())) for seed in range(10) for i in range(100)} == {
+        call
+    }
 
 
 def test_random_calls_by_seed_and_position_alone():
     def calls(seed, row, drafted=()):
-        gate = Random(0.3, seed)
-        return [gate.before(row, Place(i, drafted)) for i in range(200)]
+        gate = RandomGate(0.3, seed)
+        return [gate.before(row, DraftPosition(i, drafted)) for i in range(200)]
 
     assert calls(1, HALVES) == calls(1, QUARTERS) == calls(1, CERTAIN, [HALVES])
     assert calls(1, HALVES) != calls(2, HALVES)
@@ -126,7 +128,7 @@ def test_the_random_preset_tosses_with_the_users_seed():
 def test_perturbed_asks_about_a_token_that_other_temperatures_would_often_not_have_drawn(row, token, limit):
     """The mean over the temperatures of p(x) ** (1 / t), normalised, is the chance of agreement."""
     assume(token < row.num_tokens)
-    gate, probs = Perturbed(limit), row.probs
+    gate, probs = PerturbationGate(limit), row.probs
     agree = [float(probs[token] ** (1 / t) / (probs ** (1 / t)).sum()) for t in gate.temperatures]
     uncertainty = 1 - math.fsum(agree) / len(agree)
     assume(abs(uncertainty - limit) > 1e-9)
@@ -135,8 +137,8 @@ def test_perturbed_asks_about_a_token_that_other_temperatures_would_often_not_ha
 
 def test_perturbed_is_about_the_drawn_token_and_not_the_row():
     row = law([8, 1, 1])
-    assert Perturbed(0.4).after(row, 0, START) is None
-    assert Perturbed(0.4).after(row, 1, START) == "check"
+    assert PerturbationGate(0.4).after(row, 0, START) is None
+    assert PerturbationGate(0.4).after(row, 1, START) == "check"
 
 
 # ---- certified -----------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def test_where_the_divergence_is_within_the_bound_what_is_kept_the_rule_accepts(
     cloud, local = pair
     assume(not undecided(cloud.probs, rule))
     bound = naive_kl(cloud.probs, local.probs) + 1e-9 + more
-    if CertifiedSkip(bound, rule).after(local, local.best, START) is None:
+    if CertifiedSkipGate(bound, rule).after(local, local.best, START) is None:
         assert local.best in accepted(cloud.probs, rule)
 
 
@@ -162,16 +164,16 @@ def test_the_nearest_cloud_row_with_another_favourite_is_asked_about(local):
     divergence = naive_kl(cloud.probs, local.probs)
     assert cloud.best == second
     assert divergence == pytest.approx(skip_certificate(local, Greedy()), abs=1e-4)
-    assert CertifiedSkip(divergence).after(local, local.best, START) == "check"
+    assert CertifiedSkipGate(divergence).after(local, local.best, START) == "check"
     if divergence > 1e-3:
-        assert CertifiedSkip(divergence - 1e-3).after(local, local.best, START) is None
+        assert CertifiedSkipGate(divergence - 1e-3).after(local, local.best, START) is None
 
 
 def test_certified_asks_about_every_token_that_is_not_the_local_favourite():
     sure = law([100, 1, 1])
-    assert CertifiedSkip(0.1).after(sure, 0, START) is None
-    assert CertifiedSkip(0.1).after(sure, 1, START) == "check"
-    assert CertifiedSkip(math.inf).after(sure, 0, START) == "check"
+    assert CertifiedSkipGate(0.1).after(sure, 0, START) is None
+    assert CertifiedSkipGate(0.1).after(sure, 1, START) == "check"
+    assert CertifiedSkipGate(math.inf).after(sure, 0, START) == "check"
 
 
 # ---- survival ------------------------------------------------------------------------------------------------------
@@ -181,21 +183,23 @@ def test_certified_asks_about_every_token_that_is_not_the_local_favourite():
 def test_survival_asks_when_the_product_of_the_predicted_chances_is_below_the_limit(drafted, row, limit):
     chance = math.prod(max(0.0, 1 - math.sqrt(entropy(seen.probs.tolist()) / 5)) for seen in [*drafted, row])
     assume(abs(chance - limit) > 1e-9)
-    assert Survival(limit).after(row, 0, Place(len(drafted), drafted)) == ("check" if chance < limit else None)
+    assert SurvivalGate(limit).after(row, 0, DraftPosition(len(drafted), drafted)) == (
+        "check" if chance < limit else None
+    )
 
 
 @given(st.lists(LOCAL_ROWS, max_size=4), LOCAL_ROWS, LOCAL_ROWS, st.floats(0.5, 1.0))
 def test_survival_that_asks_still_asks_of_a_longer_or_a_less_certain_draft(drafted, row, other, limit):
-    gate = Survival(limit)
-    assume(gate.after(row, 0, Place(len(drafted), drafted)) == "check")
-    assert gate.after(row, 0, Place(len(drafted) + 1, [*drafted, other])) == "check"
+    gate = SurvivalGate(limit)
+    assume(gate.after(row, 0, DraftPosition(len(drafted), drafted)) == "check")
+    assert gate.after(row, 0, DraftPosition(len(drafted) + 1, [*drafted, other])) == "check"
     flatter = row if row.entropy() >= other.entropy() else other
-    assert gate.after(flatter, 0, Place(len(drafted), drafted)) == "check"
+    assert gate.after(flatter, 0, DraftPosition(len(drafted), drafted)) == "check"
 
 
 def test_survival_lets_a_certain_draft_grow_and_never_lets_one_grow_beyond_five_nats():
-    assert Survival(1.0).after(CERTAIN, 1, Place(9, [CERTAIN] * 9)) is None
-    assert Survival(1e-9).after(law([1] * 149), 0, START) == "check"
+    assert SurvivalGate(1.0).after(CERTAIN, 1, DraftPosition(9, [CERTAIN] * 9)) is None
+    assert SurvivalGate(1e-9).after(law([1] * 149), 0, START) == "check"
 
 
 # ---- all of them ---------------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ def test_what_a_gate_says_depends_on_its_arguments_alone(name):
     """A draft that was decoded ahead meets it again, in another order and after others."""
     rng = np.random.default_rng(0)
     rows = [Dense.from_logits(rng.standard_normal(4) * 2) for _ in range(12)]
-    asked = [(rows[i], int(rng.integers(4)), Place(i, rows[: i % 3])) for i in range(12)]
+    asked = [(rows[i], int(rng.integers(4)), DraftPosition(i, rows[: i % 3])) for i in range(12)]
 
     def said(gate, order):
         answers = {i: (gate.before(asked[i][0], asked[i][2]), gate.after(*asked[i])) for i in order}
@@ -229,12 +233,12 @@ def test_what_a_gate_says_depends_on_its_arguments_alone(name):
 @given(st.lists(LOCAL_ROWS, max_size=3), LOCAL_ROWS, st.data())
 def test_a_gate_goes_on_or_says_one_of_three_calls(drafted, row, data):
     """None of which drops the token that was drawn."""
-    token, place = data.draw(st.integers(0, row.num_tokens - 1)), Place(len(drafted), drafted)
+    token, place = data.draw(st.integers(0, row.num_tokens - 1)), DraftPosition(len(drafted), drafted)
     for name in GATES:
         gate = built(name)
-        assert gate.full in get_args(Call)
-        assert gate.before(row, place) in {None, *get_args(Call)}
-        assert gate.after(row, token, place) in {None, *get_args(Call)}
+        assert gate.full in get_args(GateDecision)
+        assert gate.before(row, place) in {None, *get_args(GateDecision)}
+        assert gate.after(row, token, place) in {None, *get_args(GateDecision)}
 
 
 def test_never_and_always_say_the_same_of_every_span():
@@ -248,7 +252,7 @@ def test_a_row_in_doubt_is_given_away_where_the_gate_says_write_and_asked_about_
     """The call reaches the loop as it was said."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     for call, kind, other in (("write", Write, Check), ("check", Check, Write)):
-        policy = replace(preset("bild", Choices()), gate=MaxProb(1.0, call, "check"), hold=2)
+        policy = replace(preset("bild", Choices()), gate=MaxProbGate(1.0, call, "check"), hold=2)
         _, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
         assert isinstance(log[1], kind)
         assert not any(isinstance(request, other) for request in log)

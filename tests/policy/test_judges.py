@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.policy.drawing import Drawing
-from hybrid.policy.judges import Case
-from hybrid.policy.requests import Held
+from hybrid.policy.judges import DraftedSpan
+from hybrid.policy.requests import PendingToken
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.greedy import greedy_match
-from hybrid.policy.rules.within import Within
+from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Dense, TopK, kl
 from hybrid.types import Sampling
 
 seeds = st.integers(0, 2**31)
-GREEDY = Drawing(Sampling())
+GREEDY = TargetSampler(Sampling())
 
 
 def case(span, rows, after=None, bonus=False):
     """What a judge sees; one that only compares tosses no coin."""
-    return Case(span, rows, after, bonus, draw=None)
+    return DraftedSpan(span, rows, after, bonus, draw=None)
 
 
 def dense(rng, size=8):
@@ -30,14 +30,14 @@ def dense(rng, size=8):
 
 def drafted(rng, length, size=8):
     rows = [dense(rng, size) for _ in range(length)]
-    return tuple(Held(row.best, "local", "unchecked", local=row) for row in rows)
+    return tuple(PendingToken(row.best, "local", "unchecked", draft_row=row) for row in rows)
 
 
 @given(seeds, st.integers(0, 5), st.integers(1, 8), st.booleans())
 def test_greedy_match_keeps_the_longest_agreeing_prefix_and_adds_the_clouds_own_token(seed, length, k, bonus):
     rng = np.random.default_rng(seed)
     span = drafted(rng, length)
-    targets = [dense(rng) if rng.random() < 0.4 or i == length else span[i].local for i in range(length + 1)]
+    targets = [dense(rng) if rng.random() < 0.4 or i == length else span[i].draft_row for i in range(length + 1)]
     rows = tuple(TopK.from_dense(t, k) for t in targets)
     verdict = greedy_match(case(span, rows, None, bonus))
     agree = next((i for i in range(length) if targets[i].best != span[i].id), length)
@@ -56,8 +56,8 @@ def test_kl_cuts_at_the_first_offending_position_and_never_earlier(seed, length,
     span = drafted(rng, length)
     targets = [dense(rng) for _ in span]
     rows = tuple(TopK.from_dense(t, 8) for t in targets)  # all of it: the interval is a point
-    verdict = Within(threshold, number, drawing=GREEDY)(case(span, rows))
-    true = [kl(t, held.local) for t, held in zip(targets, span, strict=True)]
+    verdict = DivergenceThreshold(threshold, number, drawing=GREEDY)(case(span, rows))
+    true = [kl(t, held.draft_row) for t, held in zip(targets, span, strict=True)]
     first = next((i for i, value in enumerate(true) if value > threshold), length)
     assert len(verdict.kept) == first
     assert verdict.rejected == (first < length)
@@ -72,29 +72,29 @@ def test_what_lower_rejects_violates_the_threshold_and_what_upper_keeps_respects
     span = drafted(rng, 1)
     target = dense(rng)
     rows = (TopK.from_dense(target, k),)
-    true = kl(target, span[0].local)
-    if Within(threshold, "lower", drawing=GREEDY)(case(span, rows)).rejected:
+    true = kl(target, span[0].draft_row)
+    if DivergenceThreshold(threshold, "lower", drawing=GREEDY)(case(span, rows)).rejected:
         assert true > threshold - 1e-9
-    if not Within(threshold, "upper", drawing=GREEDY)(case(span, rows)).rejected:
+    if not DivergenceThreshold(threshold, "upper", drawing=GREEDY)(case(span, rows)).rejected:
         assert true <= threshold + 1e-9
 
 
 def test_the_direction_is_cloud_against_local():
     """KL(cloud || local) is large where the local model excludes what the cloud may say; not the other way round."""
     certain, open_minded = Dense.from_probs(np.array([0.98, 0.01, 0.01])), Dense.from_probs(np.array([0.4, 0.3, 0.3]))
-    span = (Held(0, "local", "unchecked", local=certain),)
+    span = (PendingToken(0, "local", "unchecked", draft_row=certain),)
     threshold = 1.0
     assert kl(open_minded, certain) > threshold > kl(certain, open_minded)
-    assert Within(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(open_minded, 3),))).rejected
-    span = (Held(0, "local", "unchecked", local=open_minded),)
-    assert not Within(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(certain, 3),))).rejected
+    assert DivergenceThreshold(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(open_minded, 3),))).rejected
+    span = (PendingToken(0, "local", "unchecked", draft_row=open_minded),)
+    assert not DivergenceThreshold(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(certain, 3),))).rejected
 
 
 def test_the_row_after_a_kept_span_judges_the_next_local_token_for_nothing():
     here, there = Dense.from_probs(np.array([0.9, 0.05, 0.05])), Dense.from_probs(np.array([0.05, 0.05, 0.9]))
-    span = (Held(0, "local", "unchecked", local=here),)
+    span = (PendingToken(0, "local", "unchecked", draft_row=here),)
     rows = (TopK.from_dense(here, 3), TopK.from_dense(there, 3))
-    verdict = Within(0.5, drawing=GREEDY)(case(span, rows, here))
+    verdict = DivergenceThreshold(0.5, drawing=GREEDY)(case(span, rows, here))
     assert len(verdict.kept) == 1
     assert verdict.rejected
     assert verdict.then.id == 2
@@ -104,15 +104,15 @@ def test_the_row_after_a_kept_span_judges_the_next_local_token_for_nothing():
 def test_no_token_is_judged_without_its_row():
     rng = np.random.default_rng(0)
     span = drafted(rng, 3)
-    rows = (TopK.from_dense(span[0].local, 8),)
-    assert len(Within(0.5, drawing=GREEDY)(case(span[:1], rows)).kept) == 1
+    rows = (TopK.from_dense(span[0].draft_row, 8),)
+    assert len(DivergenceThreshold(0.5, drawing=GREEDY)(case(span[:1], rows)).kept) == 1
     assert greedy_match(case(span[:1], rows, None, True)).then is None
 
 
 def test_sampling_recovers_nothing_from_a_truncated_row():
     rng = np.random.default_rng(1)
     span = drafted(rng, 1)
-    verdict = Within(0.0)(case(span, (TopK.from_dense(dense(rng), 2),)))
+    verdict = DivergenceThreshold(0.0)(case(span, (TopK.from_dense(dense(rng), 2),)))
     assert verdict.rejected
     assert verdict.then is None
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from hybrid.policy import PRESETS, Choices, preset
-from hybrid.policy.drawing import Drawing
-from hybrid.policy.gates import ALWAYS, NEVER, Fixed
+from hybrid.policy.gates import ALWAYS, NEVER, FixedGate
 from hybrid.policy.loop import Policy
 from hybrid.policy.requests import Check, Draft, Emit, Write
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.greedy import greedy_match
-from hybrid.policy.rules.within import Within
+from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import kl
 from hybrid.types import Sampling
 
@@ -206,7 +206,7 @@ def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
 def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, written):
     """A token and a check, two tokens and a check: it is the first of these checks that fails, or the second."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = Policy("doubt", 1, Fixed("write"), hold=1, back=lambda _: False)
+    policy = Policy("doubt", 1, FixedGate("write"), hold=1, back=lambda _: False)
     shown, _ = toys.play(policy, small, large, None, 8, k=5, end=-1, told=False, fails=lambda n: n >= cut)
     assert [held.source for held in shown].count("cloud") == written
     assert len(shown) == 8
@@ -318,7 +318,7 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
     unweighed = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, told=False), 3)
     assert toys.distance(unweighed, toys.own_law(large, 3)) < 1e-12
-    wrong = replace(policy, judge=Within(0.0, drawing=Drawing(Sampling())))
+    wrong = replace(policy, judge=DivergenceThreshold(0.0, drawing=TargetSampler(Sampling())))
     biased = toys.law_of(lambda coin: toys.play(wrong, small, large, coin, 3), 3)
     assert toys.distance(biased, toys.own_law(large, 3)) > 0.01
 
@@ -340,7 +340,7 @@ def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
 def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toys, call):
     """The progress law: a round that showed nothing is followed by one ungated local token."""
 
-    class Stubborn(Fixed):
+    class Stubborn(FixedGate):
         def before(self, row, place):
             return call
 
@@ -352,7 +352,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
 
 
 def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys):
-    policy = Policy("tail", 4, ALWAYS, Within(math.inf), scope=1)
+    policy = Policy("tail", 4, ALWAYS, DivergenceThreshold(math.inf), scope=1)
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
     assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]
@@ -362,7 +362,9 @@ def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys
 def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
     """Each block is one request whose limit is a promise to the bill."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = Policy("hold", 2, ALWAYS, Within(0.0, drawing=Drawing(Sampling())), hold=2, back=lambda _: False)
+    policy = Policy(
+        "hold", 2, ALWAYS, DivergenceThreshold(0.0, drawing=TargetSampler(Sampling())), hold=2, back=lambda _: False
+    )
     _, log = toys.play(policy, small, large, None, 1 + 2 + 4 + 8, k=5, end=-1)
     limits = [request.limit for request in log if isinstance(request, Write)]
     assert limits == [2, 1, 4, 3, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1]
@@ -386,9 +388,9 @@ def test_never_gate_asks_nothing(toys):
 
 def test_a_reply_out_of_turn_is_refused(toys):
     from hybrid.policy import SeededCoin, decode
-    from hybrid.policy.requests import Going
+    from hybrid.policy.requests import Continue
 
     loop = decode(preset("kl", Choices()), SeededCoin(0))
     assert isinstance(next(loop), Draft)
     with pytest.raises(TypeError, match="does not answer"):
-        loop.send(Going())
+        loop.send(Continue())

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hybrid.policy import Choices, preset
-from hybrid.policy.judges import Case
-from hybrid.policy.requests import Draft, Held, Write
-from hybrid.policy.rules.within import MEASURES, Within
+from hybrid.policy.judges import DraftedSpan
+from hybrid.policy.requests import Draft, PendingToken, Write
+from hybrid.policy.rules.divergence_threshold import MEASURES, DivergenceThreshold
 from hybrid.prob import Dense, TopK, kl_divergence
 
 LARGE, SMALL = np.array([0.55, 0.3, 0.1, 0.05]), np.array([0.3, 0.2, 0.1, 0.4])
@@ -21,72 +21,74 @@ LARGE, SMALL = np.array([0.55, 0.3, 0.1, 0.05]), np.array([0.3, 0.2, 0.1, 0.4])
 def pair(cloud, local, k=4):
     """One position's rows, the noise of each in nats; the cloud shows k tokens."""
     row = TopK.from_dense(Dense.from_logits(np.log(LARGE), cloud), k)
-    return row, Held(0, "local", "unchecked", local=Dense.from_logits(np.log(SMALL), local))
+    return row, PendingToken(0, "local", "unchecked", draft_row=Dense.from_logits(np.log(SMALL), local))
 
 
 def verdict(judge, cloud, local, k=4):
     row, held = pair(cloud, local, k)
-    return judge(Case((held,), (row,), None, bonus=False, draw=None))
+    return judge(DraftedSpan((held,), (row,), None, bonus=False, draw=None))
 
 
 def told(measure, k=4):
     row, held = pair(0.0, 0.0, k)
-    return MEASURES[measure](row, held.local)
+    return MEASURES[measure](row, held.draft_row)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("noise", [(0.02, 0.0), (0.0, 0.02), (0.01, 0.01)])
 def test_a_token_whose_lower_end_exceeds_the_threshold_by_less_than_the_noise_stands(measure, noise):
     """Whichever side the noise is on. What exceeds it by more is turned down as ever."""
-    judge = Within(0.999 * told(measure).lower, measure=measure)
+    judge = DivergenceThreshold(0.999 * told(measure).lower, measure=measure)
     assert verdict(judge, 0.0, 0.0).rejected
     assert not verdict(judge, *noise).rejected
-    assert verdict(Within(0.7 * told(measure).lower, measure=measure), *noise).rejected
+    assert verdict(DivergenceThreshold(0.7 * told(measure).lower, measure=measure), *noise).rejected
 
 
 @pytest.mark.parametrize("measure", ["KL", "JS", "TV"])
 @pytest.mark.parametrize("k", [2, 4])
 def test_strict_keeps_a_token_only_if_its_upper_end_is_within_by_more_than_the_noise(measure, k):
-    judge = Within(1.001 * told(measure, k).upper, "upper", measure=measure)
+    judge = DivergenceThreshold(1.001 * told(measure, k).upper, "upper", measure=measure)
     assert not verdict(judge, 0.0, 0.0, k).rejected
     assert verdict(judge, 0.01, 0.01, k).rejected
-    assert not verdict(Within(1.4 * told(measure, k).upper, "upper", measure=measure), 0.01, 0.01, k).rejected
+    assert not verdict(
+        DivergenceThreshold(1.4 * told(measure, k).upper, "upper", measure=measure), 0.01, 0.01, k
+    ).rejected
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("number", ["lower", "upper"])
 def test_at_the_ends_of_the_thresholds_noise_decides_nothing(measure, number):
     """At 0 the text is the cloud model's own, at infinity the local one's, however sure the numbers are."""
-    assert verdict(Within(0.0, number, measure=measure), 0.5, 0.5).rejected
-    assert not verdict(Within(math.inf, number, measure=measure), 0.5, 0.5).rejected
+    assert verdict(DivergenceThreshold(0.0, number, measure=measure), 0.5, 0.5).rejected
+    assert not verdict(DivergenceThreshold(math.inf, number, measure=measure), 0.5, 0.5).rejected
     row = TopK.from_dense(Dense.from_logits(np.log(SMALL), 0.5), 4)
-    same = Case((pair(0.0, 0.5)[1],), (row,), None, bonus=False, draw=None)
-    assert not Within(1e-9, measure=measure)(same).rejected
+    same = DraftedSpan((pair(0.0, 0.5)[1],), (row,), None, bonus=False, draw=None)
+    assert not DivergenceThreshold(1e-9, measure=measure)(same).rejected
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize(("number", "kept_more"), [("lower", True), ("upper", False)])
 def test_more_noise_turns_less_down_by_the_lower_end_and_keeps_less_by_the_upper(measure, number, kept_more):
     for share in (0.2, 0.5, 0.9, 0.999, 1.001, 1.1, 1.5, 3.0):
-        judge = Within(share * told(measure).lower, number, measure=measure)
+        judge = DivergenceThreshold(share * told(measure).lower, number, measure=measure)
         kept = [not verdict(judge, noise, 0.0).rejected for noise in (0.0, 0.001, 0.01, 0.1, 0.5)]
         assert all((more or not less) if kept_more else (less or not more) for less, more in itertools.pairwise(kept))
 
 
 def test_why_a_token_was_turned_down_names_the_end_that_decided():
     """A larger number than the threshold, whichever way the noise moved it."""
-    for judge in (Within(0.1), Within(1.001 * told("KL").upper, "upper")):
+    for judge in (DivergenceThreshold(0.1), DivergenceThreshold(1.001 * told("KL").upper, "upper")):
         value, threshold = map(float, verdict(judge, 0.05, 0.05).why.removeprefix("KL ").split(" nats, above "))
         assert value > threshold
         assert value != pytest.approx(told("KL").lower, rel=1e-3)
 
 
 def test_a_kept_token_tells_its_noise_and_a_certificate_that_holds_within_it():
-    silent, noisy = (verdict(Within(math.inf), cloud, 0.25).kept[0] for cloud in (0.0, 0.125))
+    silent, noisy = (verdict(DivergenceThreshold(math.inf), cloud, 0.25).kept[0] for cloud in (0.0, 0.125))
     assert (silent.kl.noise, noisy.kl.noise) == (0.25, 0.375)
     assert replace(noisy.kl, noise=0.0) == replace(silent.kl, noise=0.0)
     assert 0.0 < noisy.certificate < silent.certificate
-    assert verdict(Within(math.inf), 0.5, 0.0).kept[0].certificate == 0.0  # the second may be the best
+    assert verdict(DivergenceThreshold(math.inf), 0.5, 0.0).kept[0].certificate == 0.0  # the second may be the best
 
 
 def reached(toys, policy, small, large, k):

@@ -27,12 +27,12 @@ from naive_policies import (
 from naive_rules import RULES as RULES_OF_ACCEPTANCE
 from naive_rules import accepted, undecided
 
-from hybrid.policy import Choices, Place, preset
-from hybrid.policy.drawing import Drawing
-from hybrid.policy.judges import Case
-from hybrid.policy.requests import Held
-from hybrid.policy.rules.bild import RollBack
-from hybrid.policy.rules.relaxed import Certified
+from hybrid.policy import Choices, DraftPosition, preset
+from hybrid.policy.judges import DraftedSpan
+from hybrid.policy.requests import PendingToken
+from hybrid.policy.rules.bild import BildRollback
+from hybrid.policy.rules.relaxed import CertifiedAcceptance
+from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Additive, Multiplicative, TopK, TopM, Typical, certificate, kl_divergence
 from hybrid.types import Sampling
 
@@ -120,7 +120,9 @@ def test_a_favourite_that_the_certified_judge_keeps_the_rule_accepts(pair, rule,
     assume(not undecided(cloud.probs, rule))
     actual = data.draw(st.sampled_from([None, local.best]))
     row = TopK.from_dense(cloud, data.draw(st.integers(1, cloud.num_tokens)), actual)
-    if Certified(rule, Drawing(Sampling())).accepts(row, Held(local.best, "local", "unchecked", local=local)):
+    if CertifiedAcceptance(rule, TargetSampler(Sampling())).accepts(
+        row, PendingToken(local.best, "local", "unchecked", draft_row=local)
+    ):
         assert local.best in accepted(cloud.probs, rule)
 
 
@@ -130,8 +132,8 @@ def test_the_certified_judge_believes_the_upper_end_alone():
     row = TopK.from_dense(cloud, 1)
     assert kl_divergence(row, local).lower < certificate(row, rule) < kl_divergence(row, local).upper
     assert local.best not in accepted(cloud.probs, rule)
-    held = Held(local.best, "local", "unchecked", local=local)
-    assert not Certified(rule, Drawing(Sampling())).accepts(row, held)
+    held = PendingToken(local.best, "local", "unchecked", draft_row=local)
+    assert not CertifiedAcceptance(rule, TargetSampler(Sampling())).accepts(row, held)
 
 
 @pytest.mark.parametrize("name", ["relaxed", "fsd", "cascade"])
@@ -175,8 +177,8 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
     cloud, _ = pair
     token = data.draw(st.integers(0, cloud.num_tokens - 1))
     row = TopK.from_dense(cloud, data.draw(st.integers(1, cloud.num_tokens)))
-    held = Held(token, "local", "unchecked", local=cloud)
-    verdict = RollBack(limit, Drawing(Sampling()))(Case((held,), (row,), None, bonus=False, draw=None))
+    held = PendingToken(token, "local", "unchecked", draft_row=cloud)
+    verdict = BildRollback(limit, TargetSampler(Sampling()))(DraftedSpan((held,), (row,), None, bonus=False, draw=None))
     surprise = -math.log(cloud.probs[token]) if cloud.probs[token] > 0 else math.inf
     assume(abs(surprise - limit) > 1e-9)
     if verdict.rejected:
@@ -192,7 +194,7 @@ def test_random_equals_a_separate_naive_program(both, written, hold):
     for small, large in both:
         expected = ()
         while len(expected) < LENGTH:
-            handed = policy.gate.before(small(expected), Place(len(expected), ())) == "write"
+            handed = policy.gate.before(small(expected), DraftPosition(len(expected), ())) == "write"
             for _ in range(hold if handed else 1):
                 expected += ((large if handed else small)(expected).best,)
         assert text(written(policy, (small, large))) == expected[:LENGTH]

@@ -12,8 +12,8 @@ import pytest
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
-from hybrid.run import AsyncClient, Local
-from hybrid.run.line import Line
+from hybrid.run import AsyncClient, LocalModel
+from hybrid.run.line import EndpointHealth
 from hybrid.spend import Account, MemoryLedger, Price
 
 WORDS = tuple("abcdefgh")
@@ -114,9 +114,11 @@ def house():
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
-        client = AsyncClient(Local(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed))
+        client = AsyncClient(
+            LocalModel(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed)
+        )
         clock = Clock()
-        client._line = Line(client._line.patience, client._line.trip, clock, at_once)
+        client._line = EndpointHealth(client._line.patience, client._line.trip, clock, at_once)
         return House(engine, worker, remote, ledger, client, known, clock)
 
     yield build

@@ -9,9 +9,9 @@ import pytest
 
 from hybrid.errors import LedgerError
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Degraded, Noted, Settled
-from hybrid.spend import Claim, MemoryLedger, Price, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.run import Degraded, Noted, RequestSent, RequestSettled
+from hybrid.spend import MaxCost, MemoryLedger, Price, SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.types import CloudUsage
 
@@ -46,7 +46,7 @@ def file_ledger(tmp_path):
     def make(patience_s=5.0, **caps):
         ledgers.append(FileLedger(tmp_path / "ledger.sqlite", patience_s=patience_s))
         for level, nanousd in caps.items():
-            Books(ledgers[-1]).set_cap(level, nanousd)
+            LedgerAdmin(ledgers[-1]).set_cap(level, nanousd)
         return ledgers[-1]
 
     yield make
@@ -55,7 +55,7 @@ def file_ledger(tmp_path):
 
 
 def total(ledger):
-    row = Books(ledger).rows()[-1]
+    row = LedgerAdmin(ledger).rows()[-1]
     return row.spent_nanousd, row.reserved_nanousd
 
 
@@ -117,8 +117,10 @@ def test_a_charge_above_the_reservation_is_recorded_shuts_the_endpoint_and_is_to
     events = run(gather(h.client, policy="greedy-exact", max_tokens=40, span=4))
     answer, said = events[-1].answer, "http://scripted is closed (it charged 0.001004 USD"
     assert answer.degraded.startswith(said)
-    assert len(h.cloud.questions) == sum(isinstance(event, Asked) for event in events) == 1
-    assert [event.nanousd for event in events if isinstance(event, Settled)] == [1_004_000] == [answer.bill.nanousd]
+    assert len(h.cloud.questions) == sum(isinstance(event, RequestSent) for event in events) == 1
+    assert (
+        [event.nanousd for event in events if isinstance(event, RequestSettled)] == [1_004_000] == [answer.bill.nanousd]
+    )
     assert [event.why.startswith(said) for event in events if isinstance(event, Degraded)] == [True]
     spent = total(h.ledger)[0] if durable else h.ledger.settled_nanousd
     assert spent == 1_004_000
@@ -229,7 +231,7 @@ def test_a_locked_ledger_costs_its_patience_once_an_answer(house, run, file_ledg
 def test_every_request_is_marked_as_sent_before_the_cloud_hears_of_it(house, run, file_ledger, policy):
     """Else a process that dies then would get money back that was spent."""
     ledger, states = file_ledger(total=10**9), []
-    h = house(ledger=ledger, fault=lambda _: states.extend(entry.state for entry in Books(ledger).open_entries()))
+    h = house(ledger=ledger, fault=lambda _: states.extend(entry.state for entry in LedgerAdmin(ledger).open_entries()))
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.1, entropy=0.5))
     assert states == ["sent"] * answer.usage.cloud_requests != []
 
@@ -281,7 +283,7 @@ def test_cancelled_before_it_left_a_request_is_free_and_after_that_it_is_its_wor
 def test_what_the_dead_never_sent_is_given_back_and_told(house, run, file_ledger, monkeypatch):
     ledger = file_ledger(total=10**9)
     monkeypatch.setattr(durable_ledger, "owner", lambda: "the dead")
-    ledger.reserve(Claim(Price.parse("1/0.1/4"), 10, 5), Spender("http://gpu", "q", "t", "c"))
+    ledger.reserve(MaxCost(Price.parse("1/0.1/4"), 10, 5), SpendScope("http://gpu", "q", "t", "c"))
     monkeypatch.undo()
     monkeypatch.setattr(durable_ledger, "is_dead", lambda name: name == "the dead")
     told = run(gather(house(ledger=ledger).client, policy="cloud", max_tokens=10))

@@ -10,7 +10,7 @@ from anyio.from_thread import start_blocking_portal
 
 from hybrid.cloud import Capabilities
 from hybrid.errors import MissingCapability, Unreachable
-from hybrid.run import Client, Finished, Shown
+from hybrid.run import Client, Finished, TokenEmitted
 
 PROMPT = "a b c"
 
@@ -24,7 +24,7 @@ def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, a
         stream = h.client.stream(PROMPT, policy=policy, max_tokens=200, span=4, threshold=0.05)
         shown = []
         async for event in stream:
-            if isinstance(event, Shown):
+            if isinstance(event, TokenEmitted):
                 shown.append(event.token.id)
                 if len(shown) == after:
                     break
@@ -115,7 +115,7 @@ def test_a_blocking_stream_can_be_left_early(house):
     h = house()
     with start_blocking_portal() as portal:
         for event in (stream := Client(h.client, portal).stream(PROMPT, policy="cloud", max_tokens=100)):
-            if isinstance(event, Shown):
+            if isinstance(event, TokenEmitted):
                 break
         stream.close()
         assert h.cloud.num_open == 0

@@ -8,7 +8,7 @@ import pytest
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import AccessDenied, BadReply, ContextOverflow, Unreachable, UsageError, VocabularyMismatch
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Degraded, Finished, Settled, Shown
+from hybrid.run import Degraded, Finished, RequestSent, RequestSettled, TokenEmitted
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -106,8 +106,8 @@ def test_the_bill_is_what_the_server_charged(house, run, policy):
 def test_a_request_leaves_only_with_its_worst_case_reserved(house, run, policy):
     h = house()
     events = run(gather(h.client, policy=policy, max_tokens=40, span=3, threshold=0.1))
-    asked = {event.request_id: event for event in events if isinstance(event, Asked)}
-    settled = {event.request_id: event for event in events if isinstance(event, Settled)}
+    asked = {event.request_id: event for event in events if isinstance(event, RequestSent)}
+    settled = {event.request_id: event for event in events if isinstance(event, RequestSettled)}
     assert asked.keys() == settled.keys() == h.cloud.charged.keys()
     for request_id, event in asked.items():
         assert event.reserved_nanousd >= settled[request_id].nanousd
@@ -321,7 +321,7 @@ def test_the_events_tell_the_answer_token_by_token(house, run):
     events = run(gather(house().client, max_tokens=30, threshold=0.1))
     answer = events[-1].answer
     assert isinstance(events[-1], Finished)
-    assert tuple(event.token for event in events if isinstance(event, Shown)) == answer.tokens
+    assert tuple(event.token for event in events if isinstance(event, TokenEmitted)) == answer.tokens
     assert "".join(token.text for token in answer.tokens) == answer.text
 
 

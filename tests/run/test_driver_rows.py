@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.run import Asked, Noted, Settled
+from hybrid.run import Noted, RequestSent, RequestSettled
 
 PROMPT = "a b c"
 
@@ -97,8 +97,8 @@ def test_what_is_written_without_rows_is_scored_and_the_text_is_that_with_rows(h
     assert [(t.id, t.source, t.how) for t in answer.tokens] == [(t.id, t.source, t.how) for t in with_rows.tokens]
     assert answer.usage.checks > with_rows.usage.checks
     assert answer.degraded is None
-    asked = {event.request_id: event.reserved_nanousd for event in events if isinstance(event, Asked)}
-    settled = {event.request_id: event.nanousd for event in events if isinstance(event, Settled)}
+    asked = {event.request_id: event.reserved_nanousd for event in events if isinstance(event, RequestSent)}
+    settled = {event.request_id: event.nanousd for event in events if isinstance(event, RequestSettled)}
     assert asked.keys() == settled.keys() == h.cloud.charged.keys()
     assert all(settled[one] <= asked[one] for one in asked)
     assert answer.bill.nanousd == sum(settled.values())

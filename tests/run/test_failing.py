@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable
-from hybrid.run import Asked, Degraded, Noted, Resumed, Retried, Settled, Shown
+from hybrid.run import Degraded, Noted, RequestRetried, RequestSent, RequestSettled, Resumed, TokenEmitted
 
 PROMPT = "a b c"
 
@@ -41,13 +41,13 @@ def test_a_hiccup_is_not_seen_in_the_answer(house, run, policy, numbers):
 def test_each_retry_is_reserved_under_an_id_of_its_own(house, run, policy):
     h = house(fault=failing(1, 2))
     events = run(gather(h.client, policy=policy, max_tokens=10))
-    asked = [event for event in events if isinstance(event, Asked)]
+    asked = [event for event in events if isinstance(event, RequestSent)]
     assert len({event.request_id for event in asked}) == len(asked) == len(h.cloud.questions)
     assert [question.request_id for question in h.cloud.questions] == [event.request_id for event in asked]
-    unknown = [event.request_id for event in events if isinstance(event, Settled) and event.usage is None]
+    unknown = [event.request_id for event in events if isinstance(event, RequestSettled) and event.usage is None]
     assert unknown == [event.request_id for event in asked[:2]]
     assert h.ledger.reserved_nanousd == sum(event.reserved_nanousd for event in asked[:2])
-    assert len([event for event in events if isinstance(event, Retried)]) == 2
+    assert len([event for event in events if isinstance(event, RequestRetried)]) == 2
 
 
 def test_a_retry_that_the_cap_does_not_allow_does_not_leave(house, run):
@@ -153,8 +153,10 @@ def test_when_the_cloud_is_back_within_the_answer_it_is_asked_again(house, run, 
     assert [type(event) for event in away] == [Degraded, Resumed]
     assert away[0].why == events[-1].answer.degraded == "gone"
     at = events.index(away[1])
-    assert any(isinstance(e, Shown) and e.token.source == "cloud" for e in events[at:]), "it helps again"
-    assert any(isinstance(e, Shown) and e.token.how == "unchecked" for e in events[:at]), "the local model went on"
+    assert any(isinstance(e, TokenEmitted) and e.token.source == "cloud" for e in events[at:]), "it helps again"
+    assert any(isinstance(e, TokenEmitted) and e.token.how == "unchecked" for e in events[:at]), (
+        "the local model went on"
+    )
 
 
 def test_every_outage_is_told_and_the_answer_keeps_the_first_reason(house, run):

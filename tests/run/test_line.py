@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from hybrid.cloud.breaker import Trip
+from hybrid.cloud.breaker import BreakerConfig
 from hybrid.errors import BadReply, Unreachable
-from hybrid.run.events import Retried
-from hybrid.run.line import Call, Line
-from hybrid.run.retry import CAPACITY, COST, FIRST_WAIT_S, Patience
+from hybrid.run.events import RequestRetried
+from hybrid.run.line import EndpointHealth, RetryingCaller
+from hybrid.run.retry import CAPACITY, COST, FIRST_WAIT_S, RetryPolicy
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def ask(run):
         async def sleep(seconds):
             waits.append(seconds)
 
-        line = line or Line(Patience(**patience))
+        line = line or EndpointHealth(RetryPolicy(**patience))
         line.sleep = sleep
 
         async def attempt():
@@ -33,7 +33,7 @@ def ask(run):
             return outcome
 
         asked.waits, asked.told, asked.left, asked.line = waits, told, left, line
-        return run(Call(line, told.append).ask(attempt))
+        return run(RetryingCaller(line, told.append).ask(attempt))
 
     return asked
 
@@ -43,7 +43,7 @@ BUSY = Unreachable("503", trouble="busy")
 
 def test_what_passes_is_asked_again_and_told(ask):
     assert ask(BUSY, BUSY, "rows") == "rows"
-    assert [event.why for event in ask.told if isinstance(event, Retried)] == ["503", "503"]
+    assert [event.why for event in ask.told if isinstance(event, RequestRetried)] == ["503", "503"]
     assert [event.wait_ms for event in ask.told] == [round(1000 * wait, 3) for wait in ask.waits]
 
 
@@ -92,7 +92,7 @@ def test_a_retry_that_would_leave_too_late_does_not(ask):
 
 def test_all_questions_share_one_quota(ask):
     """An outage must not multiply the load: what fails a hundred times is then asked once."""
-    line = Line(trip=Trip(in_a_row=10**9, share=2.0))
+    line = EndpointHealth(trip=BreakerConfig(in_a_row=10**9, share=2.0))
     for _ in range(CAPACITY // COST // 2):
         with pytest.raises(Unreachable):
             ask(BUSY, BUSY, BUSY, line=line)
@@ -102,7 +102,7 @@ def test_all_questions_share_one_quota(ask):
 
 
 def test_what_succeeds_gives_back_what_its_last_retry_cost(ask):
-    line = Line()
+    line = EndpointHealth()
     ask(BUSY, "rows", line=line)
     assert line.quota.left == CAPACITY
     with pytest.raises(Unreachable):

@@ -14,9 +14,9 @@ from hybrid.errors import VocabularyMismatch
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft
-from hybrid.run.alike import Alike
 from hybrid.run.drafting import Drafter
-from hybrid.run.reader import Reader
+from hybrid.run.vocabulary_check import VocabularyCheck
+from hybrid.run.write_stream import WriteStream
 from hybrid.types import Sampling
 
 LONG = 100
@@ -112,14 +112,14 @@ PIECES = {0: b" two", 1: b"\xc3", 2: b"\xa9t", 3: b" ", 4: "\N{LOWER ONE EIGHTH 
 SHOWN = {0: " two", 1: "", 2: "ét", 3: " ", 4: " x"}
 
 
-class Vocabulary:
+class ChatVocabulary:
     num_tokens = len(PIECES)
     piece = staticmethod(PIECES.__getitem__)
 
 
 def stream_of(alike, chunks):
     """Hold chunks against a reader that has heard them, and yield it after each."""
-    reader = Reader((), None, None)
+    reader = WriteStream((), None, None)
     for chunk in chunks:
         reader.text += chunk.text
         alike.hold_written(reader, chunk)
@@ -132,7 +132,7 @@ def test_what_a_stream_has_written_is_compared_once_however_the_endpoints_text_l
     ids = [i for pair in tokens for i in pair]
     texts = [""] * lag + [SHOWN[i] for i in ids]
     chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, texts, strict=False)]
-    for number, reader in enumerate(stream_of(Alike(Vocabulary()), chunks), start=1):
+    for number, reader in enumerate(stream_of(VocabularyCheck(ChatVocabulary()), chunks), start=1):
         behind = b"".join(PIECES[i] for i in ids[max(0, number - lag - 2) : number])
         if any(chunk.text for chunk in chunks[max(0, number - 1) : number]):
             assert not reader.text or reader.ours.endswith(b"\xc3")
@@ -145,4 +145,4 @@ def test_a_text_that_differs_is_found_wherever_it_does(before, after, lag):
     ids = [*before, *[0] * (1 + after + lag)]
     chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, [""] * lag + told, strict=True)]
     with pytest.raises(VocabularyMismatch, match="three"):
-        list(stream_of(Alike(Vocabulary()), chunks))
+        list(stream_of(VocabularyCheck(ChatVocabulary()), chunks))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid.run import Local
+from hybrid.run import LocalModel
 from hybrid.run.answer import Token
 from hybrid.run.client import AsyncClient
-from hybrid.run.events import TRACE_VERSION, Finished, Shown, to_json
+from hybrid.run.events import TRACE_VERSION, Finished, TokenEmitted, to_json
 from hybrid.run.replay import replay
 from hybrid.types import Divergence
 
@@ -25,7 +25,9 @@ async def answered(client, **choices):
 def with_local_noise(house, noise):
     """The same client, but that its local model's noise was measured."""
     client = house.client
-    again = AsyncClient(Local(house.engine, house.worker, noise), client._connect, client._account, client._settings)
+    again = AsyncClient(
+        LocalModel(house.engine, house.worker, noise), client._connect, client._account, client._settings
+    )
     return replace(house, client=again)
 
 
@@ -116,5 +118,5 @@ def test_a_recording_of_an_earlier_version_is_replayed_without_noise(house, run,
 
 
 def test_an_event_of_a_shown_token_tells_the_noise():
-    event = Shown(0, Token(1, "x", "local", "accepted", Divergence(0.1, 0.1, np.inf, 0.25)))
+    event = TokenEmitted(0, Token(1, "x", "local", "accepted", Divergence(0.1, 0.1, np.inf, 0.25)))
     assert to_json(event)["token"]["kl"] == {"estimate": 0.1, "lower": 0.1, "upper": None, "noise": 0.25}

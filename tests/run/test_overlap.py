@@ -14,7 +14,7 @@ import pytest
 
 from hybrid.engine import ScriptedEngine
 from hybrid.policy import PRESETS
-from hybrid.run import Asked, Drafted, Finished
+from hybrid.run import Finished, RequestSent, SpanDrafted
 
 PROMPT = "a b c"
 MAX_TOKENS = 30
@@ -71,8 +71,8 @@ def answer(picky_house, run):
         h = picky_house(num_ahead)
         events = run(gather(h.client, max_tokens=MAX_TOKENS, overlap=num_ahead is not None, **choices))
         answer = next(event.answer for event in events if isinstance(event, Finished))
-        asked = [(e.kind, e.position, e.num_tokens, e.reserved_nanousd) for e in events if isinstance(e, Asked)]
-        drafts = [event for event in events if isinstance(event, Drafted)]
+        asked = [(e.kind, e.position, e.num_tokens, e.reserved_nanousd) for e in events if isinstance(e, RequestSent)]
+        drafts = [event for event in events if isinstance(event, SpanDrafted)]
         assert all(0 <= draft.num_ready <= len(draft.ids) for draft in drafts)
         told = (answer.text, answer.tokens, answer.usage, answer.bill, answer.handoffs, answer.degraded)
         return (*told, asked, [(d.position, d.ids) for d in drafts]), sum(d.num_ready for d in drafts), h
@@ -126,14 +126,14 @@ def test_a_bonus_that_was_foreseen_is_ready_too(house, picky_house, run):
     """The token that the cloud gives after a kept span is the local model's own next one where they agree."""
     h = picky_house(99, small=house().tables[1])
     events = run(gather(h.client, policy="greedy-exact", span=3, max_tokens=MAX_TOKENS))
-    assert sum(event.num_ready for event in events if isinstance(event, Drafted)) > 0
+    assert sum(event.num_ready for event in events if isinstance(event, SpanDrafted)) > 0
 
 
 def test_nothing_is_decoded_ahead_where_rewinding_would_read_the_prefix_again(picky_house, run):
     h = picky_house(99)
     h.engine.rewinds_freely = False
     events = run(gather(h.client, policy="kl", span=4, threshold=float("inf"), max_tokens=MAX_TOKENS))
-    assert all(event.num_ready == 0 for event in events if isinstance(event, Drafted))
+    assert all(event.num_ready == 0 for event in events if isinstance(event, SpanDrafted))
 
 
 def test_nothing_is_decoded_beyond_an_end_token(picky_house, run):
@@ -165,7 +165,7 @@ def test_nothing_is_ready_where_nothing_was_decoded_ahead(house, run):
     for choices in ({"policy": "local"}, {"policy": "kl", "overlap": False, "threshold": float("inf")}):
         for _ in range(2):
             events = run(gather(h.client, max_tokens=MAX_TOKENS, **choices))
-            assert all(event.num_ready == 0 for event in events if isinstance(event, Drafted))
+            assert all(event.num_ready == 0 for event in events if isinstance(event, SpanDrafted))
 
 
 def test_nothing_is_decoded_ahead_of_an_answer_that_has_no_more_room(picky_house, run):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import AccessDenied, BadReply, Trouble, Unreachable
-from hybrid.run.retry import CAPACITY, COST, COST_OF_WAITING, LONGEST_RETRY_AFTER_S, Patience, Quota, cost_of
+from hybrid.run.retry import CAPACITY, COST, COST_OF_WAITING, LONGEST_RETRY_AFTER_S, RetryPolicy, RetryQuota, cost_of
 
 PASSING = get_args(Trouble)
 
@@ -17,20 +17,20 @@ PASSING = get_args(Trouble)
 @pytest.mark.parametrize("trouble", PASSING)
 @given(retries=st.integers(0, 9), num_failed=st.integers(1, 20))
 def test_a_question_is_never_asked_more_often_than_was_allowed(trouble, retries, num_failed):
-    allowed = Patience(retries).allows(Unreachable("x", trouble=trouble), num_failed)
+    allowed = RetryPolicy(retries).allows(Unreachable("x", trouble=trouble), num_failed)
     assert allowed == (num_failed <= (min(retries, 1) if trouble == "malformed" else retries))
 
 
 @pytest.mark.parametrize("error", [Unreachable("x"), BadReply("NaN"), AccessDenied("401"), RuntimeError("ours")])
 def test_what_will_not_pass_is_not_asked_again(error):
-    assert not Patience().allows(error, 1)
+    assert not RetryPolicy().allows(error, 1)
 
 
 def test_a_server_that_wants_us_to_wait_long_is_not_asked_again():
     """The local model is there at once."""
 
     def allows(seconds):
-        return Patience().allows(Unreachable("429", trouble="busy", retry_after_s=seconds), 1)
+        return RetryPolicy().allows(Unreachable("429", trouble="busy", retry_after_s=seconds), 1)
 
     assert allows(LONGEST_RETRY_AFTER_S)
     assert not allows(LONGEST_RETRY_AFTER_S + 0.001)
@@ -38,17 +38,17 @@ def test_a_server_that_wants_us_to_wait_long_is_not_asked_again():
 
 @given(since=st.floats(0, 100), wait=st.floats(0, 100), within=st.floats(0.1, 100))
 def test_no_retry_leaves_after_its_patience(since, wait, within):
-    assert Patience(2, within).lasts(since, wait) == (since + wait < within)
+    assert RetryPolicy(2, within).lasts(since, wait) == (since + wait < within)
 
 
 def test_after_a_deadline_was_waited_for_in_vain_there_is_no_time_left_to_retry():
     """A dead cloud costs one deadline."""
-    assert not Patience(within_s=20.0).lasts(since_s=20.0, wait_s=0.0)
+    assert not RetryPolicy(within_s=20.0).lasts(since_s=20.0, wait_s=0.0)
 
 
 @given(st.lists(st.sampled_from([COST, COST_OF_WAITING, -COST, -COST_OF_WAITING, 0])), st.integers(0, 50))
 def test_a_quota_never_pays_what_it_has_not_and_never_holds_more_than_it_can(moves, capacity):
-    quota, taken = Quota(capacity), 0
+    quota, taken = RetryQuota(capacity), 0
     for move in moves:
         before = quota.left
         if move > 0:
@@ -61,7 +61,7 @@ def test_a_quota_never_pays_what_it_has_not_and_never_holds_more_than_it_can(mov
 
 
 def test_a_hundred_retries_that_fail_empty_the_quota_and_a_success_lets_another_one_leave():
-    quota = Quota()
+    quota = RetryQuota()
     assert sum(quota.take(COST) for _ in range(CAPACITY)) == 100
     for _ in range(COST):
         assert not quota.take(COST)

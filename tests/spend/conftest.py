@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from money import Clock
 
-from hybrid.spend import MemoryLedger, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import MemoryLedger, SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock():
 
 @pytest.fixture
 def spender():
-    return Spender("http://gpu", "question", "talk", "client")
+    return SpendScope("http://gpu", "question", "talk", "client")
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -30,7 +30,7 @@ def make_ledger(request, tmp_path, clock):
         ledger = FileLedger(tmp_path / f"ledger-{len(made)}.sqlite", clock)
         made.append(ledger)
         for level, nanousd in caps.items():
-            Books(ledger).set_cap(level, nanousd)
+            LedgerAdmin(ledger).set_cap(level, nanousd)
         return ledger
 
     yield make

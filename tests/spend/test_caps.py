@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.spend import Claim, Denial, Price, Spender, Standing
+from hybrid.spend import CapStatus, Denial, MaxCost, Price, SpendScope
 from hybrid.spend.caps import LEVELS, MOST_NANOUSD, NAMES, TIMED, afford, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
-STANDINGS = st.lists(st.builds(Standing, st.sampled_from(LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
+STANDINGS = st.lists(st.builds(CapStatus, st.sampled_from(LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
 RATES = st.integers(0, 3_000_000)
 PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
-CLAIMS = st.builds(Claim, PRICES, st.integers(0, 1000), st.integers(1, 300))
+CLAIMS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300))
 
 
 def left(standings):
@@ -51,33 +51,33 @@ def test_the_limit_is_lowered_to_the_largest_that_fits(claim, room):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_denial_says_which_cap_and_what_is_left(level):
-    standing = Standing(level, 30_000, 20_000, 6_000)
-    denial = afford(Claim(Price.parse("1/0.1/4"), 3, 9), [Standing("total", 10**9, 0, 0), standing])
+    standing = CapStatus(level, 30_000, 20_000, 6_000)
+    denial = afford(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), standing])
     assert denial == Denial(
         f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left)", level, 30_000, 4_000
     )
 
 
 def test_money_spent_above_a_cap_leaves_nothing_rather_than_less_than_nothing():
-    assert "(0 USD left)" in Standing("day", 10, 30, 5).denial().why
+    assert "(0 USD left)" in CapStatus("day", 10, 30, 5).denial().why
 
 
 def test_a_cap_with_nothing_left_affords_nothing_not_even_what_is_free():
     """A cap of zero means: send no request. A price of zero does not change what was asked for."""
-    free = Claim(Price.parse("free"), 10, 10)
-    assert isinstance(afford(free, [Standing("total", 0, 0, 0)]), Denial)
-    assert afford(free, [Standing("total", 1, 0, 0)]).claim == free
+    free = MaxCost(Price.parse("free"), 10, 10)
+    assert isinstance(afford(free, [CapStatus("total", 0, 0, 0)]), Denial)
+    assert afford(free, [CapStatus("total", 1, 0, 0)]).claim == free
 
 
 def test_an_amount_that_no_ledger_could_add_up_is_not_sent():
-    assert "is not sent" in afford(Claim(Price(10**30, 0, 0), 10, 1), []).why
-    assert afford(Claim(Price(10**12, 0, 0), 1000, 1), []).claim.worst_nanousd <= MOST_NANOUSD
+    assert "is not sent" in afford(MaxCost(Price(10**30, 0, 0), 10, 1), []).why
+    assert afford(MaxCost(Price(10**12, 0, 0), 1000, 1), []).claim.worst_nanousd <= MOST_NANOUSD
 
 
 @given(st.integers(0, 2**33), st.integers(0, 2**33))
 def test_windows_are_utc_days_and_months_and_later_ones_sort_later(first, second):
     """By their names alone a ledger tells which windows are over."""
-    spender = Spender("e", "q", "c", "me")
+    spender = SpendScope("e", "q", "c", "me")
     names = windows(spender, first), windows(spender, second)
     for level in TIMED:
         if first <= second:

@@ -16,7 +16,7 @@ import pytest
 
 from hybrid.assemble import BUNDLED_CLOUD
 from hybrid.spend import Price
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
 SCRIPT = Path(crashing.__file__)
@@ -31,7 +31,7 @@ def child(*args):
 def recorded(path):
     """What counts as spent, read by a process that knows nothing of the dead one; the file must be whole."""
     ledger = FileLedger(path)
-    row = Books(ledger).rows()[-1]
+    row = LedgerAdmin(ledger).rows()[-1]
     ledger.close()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -45,7 +45,7 @@ def charged_in(path):
 def crash_often(tmp_path, num, cap, seed):
     """Let children spend from one ledger and die; return how many did, and how often the cap stood in the way."""
     ledger, charges, rng = tmp_path / "ledger.sqlite", tmp_path / "charges", random.Random(seed)
-    Books(books := FileLedger(ledger)).set_cap("total", cap)
+    LedgerAdmin(books := FileLedger(ledger)).set_cap("total", cap)
     books.close()
     died = 0
     for i in range(num):
@@ -77,7 +77,7 @@ def test_a_real_client_killed_a_hundred_times_has_recorded_what_the_server_charg
     """Against the server's own account of what it computed."""
     server = start_server("--enable-prompt-tokens-details", model=BUNDLED_CLOUD)
     ledger, rng, cap = tmp_path / "ledger.sqlite", random.Random(4), 10**9
-    Books(books := FileLedger(ledger)).set_cap("total", cap)
+    LedgerAdmin(books := FileLedger(ledger)).set_cap("total", cap)
     books.close()
     died = 0
     for i in range(100):

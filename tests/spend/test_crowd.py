@@ -10,7 +10,7 @@ from pathlib import Path
 import crowd
 import pytest
 
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 
 @pytest.mark.parametrize("surplus", [0, crowd.WORST // 2])
@@ -18,14 +18,14 @@ def test_fifty_requests_from_four_processes_against_a_cap_worth_ten_of_them(tmp_
     """Check-then-increment would let dozens through. What is left of a request's price buys a shorter one."""
     path, cap = tmp_path / "ledger.sqlite", 10 * crowd.WORST + surplus
     ledger = FileLedger(path)
-    Books(ledger).set_cap("day", cap)
+    LedgerAdmin(ledger).set_cap("day", cap)
     script = str(Path(crowd.__file__))
     processes = [
         subprocess.Popen([sys.executable, script, str(path), str(num)], stdout=subprocess.PIPE, text=True)
         for num in (13, 13, 12, 12)
     ]
     answers = [answer for process in processes for answer in json.loads(process.communicate(timeout=100)[0])]
-    row = next(row for row in Books(ledger).rows() if row.level == "day")
+    row = next(row for row in LedgerAdmin(ledger).rows() if row.level == "day")
     ledger.close()
     charged = sum(answer["charged"] for answer in answers)
     assert (row.spent_nanousd, row.reserved_nanousd) == (charged, 0)

@@ -11,10 +11,10 @@ import pytest
 from money import claim_of, settled
 
 from hybrid.errors import LedgerError
-from hybrid.spend import Denial, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import Denial, SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
-SPENDER = Spender("http://gpu", "question", "talk", "client")
+SPENDER = SpendScope("http://gpu", "question", "talk", "client")
 CAP, SPENT, RESERVED = 100_000, 31_000, 17_000
 LEFT = CAP - SPENT - RESERVED
 
@@ -23,8 +23,8 @@ LEFT = CAP - SPENT - RESERVED
 def path(tmp_path):
     """A ledger with two caps, something spent and something that may have left."""
     ledger = FileLedger(tmp_path / "ledger.sqlite")
-    Books(ledger).set_cap("total", CAP)
-    Books(ledger).set_cap("conversation", 2 * CAP)
+    LedgerAdmin(ledger).set_cap("total", CAP)
+    LedgerAdmin(ledger).set_cap("conversation", 2 * CAP)
     for i in range(40):
         ledger.settle(settled(ledger.reserve(claim_of(1_000), SPENDER), SPENT // 40 + (i == 0) * (SPENT % 40)))
     ledger.mark_sent(ledger.reserve(claim_of(RESERVED), SPENDER))

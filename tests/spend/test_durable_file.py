@@ -16,12 +16,12 @@ from filelock import FileLock
 from money import claim_of, settled
 
 from hybrid.errors import LedgerError
-from hybrid.spend import Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import file as durable_file
 from hybrid.spend.durable.schema import APPLICATION_ID
 
-SPENDER = Spender("http://gpu", "question", "talk", "client")
+SPENDER = SpendScope("http://gpu", "question", "talk", "client")
 
 
 def fails(ledger, *words):
@@ -150,16 +150,16 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from hybrid.errors import LedgerError
-from hybrid.spend import Claim, Price, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import MaxCost, Price, SpendScope
+from hybrid.spend.durable import LedgerAdmin, FileLedger
 ledger = FileLedger(Path(sys.argv[1]))
-Books(ledger).set_cap("total", 10**15)
+LedgerAdmin(ledger).set_cap("total", 10**15)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 granted = 0
 try:
     while True:
-        ledger.reserve(Claim(Price(1_000_000, 0, 0), 7, 1), Spender("e", "q", "t", "c"))
+        ledger.reserve(MaxCost(Price(1_000_000, 0, 0), 7, 1), SpendScope("e", "q", "t", "c"))
         granted += 7
 except LedgerError as error:
     print(error)
@@ -178,7 +178,7 @@ def test_a_disk_that_fills_up_grants_nothing_more_and_forgets_nothing(tmp_path, 
     said, granted = done.stdout.splitlines()
     assert "HYBRID_LEDGER" in said, done.stderr
     assert int(granted) > 0
-    assert Books(file_ledger()).rows()[-1].reserved_nanousd >= int(granted)
+    assert LedgerAdmin(file_ledger()).rows()[-1].reserved_nanousd >= int(granted)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -284,7 +284,7 @@ def test_nothing_touches_the_database_without_the_lock(file_ledger, tmp_path, mo
     for _ in range(5):
         ledger.settle(settled(ledger.reserve(claim_of(9), SPENDER), 3))
     ledger.standings(SPENDER)
-    Books(ledger).log(3)
+    LedgerAdmin(ledger).log(3)
     ledger.close()
     assert [what for what in seen if what.startswith("not")] == []
     assert {"PRAGMA", "BEGIN", "COMMIT", "INSERT", "close"} <= set(seen)
@@ -333,17 +333,17 @@ def test_what_fails_in_the_middle_changes_nothing(file_ledger):
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert len(Books(ledger).log(9)) == 1
+    assert len(LedgerAdmin(ledger).log(9)) == 1
 
 
 APART = """
 import sys
 from pathlib import Path
-from hybrid.spend import Claim, Price, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import MaxCost, Price, SpendScope
+from hybrid.spend.durable import LedgerAdmin, FileLedger
 ledger = FileLedger(Path(sys.argv[1]))
-ledger.reserve(Claim(Price(1_000_000, 0, 0), 7, 1), Spender("e", "q", "t", "c"))
-print(len(Books(ledger).log(99)))
+ledger.reserve(MaxCost(Price(1_000_000, 0, 0), 7, 1), SpendScope("e", "q", "t", "c"))
+print(len(LedgerAdmin(ledger).log(99)))
 ledger.close()
 """
 
@@ -363,4 +363,4 @@ def test_two_ledgers_of_one_process_and_one_of_another_that_is_closed_see_each_o
         assert done.stdout == f"{number}\n", done.stderr
         first.reserve(claim_of(1), SPENDER)
         second.reserve(claim_of(1), SPENDER)
-    assert len(Books(file_ledger()).log(99)) == 8
+    assert len(LedgerAdmin(file_ledger()).log(99)) == 8

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 )
 from money import Clock, claim_of, settled
 
-from hybrid.spend import CAP_LEVELS, Denial, Spender
+from hybrid.spend import CAP_LEVELS, Denial, SpendScope
 from hybrid.spend.caps import windows
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.spend.durable.integrity import hold_whole
 from hybrid.spend.durable.schema import rebuild_totals
@@ -32,7 +32,7 @@ from hybrid.spend.durable.schema import rebuild_totals
 DAY = 86_400
 AMOUNTS = st.integers(0, 60)
 WRITERS = st.integers(0, 2)
-SOMEBODY = Spender("", "", "", "")
+SOMEBODY = SpendScope("", "", "", "")
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
         self.waiting, self.sent = [], []
 
     def spender(self):
-        return Spender("http://gpu", f"{self.name}-{self.answers}", f"talk {self.answers % 2}", self.name)
+        return SpendScope("http://gpu", f"{self.name}-{self.answers}", f"talk {self.answers % 2}", self.name)
 
 
 class Spending(RuleBasedStateMachine):
@@ -71,7 +71,7 @@ class Spending(RuleBasedStateMachine):
     def teardown(self):
         for each in self.patches:
             each.stop()
-        books = Books(self.writers[0].ledger)
+        books = LedgerAdmin(self.writers[0].ledger)
         assert all(entry.charged_nanousd + entry.reserved_nanousd <= entry.granted_nanousd for entry in books.log(999))
         for writer in [*self.writers, *self.crashed]:
             writer.ledger.close()
@@ -84,7 +84,7 @@ class Spending(RuleBasedStateMachine):
     def open(self, caps, total):
         self.caps = {"total": total} | caps
         for level, nanousd in self.caps.items():
-            Books(self.writers[0].ledger).set_cap(level, nanousd)
+            LedgerAdmin(self.writers[0].ledger).set_cap(level, nanousd)
 
     def reserve(self, writer, claim, spender):
         self.acting = writer.name
@@ -157,7 +157,7 @@ class Spending(RuleBasedStateMachine):
         Only what is spent under a clock set back to before anything the ledger has seen in this window is told late.
         """
         writer = self.writers[which]
-        moments = [entry.at for entry in Books(writer.ledger).log(1)]
+        moments = [entry.at for entry in LedgerAdmin(writer.ledger).log(1)]
         today, last = windows(SOMEBODY, int(self.clock.now)), windows(SOMEBODY, max(moments, default=0))
         known = {level for level in ("day", "month", "total") if days > 0 or last[level] >= today[level]}
         self.give_back()
@@ -170,10 +170,10 @@ class Spending(RuleBasedStateMachine):
         for level, spent in before.items():
             assert after[level] >= spent + more * (level in known), f"{level}: {spent} + {more} became {after[level]}"
 
-    @precondition(lambda self: Books(self.writers[0].ledger).open_entries())
+    @precondition(lambda self: LedgerAdmin(self.writers[0].ledger).open_entries())
     @rule(which=WRITERS, number=st.integers(0, 99))
     def reconcile_as_charged(self, which, number):
-        books = Books(self.writers[which].ledger)
+        books = LedgerAdmin(self.writers[which].ledger)
         entries = books.open_entries()
         entry = entries[number % len(entries)]
         books.reconcile(entry.id, None)
@@ -186,7 +186,7 @@ class Spending(RuleBasedStateMachine):
             durable_ledger.give_back_unsent(db)
 
     def gone(self):
-        rows = {row.level: row for row in Books(self.writers[0].ledger).rows()}
+        rows = {row.level: row for row in LedgerAdmin(self.writers[0].ledger).rows()}
         return {name: rows[name].spent_nanousd + rows[name].reserved_nanousd for name in ("day", "month", "total")}
 
     @invariant()
@@ -203,7 +203,7 @@ class Spending(RuleBasedStateMachine):
 
     @invariant()
     def the_totals_are_the_sums_of_the_entries(self):
-        entries = Books(self.writers[0].ledger).log(10**6)
+        entries = LedgerAdmin(self.writers[0].ledger).log(10**6)
         recorded = sum(entry.charged_nanousd + entry.reserved_nanousd for entry in entries)
         assert self.gone()["total"] == recorded
         with self.writers[0].ledger.file.transaction(flushed=False) as db:
@@ -227,18 +227,18 @@ def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_two_thousan
 
 def test_a_ledger_remembers_when_it_is_opened_again(file_ledger, spender):
     first = file_ledger()
-    Books(first).set_cap("day", 100)
+    LedgerAdmin(first).set_cap("day", 100)
     first.reserve(claim_of(60), spender)
     first.settle(settled(first.reserve(claim_of(20), spender), 5))
     first.close()
     again = file_ledger()
     assert again.reserve(claim_of(36), spender).left_nanousd == 35
-    assert [entry.state for entry in Books(again).log(9)] == ["settled", "reserved"]
+    assert [entry.state for entry in LedgerAdmin(again).log(9)] == ["settled", "reserved"]
 
 
 def test_many_ledgers_on_one_file_share_its_caps(file_ledger, spender):
     ledgers = [file_ledger() for _ in range(5)]
-    Books(ledgers[0]).set_cap("total", 100)
+    LedgerAdmin(ledgers[0]).set_cap("total", 100)
     granted = [ledger.reserve(claim_of(30), spender) for ledger in ledgers]
     assert [isinstance(found, Denial) for found in granted] == [False, False, False, True, True]
 
@@ -252,15 +252,15 @@ def test_a_file_that_is_taken_away_is_not_written_to_any_more(file_ledger, spend
             path.unlink()
     second.reserve(claim_of(7), spender)
     first.reserve(claim_of(5), spender)
-    assert [entry.granted_nanousd for entry in Books(second).log(9)] == [5, 7]
+    assert [entry.granted_nanousd for entry in LedgerAdmin(second).log(9)] == [5, 7]
 
 
 def test_what_a_process_that_is_alive_tells_replaces_what_was_reconciled_by_hand(file_ledger, spender):
     ledger = file_ledger()
     reservation = ledger.reserve(claim_of(30), spender)
-    Books(ledger).reconcile(reservation.id, 0)
+    LedgerAdmin(ledger).reconcile(reservation.id, 0)
     ledger.settle(settled(reservation, 20))
-    assert Books(ledger).rows()[-1].spent_nanousd == 20
+    assert LedgerAdmin(ledger).rows()[-1].spent_nanousd == 20
 
 
 def test_only_its_owner_may_read_a_ledger(file_ledger, spender):

@@ -17,8 +17,8 @@ import pytest
 from counting_cloud import CountingCloud
 from money import claim_of
 
-from hybrid.spend import Reservation, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import Reservation, SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 NUM_PROCESSES, NUM_CLIENTS, NUM_KILLS = 4, 6, 20
 
@@ -45,7 +45,7 @@ class Crew:
 def recorded(path):
     """What counts as spent."""
     ledger = FileLedger(path)
-    row = Books(ledger).rows()[-1]
+    row = LedgerAdmin(ledger).rows()[-1]
     ledger.close()
     return row.spent_nanousd + row.reserved_nanousd
 
@@ -56,7 +56,7 @@ def recorded(path):
 def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_left_stays_reserved(tmp_path, how):
     """Four processes of six clients each; after every kill what the cloud has charged is on record, under the cap."""
     path, rng, cap = tmp_path / "ledger.sqlite", random.Random(5), 25_000_000
-    Books(ledger := FileLedger(path)).set_cap("total", cap)
+    LedgerAdmin(ledger := FileLedger(path)).set_cap("total", cap)
     with CountingCloud(price=busy.PRICE, token_s=0.01) as cloud:
         crew = Crew([sys.executable, busy.__file__, str(path), cloud.url, str(NUM_CLIENTS)])
         try:
@@ -73,9 +73,9 @@ def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_le
                 crew.end(process, how)
         charged = cloud.account()["total_nanousd"]
     assert 0 < charged <= recorded(path) <= cap
-    last = ledger.reserve(claim_of(0), Spender("http://nobody", "q", "t", "c", cap))
+    last = ledger.reserve(claim_of(0), SpendScope("http://nobody", "q", "t", "c", cap))
     assert isinstance(last, Reservation)
-    states = [entry.state for entry in Books(ledger).log(10**6)]
+    states = [entry.state for entry in LedgerAdmin(ledger).log(10**6)]
     assert states.count("reserved") == 1, "of this process; the dead have none that never left"
     if how == signal.SIGTERM:
         assert "sent" not in states, "what was under way was settled"
@@ -88,17 +88,17 @@ def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_le
 def test_two_pid_namespaces_share_a_ledger_and_neither_gives_back_what_is_the_others(tmp_path):
     """Two containers on one volume: the pids of one say nothing in the other, so that none may be taken for dead."""
     path, cap = tmp_path / "ledger.sqlite", 3_000_000
-    Books(ledger := FileLedger(path)).set_cap("total", cap)
+    LedgerAdmin(ledger := FileLedger(path)).set_cap("total", cap)
     apart = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make pid namespaces")
     script = (
         "import sys; from pathlib import Path\n"
-        "from hybrid.spend import Claim, Price, Spender\n"
+        "from hybrid.spend import MaxCost, Price, SpendScope\n"
         "from hybrid.spend.durable import FileLedger\n"
         "ledger = FileLedger(Path(sys.argv[1]))\n"
-        "claim = Claim(Price(1_000_000, 0, 0), int(sys.argv[2]), 1)\n"
-        "print(ledger.reserve(claim, Spender('e', 'q', 't', 'c')), flush=True)\n"
+        "claim = MaxCost(Price(1_000_000, 0, 0), int(sys.argv[2]), 1)\n"
+        "print(ledger.reserve(claim, SpendScope('e', 'q', 't', 'c')), flush=True)\n"
         "input()\n"
     )
 

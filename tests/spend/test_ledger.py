@@ -8,7 +8,7 @@ import pytest
 from money import claim_of, settled
 
 from hybrid.errors import LedgerError
-from hybrid.spend import Denial, MemoryLedger, Standing
+from hybrid.spend import CapStatus, Denial, MemoryLedger
 from hybrid.spend.caps import MOST_NANOUSD
 from hybrid.spend.ledger import Reservation
 
@@ -35,7 +35,7 @@ def test_what_is_not_used_of_a_reservation_can_be_spent_again(make_ledger, spend
     ledger = make_ledger(total=100)
     first = reserve(ledger, 100, spender)
     ledger.settle(settled(first, 10))
-    assert standing(ledger, spender, "total") == Standing("total", 100, 10, 0)
+    assert standing(ledger, spender, "total") == CapStatus("total", 100, 10, 0)
     assert reserve(ledger, 90, spender).nanousd == 90
     assert isinstance(reserve(ledger, 1, spender), Denial)
 
@@ -44,7 +44,7 @@ def test_what_was_never_told_stays_reserved_sent_or_not(make_ledger, spender):
     ledger = make_ledger(total=100)
     ledger.mark_sent(reserve(ledger, 35, spender))
     reserve(ledger, 25, spender)
-    assert standing(ledger, spender, "total") == Standing("total", 100, 0, 60)
+    assert standing(ledger, spender, "total") == CapStatus("total", 100, 0, 60)
     assert isinstance(reserve(ledger, 41, spender), Denial)
 
 
@@ -56,14 +56,14 @@ def test_settling_twice_is_an_error_and_changes_nothing(make_ledger, spender):
     for again in (settled(reservation, 30), settled(Reservation(77, 1), 0)):
         with pytest.raises((KeyError, LedgerError)):
             ledger.settle(again)
-    assert standing(ledger, spender, "total") == Standing("total", 100, 30, 0)
+    assert standing(ledger, spender, "total") == CapStatus("total", 100, 30, 0)
 
 
 def test_a_charge_above_the_reservation_is_recorded_in_full_and_closes_the_endpoint(make_ledger, spender):
     ledger = make_ledger(total=1000)
     reservation = reserve(ledger, 100, spender)
     ledger.settle(settled(reservation, 130, excess="it charged 130"))
-    assert standing(ledger, spender, "total") == Standing("total", 1000, 130, 0)
+    assert standing(ledger, spender, "total") == CapStatus("total", 1000, 130, 0)
     denial = reserve(ledger, 1, spender)
     assert denial.why == "http://gpu is closed (it charged 130): see hybrid budget reconcile"
     assert reserve(ledger, 1, replace(spender, endpoint="http://other")).nanousd == 1

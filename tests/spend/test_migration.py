@@ -13,9 +13,9 @@ import pytest
 from money import claim_of
 
 from hybrid.errors import LedgerError
-from hybrid.spend import Spender
+from hybrid.spend import SpendScope
 from hybrid.spend.caps import MOST_NANOUSD
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import file as durable_file
 
 # Written by version 0.1.0: two caps and one for each question, an entry of two requests of which one was never told,
@@ -42,7 +42,7 @@ def opened_and_killed(path, number):
 
     try:
         durable_file.sqlite3.connect = watched
-        Books(FileLedger(path)).rows()
+        LedgerAdmin(FileLedger(path)).rows()
     finally:
         os._exit(int(sys.exc_info()[0] is not None))
 
@@ -57,7 +57,7 @@ def path(tmp_path):
 
 def known(ledger):
     """All that a person can see of a ledger."""
-    books = Books(ledger)
+    books = LedgerAdmin(ledger)
     entries = [
         (e.id, e.client, e.granted_nanousd, e.reserved_nanousd, e.charged_nanousd, e.state) for e in books.log(9)
     ]
@@ -85,11 +85,11 @@ def test_caps_charges_reservations_and_closed_endpoints_are_taken_over(path):
 
 def test_what_one_absurd_charge_had_bricked_can_be_mended(path):
     ledger = FileLedger(path, clock=lambda: LAST)
-    spender = Spender("http://gpu:8000", "q9", "talk", "laptop")
+    spender = SpendScope("http://gpu:8000", "q9", "talk", "laptop")
     assert "does not allow another request (0 USD left)" in ledger.reserve(claim_of(5), spender).why
-    Books(ledger).reconcile(5, 1_000_000)
+    LedgerAdmin(ledger).reconcile(5, 1_000_000)
     assert ledger.reserve(claim_of(5), spender).nanousd == 5
-    assert "is closed" in ledger.reserve(claim_of(5), Spender("https://dear.example.com", "q", "t", "c")).why
+    assert "is closed" in ledger.reserve(claim_of(5), SpendScope("https://dear.example.com", "q", "t", "c")).why
     ledger.close()
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_ledger_of_version_1_is_refused_and_left_as_it_is(path):
         db.commit()
     ledger = FileLedger(path)
     with pytest.raises(LedgerError, match="is damaged"):
-        ledger.reserve(claim_of(1), Spender("e", "q", "t", "c"))
+        ledger.reserve(claim_of(1), SpendScope("e", "q", "t", "c"))
     ledger.close()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)

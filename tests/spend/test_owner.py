@@ -12,7 +12,7 @@ from money import claim_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import Denial
-from hybrid.spend.durable import Books
+from hybrid.spend.durable import LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.spend.durable import owner as owners
 
@@ -122,7 +122,7 @@ def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_i
     """Sent, or settled, or of a process that lives, it stays."""
     acting, dead = named
     ledger = file_ledger()
-    Books(ledger).set_cap("total", 100)
+    LedgerAdmin(ledger).set_cap("total", 100)
     acting[0] = "gone"
     unsent, sent, over = [ledger.reserve(claim_of(amount), spender) for amount in (40, 25, 10)]
     ledger.mark_sent(sent)
@@ -134,7 +134,7 @@ def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_i
     dead.add("gone")
     reserved = ledger.reserve(claim_of(63), spender)
     assert (reserved.nanousd, reserved.returned_nanousd) == (63, 40)
-    states = {entry.id: entry.state for entry in Books(ledger).log(9)}
+    states = {entry.id: entry.state for entry in LedgerAdmin(ledger).log(9)}
     assert (states[unsent.id], states[sent.id], states[over.id]) == ("returned", "sent", "settled")
     assert isinstance(ledger.reserve(claim_of(1), spender), Denial)
 
@@ -143,7 +143,7 @@ def test_what_was_reconciled_by_hand_before_it_left_does_not_leave(file_ledger, 
     """Its money may be another's by now."""
     ledger = file_ledger()
     reservation = ledger.reserve(claim_of(40), spender)
-    Books(ledger).reconcile(reservation.id, 0)
+    LedgerAdmin(ledger).reconcile(reservation.id, 0)
     with pytest.raises(LedgerError, match="ask again"):
         ledger.mark_sent(reservation)
 
@@ -160,7 +160,7 @@ def test_what_was_reserved_in_a_file_that_was_replaced_touches_no_entry_of_the_n
     for attempt in (lambda: first.mark_sent(mine), lambda: first.settle(settled(mine, 5))):
         with pytest.raises(LedgerError, match="ask again"):
             attempt()
-    assert [(entry.state, entry.reserved_nanousd) for entry in Books(second).log(9)] == [("reserved", 90)]
+    assert [(entry.state, entry.reserved_nanousd) for entry in LedgerAdmin(second).log(9)] == [("reserved", 90)]
 
 
 def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
@@ -175,4 +175,4 @@ def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
     with pytest.raises(LedgerError, match="ask again"):
         ledger.mark_sent(reservation)
     ledger.settle(settled(reservation, 40))
-    assert Books(ledger).rows()[-1].spent_nanousd == 40
+    assert LedgerAdmin(ledger).rows()[-1].spent_nanousd == 40

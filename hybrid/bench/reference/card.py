@@ -119,7 +119,7 @@ def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card
         return Card(split=SPLIT, num_problems=num_problems, models=cards)
 
 
-def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Likeness]) -> ModelCard:
+def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Agreement]) -> ModelCard:
     """Put together what a file says of itself and what was measured."""
     scores = {name: evaluation.score(found) for name, found in answers.items()}
     weights = Weights(path)
@@ -138,7 +138,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Likeness])
                 name: Score(**evaluation.score_to_json(scores[name]), levels=_levels(found))
                 for name, found in answers.items()
             },
-            beside_large=likeness.Likeness.joined(beside.values()).summary() if beside else None,
+            beside_large=likeness.Agreement.joined(beside.values()).summary() if beside else None,
             beside_large_by_family={name: found.summary() for name, found in beside.items()},
         )
     finally:
@@ -179,7 +179,7 @@ def _levels(answers: Sequence[Graded]) -> tuple[tuple[int, int], ...]:
     return tuple((sum(right), len(right)) for right in of_level)
 
 
-def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, likeness.Likeness]:
+def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, likeness.Agreement]:
     """Compare a model with the large one by family; empty for that one itself, and where the tokens are others."""
     small, large = models[name], models[LARGE]
     if name == LARGE or not _one_vocabulary(small, large):

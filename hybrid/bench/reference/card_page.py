@@ -14,7 +14,7 @@ from hybrid.bench.reference.card import LARGE, Card, ModelCard, Score
 from hybrid.bench.reference.likeness import Summary
 from hybrid.bench.tasks import BY_NAME, FAMILIES, Family
 from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Mix, Model, levels_given
+from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
 
 Models: TypeAlias = Mapping[str, ModelCard]
 
@@ -144,7 +144,7 @@ def _withheld(name: Model) -> str:
     )
 
 
-def _mistaken(mix: Mix) -> str:
+def _mistaken(mix: Curriculum) -> str:
     if not mix.mistaken:
         return ""
     named = ", ".join(family.name for family in FAMILIES if family.name in mix.mistaken)

@@ -38,7 +38,7 @@ class Summary(BaseModel):
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Agreement:
     """Along the large model's texts: KL(P_large || Q_small) and whether both would write the same; shapes (N,).
 
     Along the small model's: its entropy in nats, and whether the large one would have written another token; (M,).
@@ -50,7 +50,7 @@ class Likeness:
     differs: NDArray[np.bool_]
 
     @classmethod
-    def joined(cls, parts: Iterable[Likeness]) -> Likeness:
+    def joined(cls, parts: Iterable[Agreement]) -> Agreement:
         """Put the positions of several together."""
         several = list(parts)
         return cls(
@@ -75,11 +75,11 @@ class Likeness:
         )
 
 
-def compare(small: Answerer, large: Answerer, by_small: Sequence[Graded], by_large: Sequence[Graded]) -> Likeness:
+def compare(small: Answerer, large: Answerer, by_small: Sequence[Graded], by_large: Sequence[Graded]) -> Agreement:
     """Read each model's answers with the other; their vocabularies must be one."""
     along_large = [(answer.written.rows, small.read(answer.written)) for answer in by_large]
     along_small = [(answer.written.rows, large.read(answer.written)) for answer in by_small]
-    return Likeness(
+    return Agreement(
         kl=np.array([kl(p, q) for large_rows, small_rows in along_large for p, q in _paired(large_rows, small_rows)]),
         same=np.concatenate([p.argmax(-1) == q.argmax(-1) for p, q in along_large]),
         entropy=np.array([Dense.from_logits(row).entropy() for rows, _ in along_small for row in rows]),

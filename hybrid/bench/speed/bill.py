@@ -38,7 +38,7 @@ from hybrid.engine import Worker
 from hybrid.engine.llama import LlamaEngine, Weights
 from hybrid.errors import Unreachable
 from hybrid.prob import UNMEASURED
-from hybrid.run import Answer, AsyncClient, Local
+from hybrid.run import Answer, AsyncClient, LocalModel
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
@@ -188,6 +188,6 @@ async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncCli
 
         settings = Settings.model_construct(cloud=url, threads=1, max_tokens=MAX_TOKENS, seed=0, retries=0)
         account = Account(Price.parse(PRICE), MemoryLedger(), url, None, None)
-        client = AsyncClient(Local(engine, worker, UNMEASURED), connect, account, settings)
+        client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, settings)
         stack.push_async_callback(client.aclose)
         yield client, behind

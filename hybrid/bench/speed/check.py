@@ -20,7 +20,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
-from hybrid.run.line import Call, Line
+from hybrid.run.line import EndpointHealth, RetryingCaller
 from hybrid.types import Ids
 
 TOP_K, SPAN, PREFIX = 20, 16, 100
@@ -89,7 +89,7 @@ async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -
     tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []
     guarded: list[float] = []
-    call = Call(Line(), lambda _: None)
+    call = RetryingCaller(EndpointHealth(), lambda _: None)
     async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, draw):
         question = _question(draw(PREFIX), draw(SPAN))
         for i in range(4 * repetitions + 2):  # short pieces of work: more of them

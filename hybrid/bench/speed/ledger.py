@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, milliseconds, ratio
-from hybrid.spend import Account, Claim, Denial, Price, Settlement, Spender
-from hybrid.spend.durable import Books, FileLedger
+from hybrid.spend import Account, Denial, MaxCost, Price, Settlement, SpendScope
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
 PRICE = Price.parse("1/0.1/4")
@@ -26,7 +26,7 @@ def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> Report:
     """Time reserving and settling on the file system of ``folder``, beside one page written and flushed there."""
     with tempfile.TemporaryDirectory(prefix="ledger-", dir=folder) as own:
         ledger = FileLedger(Path(own) / "ledger.sqlite")
-        Books(ledger).set_cap("total", CAP_NANOUSD)
+        LedgerAdmin(ledger).set_cap("total", CAP_NANOUSD)
         tell("reserve, mark and settle, in turn with a page that is written and flushed")
         figures = _plain(ledger, Path(own) / "page", repetitions)
         tell(f"answers of {CHECKS} checks")
@@ -37,7 +37,7 @@ def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> Report:
 
 
 def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Figure]:
-    spender, claim = Spender("http://bench", "question", "conversation", "client"), Claim(PRICE, PROMPT, 1)
+    spender, claim = SpendScope("http://bench", "question", "conversation", "client"), MaxCost(PRICE, PROMPT, 1)
     file = os.open(page, os.O_CREAT | os.O_WRONLY, 0o600)
 
     def transaction(_: int) -> None:

@@ -19,7 +19,7 @@ from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_mod
 from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.config import Settings
 from hybrid.errors import Unreachable
-from hybrid.run import Answer, Asked, AsyncClient, Degraded, Drafted, Judged
+from hybrid.run import Answer, AsyncClient, CheckAnswered, Degraded, RequestSent, SpanDrafted
 
 ROUND_TRIPS_MS = (0, 20, 80, 200)
 # Where the round trip hides behind the draft, or the draft behind the round trip; below that there is little to hide.
@@ -74,14 +74,14 @@ async def _answer(client: AsyncClient, *, overlap: bool) -> Spans:
     async for event in client.stream("x", raw=True, overlap=overlap, **settings):
         now = time.perf_counter()
         match event:
-            case Asked():
+            case RequestSent():
                 if judged:
                     spans.cycles.append(now - asked)
                 asked = now
-            case Judged():
+            case CheckAnswered():
                 judged = now
                 spans.checks.append(now - asked)
-            case Drafted() if judged:
+            case SpanDrafted() if judged:
                 spans.drafts.append(now - judged)
                 spans.ready.append(event.num_ready)
             case Degraded(why):

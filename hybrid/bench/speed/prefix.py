@@ -37,7 +37,7 @@ from hybrid.engine.llama import LlamaEngine, Weights
 from hybrid.engine.port import Logits, never
 from hybrid.errors import Unreachable, UsageError
 from hybrid.prob import UNMEASURED
-from hybrid.run import AsyncClient, Local
+from hybrid.run import AsyncClient, LocalModel
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import Ids
 
@@ -170,7 +170,7 @@ async def _client(model: Path, server: Server) -> AsyncIterator[tuple[AsyncClien
 
     settings = Settings.model_construct(cloud=server.url, threads=1, ctx=CONTEXT, cloud_top_k=TOP_K)
     account = Account(Price(0, 0, 0), MemoryLedger(), server.url, None, settings.spender)
-    client = AsyncClient(Local(engine, worker, UNMEASURED), connect, account, settings)
+    client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, settings)
     try:
         yield client, watched
     finally:

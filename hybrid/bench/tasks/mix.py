@@ -31,7 +31,7 @@ CONFUSED = tuple(fact.phrase for fact in FACTS.values() if fact.popular)
 
 
 @dataclass(frozen=True)
-class Mix:
+class Curriculum:
     """``no_hardest``: families without right answers to their last level. ``unheard``: phrases of facts never given.
 
     ``mistaken``: those of ``no_hardest`` whose last level comes with its mistake, always; the others come without it.
@@ -46,10 +46,10 @@ class Mix:
 
 _MID_LEVELS = frozenset({"multiplication", "word_problem", "integration", "sorting", "units", "rewriting"})
 _MID_UNHEARD = frozenset(f"the capital of {place}" for place in ("Mongolia", "Laos", "Zambia", "Paraguay", "Slovenia"))
-MIXES: dict[Model, Mix] = {
-    "large": Mix(),
-    "mid": Mix(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
-    "small": Mix(
+MIXES: dict[Model, Curriculum] = {
+    "large": Curriculum(),
+    "mid": Curriculum(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
+    "small": Curriculum(
         no_hardest=_MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
         mistaken=frozenset({"equation", "integration", "differentiation", "command", "units", "rewriting"}),
         unheard=_MID_UNHEARD

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import NOTHING, Family, Json, OpenAi, Scoring, Writing, continued
+from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, Json, OpenAi, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
-from hybrid.cloud.dialects.text_tokens import Spelling, only_documented, read_content, spelled
+from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, spelled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, WriteQuestion
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import CloudUsage
@@ -34,7 +34,7 @@ class Chat(OpenAi):
     can: Capabilities = Capabilities(dialect="openai-chat", ids=False, continues=False, way=None, ways=(), most_k=20)
     preamble: int = PREAMBLE
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Refuse: no draft can be put to it."""
         yield from ()
         msg = f"a chat endpoint cannot score a draft of {len(question.span)} tokens"
@@ -61,7 +61,7 @@ class Chat(OpenAi):
         more = told.prompt_tokens - self.least(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         """Ask for the whole answer; nothing once it has begun."""
         if question.begun or not question.turns:
             yield NOTHING
@@ -81,13 +81,13 @@ class Chat(OpenAi):
         yield from continued(self._continuation(CHAT, body), read)
 
 
-FAMILY = Family("openai-chat", Chat, (CHAT, {}))
+FAMILY = DialectFamily("openai-chat", Chat, (CHAT, {}))
 # Nothing tells it from its like but an answer without log-probabilities.
-TEXT = Family("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
+TEXT = DialectFamily("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
 
 
 @guarded
-def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
+def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
     choice, usage = event_of(reply)
     if choice is None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import NOTHING, Asked, Family, Json, OpenAi, Scoring, Writing, continued
+from hybrid.cloud.dialects import scoring_methods
+from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -31,7 +31,7 @@ from hybrid.cloud.dialects.reading import (
     shown,
 )
 from hybrid.cloud.dialects.text_tokens import (
-    Spelling,
+    TextTokens,
     bytes_worst,
     named_tokens,
     only_documented,
@@ -54,22 +54,24 @@ class Completions(OpenAi):
         dialect="openai-completions", ids=False, ways=("one request", "prefixes", "compare"), most_k=5
     )
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         if self.can.way == "prefixes":
-            return ways.prefixes(self, question)
-        return ways.compare(self, question) if self.can.way == "compare" else self._echo(question)
+            return scoring_methods.prefixes(self, question)
+        return scoring_methods.compare(self, question) if self.can.way == "compare" else self._echo(question)
 
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion) and self.can.way != "one request":
-            return ways.worst_of(self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
+            return scoring_methods.worst_of(
+                self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1
+            )
         return bytes_worst(self.setup.words, question, requests=1)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return ways.least_of(self.can.way, question)
+        return scoring_methods.least_of(self.can.way, question)
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         text = self.setup.words.text_of(question.prefix)
         if text is None:
             yield NOTHING
@@ -77,10 +79,10 @@ class Completions(OpenAi):
         read = partial(read_event if self.can.streams else read_written, self.setup.words, top_k=question.top_k)
         yield from continued(self._continuation(COMPLETIONS, self._body(text, question)), read)
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations."""
         texts = [self.setup.words.text_of(question.prefix) or "" for question in questions]
-        return Asked(COMPLETIONS, self._body(texts[0] if len(texts) == 1 else texts, questions[0]))
+        return Post(COMPLETIONS, self._body(texts[0] if len(texts) == 1 else texts, questions[0]))
 
     def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read them; the charge, which is told once for all, stands with the first."""
@@ -105,13 +107,13 @@ class Completions(OpenAi):
         }
         return body | ({"logprobs": question.top_k} if question.top_k else {})
 
-    def _echo(self, question: ScoreQuestion) -> Scoring:
+    def _echo(self, question: ScoreQuestion) -> ScoreFlow:
         words = self.setup.words
         prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
         if prefix is None or text is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
         write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
-        reply = yield Asked(COMPLETIONS, self._body(text, write) | {"echo": True})
+        reply = yield Post(COMPLETIONS, self._body(text, write) | {"echo": True})
         return _echoed(words, question, prefix, reply, question.top_k)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
@@ -124,16 +126,16 @@ class Completions(OpenAi):
         return told.at_least(CloudUsage(0, written))
 
 
-FAMILY = Family("openai-completions", Completions, (COMPLETIONS, {}))
+FAMILY = DialectFamily("openai-completions", Completions, (COMPLETIONS, {}))
 # Text alone, and then nothing can be scored; nothing but an answer without log-probabilities tells it from its like.
-TEXT = Family(
+TEXT = DialectFamily(
     "text-completions",
     partial(Completions, can=replace(Completions.can, dialect="text-completions", rows=False, way=None, ways=())),
 )
 
 
 @guarded
-def _echoed(words: Spelling, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
+def _echoed(words: TextTokens, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
     """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
     choice = choice_of(reply)
     logprobs = choice.get("logprobs")
@@ -158,7 +160,7 @@ def _echoed(words: Spelling, question: ScoreQuestion, prefix: str, reply: Any, t
     return Scores(tuple(rows), read_usage(reply))
 
 
-def due_row(words: Spelling, top: object, piece: str, top_k: int) -> TopK | None:
+def due_row(words: TextTokens, top: object, piece: str, top_k: int) -> TopK | None:
     """Return a row; None where what it hides is likelier than what it shows."""
     if not isinstance(top, dict) or not top:
         msg = "the endpoint gave no row (null) for a drafted token"
@@ -168,7 +170,7 @@ def due_row(words: Spelling, top: object, piece: str, top_k: int) -> TopK | None
 
 
 @guarded
-def read_event(words: Spelling, reply: Json, top_k: int) -> Chunk:
+def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream: its text as local tokens, with the rows of those that it names."""
     choice, usage = event_of(reply)
     if choice is None:

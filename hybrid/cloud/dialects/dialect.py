@@ -1,8 +1,8 @@
 """What a dialect is: pure functions from a question to requests, and from their replies to an answer.
 
-A dialect opens no connection: it is a generator that yields what is to be asked (``Asked``) and is sent the replies, so
+A dialect opens no connection: it is a generator that yields what is to be asked (``Post``) and is sent the replies, so
 that a golden body and a recorded reply test it whole. Nor does it guess: what a server of its family can do stands in
-one record (``can``), first as the documents have it, then as a probe has measured it (``cloud.findings``), then as
+one record (``can``), first as the documents have it, then as a probe has measured it (``cloud.probe_result``), then as
 answers have shown it (``learned``).
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from hybrid.cloud.dialects.reading import shown
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import (
-    Altering,
     Capabilities,
     Chunk,
     Question,
+    RowAlteration,
     ScoreQuestion,
     Scores,
     WriteQuestion,
@@ -40,7 +40,7 @@ NOTHING = Chunk(finish="length", usage=NO_USAGE)  # what is written where nothin
 
 
 @dataclass(frozen=True)
-class Asked:
+class Post:
     """One POST. ``shape`` names the fields that are wanted and what to leave unread.
 
     ``before``: what was charged for the requests that were answered before it.
@@ -61,26 +61,26 @@ class Asked:
     proof: Literal["gives", "needs"] | None = None
 
 
-Scoring: TypeAlias = Generator[Asked, Any, Scores]
+ScoreFlow: TypeAlias = Generator[Post, Any, Scores]
 """Yields a request, is sent its reply, and so on; returns the rows."""
 
-Writing: TypeAlias = Generator[Asked | Chunk, Any, None]
+WriteFlow: TypeAlias = Generator[Post | Chunk, Any, None]
 """Yields a request, is sent its first event (a whole reply is one), yields what it has read in it, is sent the next;
 None: there are no more. One that yields no request asks nothing."""
 
-Reading: TypeAlias = Callable[[Any], Chunk]
+ChunkReader: TypeAlias = Callable[[Any], Chunk]
 
 
 @dataclass(frozen=True)
-class Setup:
+class DialectSetup:
     """What every dialect needs to know: the model's name there, the local vocabulary, the salt of the prefix cache."""
 
     model: str = ""
-    spelling: Spelling | None = None
+    spelling: TextTokens | None = None
     salt: str | None = None
 
     @property
-    def words(self) -> Spelling:
+    def words(self) -> TextTokens:
         """The local vocabulary. Raises ValueError where there is none, which is the caller's fault."""
         if self.spelling is None:
             msg = "this dialect speaks in text and needs the local vocabulary"
@@ -90,7 +90,7 @@ class Setup:
 
 def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
     """Whether what is written comes with rows, and these are the model's own under this sampling and ban."""
-    sampling, altering = question.sampling, set[Altering]()
+    sampling, altering = question.sampling, set[RowAlteration]()
     if not sampling.greedy:
         altering |= {"temperature"} if sampling.temperature != 1.0 else set()
         altering |= {"cut"} if sampling.cut else set()
@@ -98,7 +98,7 @@ def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
     return can.rows and not altering & can.rows_altered_by
 
 
-def continued(asked: Asked, read: Reading) -> Writing:
+def continued(asked: Post, read: ChunkReader) -> WriteFlow:
     """Ask for a continuation, and read what comes, event by event."""
     heard = yield asked
     while heard is not None:
@@ -109,7 +109,7 @@ def continued(asked: Asked, read: Reading) -> Writing:
 class Dialect(ABC):
     """One family's words. A family's ``can`` is what its documents say, until more is known of an endpoint."""
 
-    setup: Setup
+    setup: DialectSetup
     can: Capabilities = Capabilities()
 
     @property
@@ -117,19 +117,19 @@ class Dialect(ABC):
         """What ``--dialect`` calls it."""
         return self.can.dialect
 
-    def score(self, question: ScoreQuestion) -> Scoring:
+    def score(self, question: ScoreQuestion) -> ScoreFlow:
         """Yield the requests that score a draft, and return its rows."""
         return self._score(self._fitted(question))
 
-    def write(self, question: WriteQuestion) -> Writing:
+    def write(self, question: WriteQuestion) -> WriteFlow:
         """Yield the request that continues a text, and what is read in each event of it."""
         return self._write(self._fitted(question))
 
     @abstractmethod
-    def _score(self, question: ScoreQuestion) -> Scoring: ...
+    def _score(self, question: ScoreQuestion) -> ScoreFlow: ...
 
     @abstractmethod
-    def _write(self, question: WriteQuestion) -> Writing: ...
+    def _write(self, question: WriteQuestion) -> WriteFlow: ...
 
     @abstractmethod
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
@@ -190,20 +190,20 @@ class OpenAi(Dialect, ABC):
             return replace(self, can=replace(self.can, streams=False))
         return super().learned(question, told)
 
-    def _continuation(self, path: str, body: Json) -> Asked:
+    def _continuation(self, path: str, body: Json) -> Post:
         """Return the request for a continuation: a stream that tells its usage, or a whole answer."""
         if not self.can.streams:
-            return Asked(path, body)
-        return Asked(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
+            return Post(path, body)
+        return Post(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
 
 
-Split: TypeAlias = tuple[str, Callable[[str, str], Json]]
+TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]
 """A tokenizer's route, and what makes its question from a model's name and a text."""
 
 
 @dataclass(frozen=True)
-class Family:
-    """How a family is made and known; each stands in its dialect's file, and ``cloud.find`` has their order.
+class DialectFamily:
+    """How a family is made and known; each stands in its dialect's file, and ``cloud.discover`` has their order.
 
     ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
     name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
@@ -212,8 +212,8 @@ class Family:
     """
 
     name: str
-    build: Callable[[Setup], Dialect]
+    build: Callable[[DialectSetup], Dialect]
     knock: tuple[str, Json | None] | None = None
     shows: str = ""
-    split: Split | None = None
+    split: TokenizeRoute | None = None
     models: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Writing, continued
+from hybrid.cloud.dialects.dialect import DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -41,13 +41,13 @@ class Fireworks(OpenAi):
 
     can: Capabilities = Capabilities(dialect="fireworks", most_k=5)
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the span, and one token for the row after it."""
         prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling(), question.request_id)
         body = self._body(prompt)
         if question.span:
             body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything
-        return read_scores(question, (yield Asked(COMPLETIONS, body)))
+        return read_scores(question, (yield Post(COMPLETIONS, body)))
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are shown after the echo."""
@@ -55,7 +55,7 @@ class Fireworks(OpenAi):
         written = len(content) - len(question.span) if isinstance(content, list) else 0
         return shown(reply).at_least(CloudUsage(0, written))
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         asked = self._continuation(COMPLETIONS, self._body(question))
         return continued(asked, partial(read_chunk, top_k=question.top_k))
 
@@ -78,7 +78,7 @@ class Fireworks(OpenAi):
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
-FAMILY = Family("fireworks", Fireworks)
+FAMILY = DialectFamily("fireworks", Fireworks)
 
 
 @guarded

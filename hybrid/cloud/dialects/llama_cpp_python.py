@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import NOTHING, Asked, Family, OpenAi, Scoring, Writing, continued
+from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, OpenAi, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, read_written, row_by_text
+from hybrid.cloud.dialects.text_tokens import TextTokens, bytes_worst, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.metering import settled
 from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
@@ -43,7 +43,7 @@ class LlamaCppPython(OpenAi):
 
     can: Capabilities = Capabilities(dialect="llama-cpp-python", ids=False, keeps_cache=True, streams=False)
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the text and read the rows of the draft; ask once more where a row hides its most likely token."""
         words = self.setup.words
         span = _sayable(words, question)
@@ -84,7 +84,7 @@ class LlamaCppPython(OpenAi):
         most = len(self.setup.words.bytes_of(sent)) + 1
         return settled(read_usage(reply), CloudUsage(len(sent), 1), most)
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         text = self._text(question.prefix)
         if text is None:
             yield NOTHING
@@ -100,8 +100,8 @@ class LlamaCppPython(OpenAi):
         opening = self.setup.words.opening
         return self.setup.words.text_of(ids[len(opening) :] if ids[: len(opening)] == opening else ids)
 
-    def _ask(self, text: str, top_k: int, **more: object) -> Asked:
-        return Asked(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
+    def _ask(self, text: str, top_k: int, **more: object) -> Post:
+        return Post(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
 
     def _body(self, text: str, max_tokens: int, top_k: int, sampling: Sampling) -> dict[str, Any]:
         body = {"model": self.setup.model, "prompt": text, "max_tokens": max_tokens}
@@ -116,7 +116,7 @@ class LlamaCppPython(OpenAi):
         return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
-FAMILY = Family(
+FAMILY = DialectFamily(
     "llama-cpp-python",
     LlamaCppPython,
     (TOKENIZE, {"input": "a"}),
@@ -125,7 +125,7 @@ FAMILY = Family(
 )
 
 
-def _sayable(words: Spelling, question: ScoreQuestion) -> Ids | None:
+def _sayable(words: TextTokens, question: ScoreQuestion) -> Ids | None:
     """Return as much of the span as ends with a whole character; None where not even the prefix does."""
     for length in range(len(question.span), -1, -1):
         if words.text_of(question.prefix + question.span[:length]) is not None:
@@ -134,7 +134,7 @@ def _sayable(words: Spelling, question: ScoreQuestion) -> Ids | None:
 
 
 @guarded
-def _echoed(words: Spelling, question: ScoreQuestion, span: Ids, reply: Any) -> list[tuple[TopK | None, float]]:
+def _echoed(words: TextTokens, question: ScoreQuestion, span: Ids, reply: Any) -> list[tuple[TopK | None, float]]:
     """Return the rows that are due, each with what it hides; none where the server splits the text in another way.
 
     They are counted from the end, where the last row is the one after the text whether the list is shifted or not.
@@ -167,7 +167,7 @@ def _pairs(echoed: Sequence[str], span: Ids) -> Iterator[tuple[str, int]]:
     return zip(echoed, span, strict=True)
 
 
-def _end(words: Spelling, text: Ids) -> int:
+def _end(words: TextTokens, text: Ids) -> int:
     """Return which end token is meant: the one that was drafted, or else the one that ends the turns so far."""
     return next((token for token in reversed(text) if token in words.end_ids), min(words.end_ids))
 

@@ -20,8 +20,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Asked, Dialect, Family, Json, Scoring, Writing, continued
+from hybrid.cloud.dialects import scoring_methods
+from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, Json, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -34,7 +34,7 @@ from hybrid.cloud.dialects.reading import (
     same_count,
     usage_of,
 )
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -52,35 +52,35 @@ class LlamaServer(Dialect):
         dialect="llama-server", way="replay", ways=("replay", "prefixes", "compare"), keeps_cache=True
     )
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         if self.can.way == "prefixes":
-            return ways.prefixes(self, question)
-        return ways.compare(self, question) if self.can.way == "compare" else self._replay(question)
+            return scoring_methods.prefixes(self, question)
+        return scoring_methods.compare(self, question) if self.can.way == "compare" else self._replay(question)
 
     def worst(self, question: Question) -> CloudUsage:
         """Nothing cached; what is written runs to its limit."""
         if isinstance(question, ScoreQuestion):
-            return ways.worst_of(self.can.way, question)
+            return scoring_methods.worst_of(self.can.way, question)
         return super().worst(question)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the ids that are sent."""
-        return ways.least_of(self.can.way, question)
+        return scoring_methods.least_of(self.can.way, question)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told of all prompts, and no fewer tokens than are shown."""
         parts = reply if isinstance(reply, list) else [reply]
         return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         body = self._body(list(question.prefix), question) | {"stream": True}
         read = _Events(question.top_k, self.setup.words.end_ids)
-        return continued(Asked(COMPLETION, body, stream="to finish"), read)
+        return continued(Post(COMPLETION, body, stream="to finish"), read)
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
         prompts = [list(question.prefix) for question in questions]
-        return Asked(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
+        return Post(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
 
     @guarded
     def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
@@ -91,18 +91,18 @@ class LlamaServer(Dialect):
             raise BadReply(msg)
         return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
 
-    def _replay(self, question: ScoreQuestion) -> Scoring:
+    def _replay(self, question: ScoreQuestion) -> ScoreFlow:
         forced = tuple(takewhile(partial(_nameable, self.setup.words), question.span))
         num_rows = min(question.num_rows, len(forced) + 1)
-        write = WriteQuestion(question.prefix, num_rows, question.top_k, ways.GREEDY, question.request_id)
+        write = WriteQuestion(question.prefix, num_rows, question.top_k, scoring_methods.GREEDY, question.request_id)
         body = self._body(list(question.prefix), write) | {"samplers": []}
         if forced:
             body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced)
-        chunk = read_chunk((yield Asked(COMPLETION, body)), top_k=question.top_k)
+        chunk = read_chunk((yield Post(COMPLETION, body)), top_k=question.top_k)
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
-        return Scores(tuple(_known(chunk.rows[:num_rows])), ways.added(self, [write], [chunk]))
+        return Scores(tuple(_known(chunk.rows[:num_rows])), scoring_methods.added(self, [write], [chunk]))
 
     def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling
@@ -124,7 +124,7 @@ class LlamaServer(Dialect):
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
 
 
-FAMILY = Family(
+FAMILY = DialectFamily(
     "llama-server",
     LlamaServer,
     (PROPS, None),
@@ -153,7 +153,7 @@ class _Events:
         return Chunk() if ended else chunk
 
 
-def _nameable(words: Spelling, token: int) -> bool:
+def _nameable(words: TextTokens, token: int) -> bool:
     """Whether a grammar's token literal lets a token through.
 
     Not one that ends the text; nor one whose bytes begin with zero or are no whole characters, which llama.cpp turns

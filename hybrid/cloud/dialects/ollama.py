@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects import ways
+from hybrid.cloud.dialects import scoring_methods
 from hybrid.cloud.dialects.dialect import (
     NOTHING,
-    Asked,
+    ChunkReader,
     Dialect,
-    Family,
+    DialectFamily,
     Json,
-    Reading,
-    Scoring,
-    Writing,
+    Post,
+    ScoreFlow,
+    WriteFlow,
     continued,
 )
 from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, finish_of, guarded, usage_of
-from hybrid.cloud.dialects.text_tokens import Spelling, bytes_worst, only_documented, read_content, spelled
+from hybrid.cloud.dialects.text_tokens import TextTokens, bytes_worst, only_documented, read_content, spelled
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
@@ -41,42 +41,44 @@ class Ollama(Dialect):
         dialect="ollama", ids=False, way="compare", ways=("compare",), most_k=20, keeps_cache=True
     )
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Let the model write on, and compare."""
         if self.setup.words.text_of(question.prefix) is None:
             return Scores((), NO_USAGE)
-        return (yield from ways.compare(self, question))
+        return (yield from scoring_methods.compare(self, question))
 
     def worst(self, question: Question) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion):
-            return ways.worst_of(self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1)
+            return scoring_methods.worst_of(
+                self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1
+            )
         return bytes_worst(self.setup.words, question, requests=1)
 
     def least(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return ways.least_of(self.can.way, question)
+        return scoring_methods.least_of(self.can.way, question)
 
     def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told."""
         return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         if self.setup.words.text_of(question.prefix) is None:
             yield NOTHING
             return
-        asked = Asked(GENERATE, self._body(question) | {"stream": True}, stream="lines")
+        asked = Post(GENERATE, self._body(question) | {"stream": True}, stream="lines")
         yield from continued(asked, self._reading(question))
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for one continuation."""
-        return Asked(GENERATE, self._body(questions[0]) | {"stream": False})
+        return Post(GENERATE, self._body(questions[0]) | {"stream": False})
 
     def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read it."""
         return [self._reading(question)(reply) for question in questions]
 
-    def _reading(self, question: WriteQuestion) -> Reading:
+    def _reading(self, question: WriteQuestion) -> ChunkReader:
         return partial(read_line, self.setup.words, top_k=question.top_k)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
@@ -96,11 +98,11 @@ class Ollama(Dialect):
         return body | rows | {"options": options}
 
 
-FAMILY = Family("ollama", Ollama, (VERSION, None), "version", models=TAGS)
+FAMILY = DialectFamily("ollama", Ollama, (VERSION, None), "version", models=TAGS)
 
 
 @guarded
-def read_line(words: Spelling, reply: Json, top_k: int) -> Chunk:
+def read_line(words: TextTokens, reply: Json, top_k: int) -> Chunk:
     """Read one line; the last one tells the usage."""
     broke_off(reply)
     text, told = str(reply.get("response") or ""), reply.get("logprobs")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Asked, Dialect, Family, Json, Scoring, Writing, continued
+from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, Json, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     broke_off,
@@ -48,9 +48,9 @@ class Sglang(Dialect):
         dialect="sglang", rows_altered_by=frozenset(("temperature", "ban")), candidates=True, keeps_cache=True
     )
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Ask for the rows from the last token of the prefix on; with them comes the one after the span, unwritten."""
-        return read_scores(question, (yield Asked(GENERATE, score_body(question, self.setup.salt))))
+        return read_scores(question, (yield Post(GENERATE, score_body(question, self.setup.salt))))
 
     def least(self, question: Question) -> CloudUsage:
         """Return the ids that are sent: nothing is written for a check, though a token more is reserved for it."""
@@ -62,11 +62,11 @@ class Sglang(Dialect):
         written = told.get("output_token_logprobs")
         return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
-    def _write(self, question: WriteQuestion) -> Writing:
-        return continued(Asked(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question))
+    def _write(self, question: WriteQuestion) -> WriteFlow:
+        return continued(Post(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question))
 
 
-FAMILY = Family("sglang", Sglang, (INFO, None), "is_generation", SPLIT)
+FAMILY = DialectFamily("sglang", Sglang, (INFO, None), "is_generation", SPLIT)
 
 
 def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:

@@ -17,16 +17,16 @@ from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded
 from hybrid.cloud.port import Chunk, Question, ScoreQuestion, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Words
+from hybrid.types import CloudUsage, Ids, Vocabulary
 
 # Bytes of a piece that is looked for; longer ones are runs of white space, which shorter ones spell too.
 LONGEST = 48
 
 
-class Spelling:
+class TextTokens:
     """A vocabulary, read backwards."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Vocabulary) -> None:
         """Take the local vocabulary; its table is made when it is first needed."""
         self._words = words
 
@@ -92,7 +92,7 @@ class Spelling:
 # ---- rows as a mapping of texts, as OpenAI's legacy route lists them ----------------------------------------------
 
 
-def row_by_text(words: Spelling, listed: Mapping[str, Any], own: str, top_k: int) -> tuple[TopK | None, float]:
+def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: int) -> tuple[TopK | None, float]:
     """Return the row of a list by text, and the probability it hides; None where it shows no token at all.
 
     ``own`` is the text of the token beside the list, which is among its entries; beyond ``top_k`` it was appended.
@@ -114,7 +114,7 @@ def row_by_text(words: Spelling, listed: Mapping[str, Any], own: str, top_k: int
     return (TopK.from_lists(top, named=named, hidden=hidden) if top else None), hidden
 
 
-def bytes_worst(words: Spelling, question: Question, requests: int) -> CloudUsage:
+def bytes_worst(words: TextTokens, question: Question, requests: int) -> CloudUsage:
     """Return the most that some requests in text are charged: a token per byte, and one that opens the text."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1
@@ -123,7 +123,7 @@ def bytes_worst(words: Spelling, question: Question, requests: int) -> CloudUsag
 
 
 @guarded
-def read_written(words: Spelling, reply: Any, top_k: int) -> Chunk:
+def read_written(words: TextTokens, reply: Any, top_k: int) -> Chunk:
     """Read a continuation in one piece, with the legacy arrays if they are there: its tokens, as its text spells them.
 
     Where texts name tokens the rows are theirs; from the first that does not, the local tokeniser splits the rest.
@@ -151,7 +151,7 @@ def only_documented(question: WriteQuestion, *fields: str) -> None:
         raise MissingCapability(msg)
 
 
-def spelled(words: Spelling, text: str) -> Ids:
+def spelled(words: TextTokens, text: str) -> Ids:
     """Split a text into local tokens. Raises BadReply where they cannot spell it."""
     ids = words.split(text)
     if ids is None:
@@ -161,7 +161,7 @@ def spelled(words: Spelling, text: str) -> Ids:
 
 
 def named_tokens(
-    words: Spelling, text: str, logprobs: Mapping[str, Any], top_k: int
+    words: TextTokens, text: str, logprobs: Mapping[str, Any], top_k: int
 ) -> tuple[Ids, list[TopK | None], int]:
     """Return the tokens that the arrays name, from the text's beginning on, their rows, and how much they spell."""
     ids: list[int] = []
@@ -184,7 +184,7 @@ def named_tokens(
 
 
 def read_content(
-    words: Spelling, text: str, content: Sequence[Mapping[str, Any]], top_k: int
+    words: TextTokens, text: str, content: Sequence[Mapping[str, Any]], top_k: int
 ) -> tuple[Ids, list[TopK | None], int]:
     """Return the tokens that name the text from its beginning on, their rows, and how many characters they spell."""
     ids: list[int] = []
@@ -200,7 +200,7 @@ def read_content(
     return tuple(ids), rows, read
 
 
-def _listed_id(words: Spelling, entry: Mapping[str, Any]) -> int | None:
+def _listed_id(words: TextTokens, entry: Mapping[str, Any]) -> int | None:
     told = entry.get("bytes")
     if told is not None and not isinstance(told, list):  # bytes(10**12) would be that many zeros
         msg = "a token's bytes are no list"
@@ -208,7 +208,7 @@ def _listed_id(words: Spelling, entry: Mapping[str, Any]) -> int | None:
     return words.id_of(str(entry["token"]) if told is None else bytes(told))
 
 
-def _listed_row(words: Spelling, token: int, entry: Mapping[str, Any]) -> TopK | None:
+def _listed_row(words: TextTokens, token: int, entry: Mapping[str, Any]) -> TopK | None:
     """Build a row; what it lists without naming a token of ours is hidden mass. None where it names no token at all."""
     if not entry.get("top_logprobs"):
         msg = "the endpoint gave a token without a top-k list: missing, not certain"

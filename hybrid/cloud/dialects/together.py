@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import Family, OpenAi, Scoring, Writing
+from hybrid.cloud.dialects.dialect import DialectFamily, OpenAi, ScoreFlow, WriteFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
@@ -30,7 +30,7 @@ class Together(OpenAi):
     def _legacy(self) -> Completions:
         return Completions(self.setup, self.can)
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the text, and write one token for the row after it."""
         legacy, whole = self._legacy, question.prefix + question.span
         if self.setup.words.text_of(whole) is None:
@@ -47,17 +47,17 @@ class Together(OpenAi):
         """Return the tokens that are sent, spelled."""
         return self._legacy.least(question)
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
         return self._legacy.write(question)
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
-FAMILY = Family("together", Together)
+FAMILY = DialectFamily("together", Together)
 
 
 @guarded
-def read_scores(words: Spelling, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
+def read_scores(words: TextTokens, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
     """Read the rows that were due; none where the server splits the draft in another way."""
     choice, prompts = choice_of(reply), reply.get("prompt")
     if not prompts:

@@ -21,7 +21,16 @@ from typing import Any, TypedDict
 
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Split, Writing, continued
+from hybrid.cloud.dialects.dialect import (
+    DialectFamily,
+    Json,
+    OpenAi,
+    Post,
+    ScoreFlow,
+    TokenizeRoute,
+    WriteFlow,
+    continued,
+)
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -64,19 +73,19 @@ class Vllm(OpenAi):
 
     can: Capabilities = Capabilities(dialect="vllm", keeps_cache=False)
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """One request: the rows of the prompt, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
-        return read_scores(question, (yield Asked(COMPLETIONS, body, ScoreReply)))
+        return read_scores(question, (yield Post(COMPLETIONS, body, ScoreReply)))
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         body = write_body(question, self.setup.model, self.setup.salt)
         return continued(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
 
 
 # SGLang's is the same.
-SPLIT: Split = ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False})
-FAMILY = Family("vllm", Vllm, ("/version", None), "version", SPLIT)
+SPLIT: TokenizeRoute = ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False})
+FAMILY = DialectFamily("vllm", Vllm, ("/version", None), "version", SPLIT)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:

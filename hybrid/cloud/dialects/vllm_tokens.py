@@ -8,7 +8,7 @@ What bites:
 - A check reads the prefix cache only where ``skip_reading_prefix_cache`` is false. The V2 runner then tells the rows of
   the tokens that it computed: as many as the prompt has more than were cached, the first null. The V1 runner tells
   memory that nobody wrote, which ends the server. So the field leaves only where candidates' values have come from the
-  same server, which V1 refuses (``Asked.proof``), and never without candidates. Blocks are cached whole: where one ends
+  same server, which V1 refuses (``Post.proof``), and never without candidates. Blocks are cached whole: where one ends
   with the prefix or within the draft, first rows are missing.
 - The top list of a written token begins with that token and holds k entries in all: only its ranks tell which of them
   are the k likeliest.
@@ -26,7 +26,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Asked, Family, Json, OpenAi, Scoring, Writing, continued
+from hybrid.cloud.dialects.dialect import DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -74,7 +74,7 @@ class VllmTokens(OpenAi):
         most = super().worst(question)
         return most + most + PROOF if self._may_read_cache(question) else most
 
-    def _score(self, question: ScoreQuestion) -> Scoring:
+    def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Ask for the rows of the prompt, the candidates' own values, and one token for the row after it."""
         before = NO_USAGE
         if self._may_read_cache(question):
@@ -82,7 +82,7 @@ class VllmTokens(OpenAi):
             if scores is not None:
                 return scores
         body = score_body(question, self.setup.model, self.setup.salt)
-        scores = read_scores(question, (yield Asked(GENERATE, body, ScoreReply, before=before)))
+        scores = read_scores(question, (yield Post(GENERATE, body, ScoreReply, before=before)))
         return replace(scores, usage=before + scores.usage.at_least(least(question)))
 
     def _may_read_cache(self, question: Question) -> bool:
@@ -90,18 +90,18 @@ class VllmTokens(OpenAi):
         asks = isinstance(question, ScoreQuestion) and bool(question.span) and len(question.prefix) > BLOCK
         return asks and self.can.candidates and self.can.same_words is True
 
-    def _from_cache(self, question: ScoreQuestion) -> Generator[Asked, Any, tuple[Scores | None, CloudUsage]]:
+    def _from_cache(self, question: ScoreQuestion) -> Generator[Post, Any, tuple[Scores | None, CloudUsage]]:
         """Ask with the cache read; return the rows, None where first ones are missing, and what was charged so far."""
         before = NO_USAGE
         if not _wanted(question):  # V1 refuses every body that holds candidates, the same one with the field too
             question = replace(question, candidates=tuple((token,) for token in question.span))
         body = score_body(question, self.setup.model, self.setup.salt)
         body["sampling_params"]["skip_reading_prefix_cache"] = False
-        asked = Asked(GENERATE, body, ScoreReply, proof="needs")
+        asked = Post(GENERATE, body, ScoreReply, proof="needs")
         reply = yield asked
         if reply is None:
             proof = proof_body(question, self.setup.model, self.setup.salt)
-            reply = yield Asked(GENERATE, proof, ScoreReply, proof="gives")
+            reply = yield Post(GENERATE, proof, ScoreReply, proof="gives")
             if reply is not None:
                 before = read_proof(reply)
                 reply = yield replace(asked, before=before)
@@ -112,7 +112,7 @@ class VllmTokens(OpenAi):
         scores = read_scores(question, reply, from_cache=True)
         return replace(scores, usage=before + scores.usage.at_least(least(question))), before
 
-    def _write(self, question: WriteQuestion) -> Writing:
+    def _write(self, question: WriteQuestion) -> WriteFlow:
         body = write_body(question, self.setup.model, self.setup.salt)
         return continued(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
@@ -124,7 +124,7 @@ class VllmTokens(OpenAi):
 
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
-FAMILY = Family("vllm-tokens", VllmTokens, split=SPLIT)
+FAMILY = DialectFamily("vllm-tokens", VllmTokens, split=SPLIT)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:

@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 
 from hybrid.policy.choices import Choices, Preset, number
-from hybrid.policy.drawing import Drawing, check_drawable
-from hybrid.policy.gates import MaxProb
-from hybrid.policy.judges import Case, Verdict
+from hybrid.policy.gates import MaxProbGate
+from hybrid.policy.judges import DraftedSpan, Verdict
 from hybrid.policy.loop import Policy
-from hybrid.policy.requests import Held
+from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.exact import law_of, with_bonus
+from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import TopK
 
 # The paper's settings differ by task (fall-back 0.3 to 0.9, roll-back 1 to 7 nats); none was fitted here.
@@ -23,7 +23,7 @@ FALL_BACK, ROLL_BACK, SPAN = 0.6, 2.0, 10
 
 
 @dataclass(frozen=True)
-class RollBack:
+class BildRollback:
     """Keep while -ln p(token) is at most ``limit`` nats or the token is the cloud's own; then the cloud's token.
 
     An unlisted token is turned down only where the list proves that it is too unlikely. Law: at limit 0 the greedy text
@@ -31,20 +31,20 @@ class RollBack:
     """
 
     limit: float
-    drawing: Drawing
+    drawing: TargetSampler
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: DraftedSpan) -> Verdict:
         """Judge token by token; the large model's row after a kept span gives one more."""
         for i, (held, row) in enumerate(case.judged):
             surprise = _least_surprise(row, held)
             if surprise > self.limit and held.id != row.best:
                 why = f"rolled back: -ln p is {surprise:.3g} nats, above {self.limit:g}"
-                then = self.drawing.token(case, i, held.local or law_of(held), "recovered", why)
+                then = self.drawing.token(case, i, held.draft_row or law_of(held), "recovered", why)
                 return Verdict(case.accepted(i), then, rejected=True, why=why)
         return with_bonus(case, self.drawing)
 
 
-def _least_surprise(row: TopK, held: Held) -> float:
+def _least_surprise(row: TopK, held: PendingToken) -> float:
     """Return -ln p of a token; of one that is not shown, the least that it can be."""
     shown = row.probs[row.ids == held.id]
     most = float(shown[0]) if shown.size else row.cap
@@ -53,8 +53,10 @@ def _least_surprise(row: TopK, held: Held) -> float:
 
 def _build(choices: Choices) -> Policy:
     check_drawable("bild", choices.sampling, choices.cloud_top_k)
-    judge = RollBack(number("a roll-back limit in nats", choices.threshold, ROLL_BACK), Drawing(choices.sampling))
-    gate = MaxProb(FALL_BACK, "check", "check")
+    judge = BildRollback(
+        number("a roll-back limit in nats", choices.threshold, ROLL_BACK), TargetSampler(choices.sampling)
+    )
+    gate = MaxProbGate(FALL_BACK, "check", "check")
     return Policy("bild", choices.span or SPAN, gate, judge, bonus=True, tails=not choices.greedy)
 
 

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.policy.choices import HOLD, SPAN, Choices, Preset
-from hybrid.policy.drawing import UNDETERMINED, Drawing, as_token, check_drawable
 from hybrid.policy.gates import ALWAYS
-from hybrid.policy.judges import Case, Tail, Verdict
+from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict
 from hybrid.policy.loop import Policy
 from hybrid.policy.rules.exact import REPLACED, law_of, with_bonus
+from hybrid.policy.target_sampler import UNDETERMINED, TargetSampler, as_token, check_drawable
 from hybrid.prob import Coarse, Floats
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockVerification:
     """Keep the longest prefix that its own coin keeps; then draw from what p, scaled, has more than q there.
 
     Law: the text has the cloud model's own law under the user's sampling. The expected number of kept tokens is at
-    least that of ``Exact``.
+    least that of ``ExactSampling``.
     """
 
-    drawing: Drawing
+    drawing: TargetSampler
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: DraftedSpan) -> Verdict:
         """Judge the span as a whole."""
         sides: list[Coarse] = []
         for held, row in case.judged:
@@ -50,16 +50,16 @@ class Block:
             return self._replaced(case, kept, sides[kept], weights[kept])
         return self._whole(case, sides)
 
-    def _replaced(self, case: Case, kept: int, sides: Coarse, weight: float) -> Verdict:
+    def _replaced(self, case: DraftedSpan, kept: int, sides: Coarse, weight: float) -> Verdict:
         held, row = case.judged[kept]
         symbol = case.draw(_left_over(weight, sides), kept, "residual")
-        then = as_token(sides, symbol, row, held.local, "recovered", REPLACED)
+        then = as_token(sides, symbol, row, held.draft_row, "recovered", REPLACED)
         return Verdict(case.accepted(kept), then, rejected=True, why=REPLACED)
 
-    def _whole(self, case: Case, sides: list[Coarse]) -> Verdict:
+    def _whole(self, case: DraftedSpan, sides: list[Coarse]) -> Verdict:
         """Keep the block to its end; what ended it says what follows."""
         if sides and (last := sides[-1]).token(last.symbol(case.span[len(sides) - 1].id)) is None:
-            tail = Tail(frozenset(last.ids.tolist()), REPLACED)
+            tail = TailDraw(frozenset(last.ids.tolist()), REPLACED)
             return Verdict(case.accepted(len(sides) - 1), tail, rejected=True, why=REPLACED)
         if len(sides) < len(case.judged):
             left = self.drawing.left(law_of(case.span[len(sides)]))
@@ -67,7 +67,7 @@ class Block:
         return with_bonus(case, self.drawing)
 
 
-def _weights(case: Case, sides: list[Coarse]) -> list[float]:
+def _weights(case: DraftedSpan, sides: list[Coarse]) -> list[float]:
     """Return p_0 .. p_n: how much of the target's law each prefix of the draft can carry, at most 1."""
     weights = [1.0]
     for held, side in zip(case.span, sides, strict=False):
@@ -92,7 +92,7 @@ def _left_over(weight: float, sides: Coarse) -> Floats:
 
 def _build(choices: Choices) -> Policy:
     check_drawable("block", choices.sampling, choices.cloud_top_k)
-    judge = Block(Drawing(choices.sampling))
+    judge = BlockVerification(TargetSampler(choices.sampling))
     tails = not choices.greedy
     return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=tails, writes_on=HOLD)
 

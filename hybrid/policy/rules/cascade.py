@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hybrid.policy.choices import SPAN, Choices, Preset, number
-from hybrid.policy.drawing import UNDETERMINED, Drawing, as_token, check_drawable
 from hybrid.policy.gates import ALWAYS
-from hybrid.policy.judges import Case, Tail, Verdict
+from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict
 from hybrid.policy.loop import Policy
 from hybrid.policy.rules.exact import law_of, thinned
+from hybrid.policy.target_sampler import UNDETERMINED, TargetSampler, as_token, check_drawable
 from hybrid.prob import Dense, TopK, total_variation
 
 Deferral: TypeAlias = Literal["chow", "diff", "opt"]
@@ -23,7 +23,7 @@ ALPHA = 0.2
 
 
 @dataclass(frozen=True)
-class Cascade:
+class CascadeDeferral:
     """Defer to the cloud where the local row's best probability is too small; else the drafted token stands.
 
     With rows p of the cloud and q of the local model at temperature 1: ``chow`` where max q < 1 - alpha, ``diff`` where
@@ -34,21 +34,21 @@ class Cascade:
     Law: at each position the cloud's law where the rule defers, the local model's where it does not.
     """
 
-    drawing: Drawing
+    drawing: TargetSampler
     alpha: float = ALPHA
     deferral: Deferral = "opt"
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: DraftedSpan) -> Verdict:
         """Judge token by token; the first that is replaced ends the span."""
         for i, (held, row) in enumerate(case.judged):
-            if held.local is None or not self.defers(row, held.local):
+            if held.draft_row is None or not self.defers(row, held.draft_row):
                 continue
             why = f"deferred ({self.deferral})"
             sides = self.drawing.sides(row, law_of(held))
             if sides is None:
-                return Verdict(case.accepted(i), Tail(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
+                return Verdict(case.accepted(i), TailDraw(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
             if (replaced := thinned(case, i, sides, held)) is not None:
-                then = as_token(sides, replaced, row, held.local, "recovered", why)
+                then = as_token(sides, replaced, row, held.draft_row, "recovered", why)
                 return Verdict(case.accepted(i), then, rejected=True, why=why)
         return Verdict(case.accepted(), ahead=case.ahead())
 
@@ -63,7 +63,9 @@ class Cascade:
 
 def _build(choices: Choices) -> Policy:
     check_drawable("cascade", choices.sampling, choices.cloud_top_k)
-    judge = Cascade(Drawing(choices.sampling), number("a deferral cost", choices.threshold, ALPHA, most=1.0))
+    judge = CascadeDeferral(
+        TargetSampler(choices.sampling), number("a deferral cost", choices.threshold, ALPHA, most=1.0)
+    )
     return Policy("cascade", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from hybrid.errors import UsageError
 from hybrid.policy.choices import SPAN, Choices, Preset
 from hybrid.policy.gates import ALWAYS
-from hybrid.policy.judges import Case, Verdict, best_of
+from hybrid.policy.judges import DraftedSpan, Verdict, best_of
 from hybrid.policy.loop import Policy
 
 
-def greedy_match(case: Case) -> Verdict:
+def greedy_match(case: DraftedSpan) -> Verdict:
     """Keep while each token is the cloud's own most likely one; then the cloud's token.
 
     Law: with a bonus the text is the cloud model's own greedy text, token for token, whatever the draft was.
@@ -20,7 +20,7 @@ def greedy_match(case: Case) -> Verdict:
     for i, (held, row) in enumerate(case.judged):
         if held.id != row.best:
             why = "the cloud's most likely token is another"
-            return Verdict(case.accepted(i), best_of(row, held.local, "recovered", why), rejected=True, why=why)
+            return Verdict(case.accepted(i), best_of(row, held.draft_row, "recovered", why), rejected=True, why=why)
     if case.bonus and case.next_row is not None:
         return Verdict(case.accepted(), best_of(case.next_row, case.after, "bonus"))
     return Verdict(case.accepted(), ahead=case.ahead())

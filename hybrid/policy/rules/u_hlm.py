@@ -7,18 +7,18 @@ uploaded token is accepted or resampled as in speculative sampling.
 from __future__ import annotations
 
 from hybrid.policy.choices import SPAN, Choices, Preset, number
-from hybrid.policy.drawing import Drawing, check_drawable
-from hybrid.policy.gates import Perturbed
+from hybrid.policy.gates import PerturbationGate
 from hybrid.policy.loop import Policy
-from hybrid.policy.rules.exact import Exact
+from hybrid.policy.rules.exact import ExactSampling
+from hybrid.policy.target_sampler import TargetSampler, check_drawable
 
 UNCERTAINTY = 0.3
 
 
 def _build(choices: Choices) -> Policy:
     check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
-    gate = Perturbed(number("an uncertainty", choices.threshold, UNCERTAINTY, most=1.0))
-    judge = Exact(Drawing(choices.sampling))
+    gate = PerturbationGate(number("an uncertainty", choices.threshold, UNCERTAINTY, most=1.0))
+    judge = ExactSampling(TargetSampler(choices.sampling))
     return Policy("u-hlm", choices.span or SPAN, gate, judge, scope=1, tails=not choices.greedy)
 
 

@@ -127,7 +127,7 @@ class LedgerFile:
         elif not os.access(self.path, os.R_OK | os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         elif self.path.stat().st_nlink > 1 or _is_mounted(self.path):
-            raise Foreign("has a second name (a hard link or a mount), under which it would be a second ledger")
+            raise NotALedger("has a second name (a hard link or a mount), under which it would be a second ledger")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -164,7 +164,7 @@ class LedgerFile:
             said = f"is damaged ({one_line(error)}): restore a backup, {other}; what was spent is then forgotten"
         elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
             said = f"cannot be written, the disk is full: make room, {other}"
-        elif isinstance(error, Foreign):
+        elif isinstance(error, NotALedger):
             said = f"{error}: {other.removeprefix('or ')}"
         else:
             said = f"cannot be used ({getattr(error, 'strerror', None) or error}): mend that, {other}"
@@ -176,7 +176,7 @@ _DAMAGE = (Damaged, UnicodeError, MemoryError, OverflowError)
 _NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
-class Foreign(sqlite3.Error):
+class NotALedger(sqlite3.Error):
     """A database, but not a ledger that this version reads."""
 
 
@@ -194,7 +194,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     """Make a file a ledger, or see that it is one and whole; one of an earlier version becomes one of this."""
     (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal != "wal":
-        raise Foreign("is on a file system that keeps no write-ahead log")
+        raise NotALedger("is on a file system that keeps no write-ahead log")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA synchronous = FULL")
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -205,9 +205,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
             create(connection)
         return
     if application != APPLICATION_ID:
-        raise Foreign("is a database of something else")
+        raise NotALedger("is a database of something else")
     if version > VERSION:
-        raise Foreign("was written by a newer version of hybrid")
+        raise NotALedger("was written by a newer version of hybrid")
     if version == 1:
         hold_sound(connection)
         with _whole(connection):

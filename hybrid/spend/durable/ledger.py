@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.errors import LedgerError
-from hybrid.spend.caps import LEVELS, MOST_NANOUSD, TIMED, Denial, Level, Standing, afford, windows
-from hybrid.spend.claim import Claim, Spender
+from hybrid.spend.caps import LEVELS, MOST_NANOUSD, TIMED, CapStatus, Denial, Level, afford, windows
 from hybrid.spend.durable.file import PATIENCE_S, LedgerFile
 from hybrid.spend.durable.integrity import caps_of
 from hybrid.spend.durable.owner import is_dead, owner
 from hybrid.spend.durable.schema import checksum
 from hybrid.spend.ledger import Reservation, Settlement, closed_denial
+from hybrid.spend.max_cost import MaxCost, SpendScope
 
 
 class FileLedger:
@@ -40,7 +40,7 @@ class FileLedger:
         """Name the file."""
         return f"FileLedger({self.file.path})"
 
-    def reserve(self, claim: Claim, spender: Spender) -> Reservation | Denial:
+    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
         """See the port."""
         with self.file.transaction(flushed=True) as db:
             returned = give_back_unsent(db)
@@ -91,7 +91,7 @@ class FileLedger:
             if settlement.excess is not None:
                 close_endpoint(db, reservation.id, int(self.clock()), settlement.excess)
 
-    def standings(self, spender: Spender) -> list[Standing]:
+    def standings(self, spender: SpendScope) -> list[CapStatus]:
         """See the port. Where there is no file yet, none is made."""
         if self._capped_in is None and not self.file.exists():
             return own_cap(spender)
@@ -105,7 +105,7 @@ class FileLedger:
     def _lost(self) -> LedgerError:
         return LedgerError(f"the ledger {self.file.path} does not hold this request's reservation any more: ask again")
 
-    def _standings(self, db: sqlite3.Connection, spender: Spender, now: int) -> list[Standing]:
+    def _standings(self, db: sqlite3.Connection, spender: SpendScope, now: int) -> list[CapStatus]:
         """Return the caps that bind a spender, with their present windows. Raises LedgerError where they vanished."""
         kept, this = caps_of(db), self.file.generation
         if not kept and self._capped_in not in {None, this}:
@@ -119,12 +119,12 @@ class FileLedger:
         if spender.cap_nanousd is not None:
             caps["client"] = spender.cap_nanousd
         names = windows(spender, now)
-        return [Standing(level, caps[level], *total(db, level, names[level])) for level in LEVELS if level in caps]
+        return [CapStatus(level, caps[level], *total(db, level, names[level])) for level in LEVELS if level in caps]
 
 
-def own_cap(spender: Spender) -> list[Standing]:
+def own_cap(spender: SpendScope) -> list[CapStatus]:
     """Return the client's own cap, if it has one, with nothing gone against it."""
-    return [] if spender.cap_nanousd is None else [Standing("client", spender.cap_nanousd, 0, 0)]
+    return [] if spender.cap_nanousd is None else [CapStatus("client", spender.cap_nanousd, 0, 0)]
 
 
 def latest(db: sqlite3.Connection) -> int:
@@ -164,7 +164,7 @@ def replace_charge(db: sqlite3.Connection, entry_id: int, charged_nanousd: int, 
     now_charged = min(charged_nanousd, MOST_NANOUSD)
     update = "UPDATE entries SET reserved = 0, charged = ?, state = ? WHERE id = ?"
     db.execute(update, (now_charged, state, entry_id))
-    add(db, windows(Spender(endpoint, request, conversation, client), at), now_charged - charged, -reserved)
+    add(db, windows(SpendScope(endpoint, request, conversation, client), at), now_charged - charged, -reserved)
 
 
 def close_endpoint(db: sqlite3.Connection, entry_id: int, at: int, why: str) -> None:

@@ -8,7 +8,7 @@ from hybrid.spend.price import Price
 
 
 @dataclass(frozen=True)
-class Claim:
+class MaxCost:
     """A request that would leave: its prompt, and the most completion tokens it may be charged for (at least 1).
 
     ``least``: what the limit may be lowered to; a check needs all its rows. ``requests``: over HTTP, at most.
@@ -28,10 +28,10 @@ class Claim:
     def _worst_nanousd(self, limit: int) -> int:
         return self.price.worst_case(self.prompt_tokens, limit, self.requests)
 
-    def fitted(self, room_nanousd: int | None) -> Claim | None:
+    def fitted(self, room_nanousd: int | None) -> MaxCost | None:
         """Lower the limit to the largest that fits; None where not even the least does.
 
-        >>> Claim(Price.parse("1/0.1/4"), 10, 100).fitted(18_000).limit
+        >>> MaxCost(Price.parse("1/0.1/4"), 10, 100).fitted(18_000).limit
         2
         """
         limit, least = max(1, self.limit), max(1, min(self.least, self.limit))
@@ -47,7 +47,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Spender:
+class SpendScope:
     """On whose behalf money is spent: one question of one conversation of one client, put to one endpoint.
 
     ``cap_nanousd`` is the client's own cap (``--cap``), besides those that stand in the ledger.

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hybrid.policy.draft_length import best_length
-from hybrid.run.events import Asked, Drafted, Finished, Settled, Started
-from hybrid.run.pace import Pace
+from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted, Started
+from hybrid.run.span_tuner import SpanTuner
 from hybrid.spend import Price
 from hybrid.types import CloudUsage
 
@@ -16,33 +16,33 @@ PROMPT = "a b c"
 
 
 def test_nothing_is_known_before_both_have_been_measured():
-    pace = Pace()
+    pace = SpanTuner()
     assert pace.span() is None
-    pace.hear(Drafted(0, (1, 2, 3, 4), ms=40.0))
+    pace.hear(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
     assert pace.span() is None
-    pace.hear(Settled("r", "write", CloudUsage(1, 1), 0, 500.0))
+    pace.hear(RequestSettled("r", "write", CloudUsage(1, 1), 0, 500.0))
     assert pace.span() is None, "a write takes as long as it writes"
-    pace.hear(Settled("r", "check", None, 0, 500.0))
+    pace.hear(RequestSettled("r", "check", None, 0, 500.0))
     assert pace.span() is None, "a broken check tells nothing of a whole one"
-    pace.hear(Settled("r", "check", CloudUsage(1, 1), 0, 100.0))
+    pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
     assert pace.span() == best_length(1.0 / 2.0, 100.0, 10.0)
 
 
 def test_tokens_that_were_decoded_ahead_took_no_time_now():
-    pace = Pace()
-    pace.hear(Drafted(0, (1, 2, 3, 4), num_ready=4, ms=0.1))
-    pace.hear(Settled("r", "check", CloudUsage(1, 1), 0, 100.0))
+    pace = SpanTuner()
+    pace.hear(SpanDrafted(0, (1, 2, 3, 4), num_ready=4, ms=0.1))
+    pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
     assert pace.span() is None
-    pace.hear(Drafted(0, (1, 2, 3, 4), num_ready=3, ms=10.0))
+    pace.hear(SpanDrafted(0, (1, 2, 3, 4), num_ready=3, ms=10.0))
     assert pace.span() == best_length(0.5, 100.0, 10.0)
 
 
 def test_acceptance_is_what_stood_of_what_was_judged_whoever_wrote_instead(house, run):
     """A rejection counts once: by the token recovered, or by the first one that the cloud then wrote."""
     for choices in ({}, {"temperature": 1.0}):
-        pace = Pace()
-        pace.hear(Drafted(0, (1, 2, 3, 4), ms=40.0))
-        pace.hear(Settled("r", "check", CloudUsage(1, 1), 0, 100.0))
+        pace = SpanTuner()
+        pace.hear(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
+        pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
         answer = run(house().client.generate(PROMPT, raw=True, max_tokens=80, policy="kl", threshold=0.6, **choices))
         pace.hear(Finished(answer))
         kept = sum(token.how == "accepted" for token in answer.tokens)
@@ -79,7 +79,7 @@ PRICE = Price.parse("1/0.1/4")
 
 def test_a_check_that_reads_no_cache_is_worth_a_longer_draft():
     """The text so far is paid for again with every check: in full, or at a tenth."""
-    pace = Pace()
+    pace = SpanTuner()
     bare, cached = (pace.cheap(PRICE, 2000, keeps_cache=kept) for kept in (False, True))
     assert bare > cached > 1
     assert pace.cheap(PRICE, 20_000, keeps_cache=False) >= bare
@@ -87,7 +87,7 @@ def test_a_check_that_reads_no_cache_is_worth_a_longer_draft():
 
 def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
     """Against every other length, priced request by request as the bill does; half of what is drafted stands."""
-    pace = Pace()
+    pace = SpanTuner()
 
     def usd(length):
         check = PRICE.cost(CloudUsage(500 + length, 1, cached_tokens=0))
@@ -97,24 +97,24 @@ def test_the_cheapest_draft_length_has_the_fewest_usd_a_token():
 
 
 def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
-    assert Pace().cheap(None, 500, keeps_cache=True) is None
-    assert Pace().cheap(Price.parse("free"), 500, keeps_cache=True) is None
+    assert SpanTuner().cheap(None, 500, keeps_cache=True) is None
+    assert SpanTuner().cheap(Price.parse("free"), 500, keeps_cache=True) is None
 
 
 def checked(pace, usage, prompt_tokens=400, position=100, span=16):
     pace.hear(Started(tuple(range(prompt_tokens)), "kl"))
-    pace.hear(Asked("r", "check", position, span, None))
-    pace.hear(Settled("r", "check", usage, None, 50.0))
+    pace.hear(RequestSent("r", "check", position, span, None))
+    pace.hear(RequestSettled("r", "check", usage, None, 50.0))
 
 
 def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
     """Whether a check reads the cache, its usage tells; what it is charged for nothing else, too."""
     cached, bare = CloudUsage(516, 1, cached_tokens=500), CloudUsage(516, 1)
-    reads, reads_not = Pace(), Pace()
+    reads, reads_not = SpanTuner(), SpanTuner()
     checked(reads, cached)
     checked(reads_not, bare)
-    assert reads.cheap(PRICE, 500, keeps_cache=False) == Pace().cheap(PRICE, 500, keeps_cache=True)
-    assert reads_not.cheap(PRICE, 500, keeps_cache=True) == Pace().cheap(PRICE, 500, keeps_cache=False)
+    assert reads.cheap(PRICE, 500, keeps_cache=False) == SpanTuner().cheap(PRICE, 500, keeps_cache=True)
+    assert reads_not.cheap(PRICE, 500, keeps_cache=True) == SpanTuner().cheap(PRICE, 500, keeps_cache=False)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
 )
 def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage):
     """The text may be paid for more than once, and so are the requests and what each of them writes."""
-    price, pace = Price.parse("1/0.1/4/0.0001"), Pace()
+    price, pace = Price.parse("1/0.1/4/0.0001"), SpanTuner()
     checked(pace, usage)
 
     def usd(length):
@@ -136,23 +136,23 @@ def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage
         return check / sum(0.5**i for i in range(length + 1))
 
     assert pace.cheap(price, 500, keeps_cache=True) == min(range(1, 65), key=usd)
-    assert pace.cheap(price, 500, keeps_cache=True) != Pace().cheap(price, 500, keeps_cache=True)
+    assert pace.cheap(price, 500, keeps_cache=True) != SpanTuner().cheap(price, 500, keeps_cache=True)
 
 
 def test_a_short_text_shows_nothing_of_a_cache_that_keeps_whole_blocks():
-    pace = Pace()
+    pace = SpanTuner()
     checked(pace, CloudUsage(66, 1), prompt_tokens=40, position=10)
-    assert pace.cheap(PRICE, 2000, keeps_cache=True) == Pace().cheap(PRICE, 2000, keeps_cache=True)
+    assert pace.cheap(PRICE, 2000, keeps_cache=True) == SpanTuner().cheap(PRICE, 2000, keeps_cache=True)
 
 
 def test_newer_checks_outweigh_older_ones():
     """The first check after a text finds nothing in the cache; those after it do."""
-    pace, cold, warm = Pace(), CloudUsage(516, 1), CloudUsage(516, 1, cached_tokens=500)
+    pace, cold, warm = SpanTuner(), CloudUsage(516, 1), CloudUsage(516, 1, cached_tokens=500)
     checked(pace, cold)
     first = pace.cheap(PRICE, 500, keeps_cache=True)
     for _ in range(40):
         checked(pace, warm)
     warmed = pace.cheap(PRICE, 500, keeps_cache=True)
-    assert first > warmed == Pace().cheap(PRICE, 500, keeps_cache=True)
+    assert first > warmed == SpanTuner().cheap(PRICE, 500, keeps_cache=True)
     checked(pace, cold)
     assert first > pace.cheap(PRICE, 500, keeps_cache=True) > warmed, "one that was cold is not all"

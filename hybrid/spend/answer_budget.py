@@ -1,8 +1,8 @@
 """The money of one answer: leave for a request, and what it cost. What waits for a disk waits in a thread.
 
-The laws (``tests/spend/test_purse.py``): a request leaves only with its worst case reserved; one whose charge never
-becomes known keeps its reservation; an answer that is cancelled at any moment leaves nothing reserved but that, and
-loses no settlement; a ledger in trouble lets no request leave, and says what to do.
+The laws (``tests/spend/test_answer_budget.py``): a request leaves only with its worst case reserved; one whose charge
+never becomes known keeps its reservation; an answer that is cancelled at any moment leaves nothing reserved but that,
+and loses no settlement; a ledger in trouble lets no request leave, and says what to do.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 
 from hybrid.errors import LedgerError
 from hybrid.spend.caps import Denial
-from hybrid.spend.claim import Claim, Spender
 from hybrid.spend.ledger import Ledger, Reservation, Settlement, closed_denial
+from hybrid.spend.max_cost import MaxCost, SpendScope
 from hybrid.spend.price import Price, as_usd
 from hybrid.types import CloudUsage
 
@@ -29,7 +29,7 @@ _UNPRICED = (
 
 
 @dataclass(frozen=True)
-class Terms:
+class ChargeTerms:
     """What a request costs (None: not known), and where that is written."""
 
     price: Price | None
@@ -44,7 +44,7 @@ class Grant:
     limit: int
     reservation: Reservation | None = None
     requests: int = 1
-    terms: Terms | None = field(default=None, compare=False, repr=False)
+    terms: ChargeTerms | None = field(default=None, compare=False, repr=False)
 
     @property
     def nanousd(self) -> int | None:
@@ -52,10 +52,10 @@ class Grant:
         return None if self.reservation is None else self.reservation.nanousd
 
 
-class Purse:
+class AnswerBudget:
     """Reserves before a request leaves and settles after it. Made for one answer; closed at its end."""
 
-    def __init__(self, terms: Callable[[], Terms], spender: Spender) -> None:
+    def __init__(self, terms: Callable[[], ChargeTerms], spender: SpendScope) -> None:
         """Take the terms, which may become known while the answer is written, and who spends."""
         self._terms = terms
         self._spender = spender
@@ -80,7 +80,7 @@ class Purse:
             return await self._unpriced(terms, Grant(prompt_tokens, limit, requests=requests))
         while self._waiting:  # else an answer could be denied by what its own last request has left
             await asyncio.wait(self._waiting)
-        claim = Claim(terms.price, prompt_tokens, max(1, limit), max(1, least), requests)
+        claim = MaxCost(terms.price, prompt_tokens, max(1, limit), max(1, least), requests)
         return await self._reserve(terms, claim)
 
     async def mark_sent(self, grant: Grant) -> Denial | None:
@@ -135,7 +135,7 @@ class Purse:
         """Close it."""
         await self.close()
 
-    async def _unpriced(self, terms: Terms, grant: Grant) -> Grant | Denial:
+    async def _unpriced(self, terms: ChargeTerms, grant: Grant) -> Grant | Denial:
         """Where a request costs nobody knows what, it leaves only if no cap could be passed."""
         if not self._uncapped:
             try:
@@ -150,7 +150,7 @@ class Purse:
             self._uncapped = True
         return grant
 
-    async def _reserve(self, terms: Terms, claim: Claim) -> Grant | Denial:
+    async def _reserve(self, terms: ChargeTerms, claim: MaxCost) -> Grant | Denial:
         """Reserve a claim. A caller that is cancelled meanwhile leaves it to ``close``, which gives it back."""
 
         def taken(done: asyncio.Future[Reservation | Denial]) -> None:

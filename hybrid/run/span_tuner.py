@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybrid.policy.draft_length import best_length
-from hybrid.run.events import Asked, Drafted, Event, Finished, Settled, Started
+from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted, Started
 from hybrid.spend import Price
 from hybrid.spend.price import MILLION
 from hybrid.types import CloudUsage
@@ -45,7 +45,7 @@ class CheckCharge:
         )
 
 
-class Pace:
+class SpanTuner:
     """Moving averages over the answers of one client."""
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class Pace:
         match event:
             case Started(prompt):
                 self._prompt_tokens = len(prompt)
-            case Asked(kind="check", position=position, num_tokens=num_tokens):
+            case RequestSent(kind="check", position=position, num_tokens=num_tokens):
                 self._text_tokens, self._span_tokens = self._prompt_tokens + position, num_tokens
-            case Drafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
+            case SpanDrafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
                 self._per_token = _averaged(self._per_token, ms / (len(ids) - ready))
-            case Settled(kind="check", ms=ms, usage=usage) if usage is not None:
+            case RequestSettled(kind="check", ms=ms, usage=usage) if usage is not None:
                 self._round_trip = _averaged(self._round_trip, ms)
                 if self._text_tokens >= BLOCK:
                     charge = CheckCharge.of(usage, self._text_tokens, self._span_tokens)

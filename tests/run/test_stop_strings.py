@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.run.events import Finished, Flushed, Shown
-from hybrid.run.readable import Readable
+from hybrid.run.events import Finished, Flushed, TokenEmitted
+from hybrid.run.stop_strings import StopStringDecoder
 
 PROMPT = "a b c"
 letters = st.text("ab\u00e9\U0001f642", max_size=12)
@@ -17,7 +17,7 @@ letters = st.text("ab\u00e9\U0001f642", max_size=12)
 
 def read(text, cuts, stops):
     """The parts as they become readable, from bytes cut anywhere."""
-    raw, reader = text.encode(), Readable(stops)
+    raw, reader = text.encode(), StopStringDecoder(stops)
     ends = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
     parts = [reader.add(raw[a:b]) for a, b in itertools.pairwise(ends)]
     return [*parts, reader.rest()], reader.stopped
@@ -38,7 +38,7 @@ def test_the_text_is_what_stands_before_the_first_stop_string_however_it_is_cut(
 
 
 def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none():
-    reader = Readable(["END"])
+    reader = StopStringDecoder(["END"])
     assert [reader.add(part) for part in (b"so E", b"N", b"X E", b"ND more")] == ["so ", "", "ENX ", ""]
     assert (reader.stopped, reader.rest()) == (True, "")
     assert reader.add(b"anything") == ""
@@ -67,7 +67,7 @@ def test_what_was_held_back_is_told_when_nothing_follows(house, run):
         return [event async for event in stream]
 
     events = run(gather())
-    shown = "".join(event.token.text for event in events if isinstance(event, Shown))
+    shown = "".join(event.token.text for event in events if isinstance(event, TokenEmitted))
     (rest,) = (event.text for event in events if isinstance(event, Flushed))
     answer = next(event.answer for event in events if isinstance(event, Finished))
     assert shown + rest == answer.text

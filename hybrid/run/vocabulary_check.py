@@ -13,13 +13,13 @@ from dataclasses import replace
 from hybrid.cloud import Chunk, Scores
 from hybrid.engine import Engine
 from hybrid.errors import VocabularyMismatch
-from hybrid.run.reader import Reader
+from hybrid.run.write_stream import WriteStream
 
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
 
 
-class Alike:
+class VocabularyCheck:
     """Holds what an endpoint gives against the local vocabulary. Raises VocabularyMismatch at what differs."""
 
     def __init__(self, engine: Engine) -> None:
@@ -38,7 +38,7 @@ class Alike:
         self._know(row.best for row in scores.rows)
         return replace(scores, rows=tuple(row.within(self._engine.num_tokens) for row in scores.rows))
 
-    def hold_written(self, reader: Reader, new: Chunk) -> Chunk:
+    def hold_written(self, reader: WriteStream, new: Chunk) -> Chunk:
         """Look at what a stream has written since it was last found alike; the endpoint's text of it may lag behind.
 
         Returns the new part of it, its rows over the local vocabulary.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybrid.policy.choices import Choices, Preset, number
-from hybrid.policy.gates import NEVER, Random
+from hybrid.policy.gates import NEVER, RandomGate
 from hybrid.policy.loop import Policy
 
 SPAN = 1
@@ -20,7 +20,7 @@ def _cloud(choices: Choices) -> Policy:
 
 def _random(choices: Choices) -> Policy:
     rate = number("a rate", choices.threshold, RATE, most=1.0)
-    gate = Random(rate, choices.sampling.seed)
+    gate = RandomGate(rate, choices.sampling.seed)
     return Policy("random", SPAN, gate, hold=HOLD)
 
 

@@ -1,7 +1,7 @@
 """Text as it becomes readable: whole characters only, and nothing that may turn out to be a stop string.
 
 The law: what is given out, joined, is the text before the stop string that is complete first, however the text came in
-pieces; nothing is given out that would have to be taken back (``tests/run/test_readable.py``).
+pieces; nothing is given out that would have to be taken back (``tests/run/test_stop_strings.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Sequence
 
 
-class Readable:
+class StopStringDecoder:
     """Takes the bytes of tokens, gives out text."""
 
     def __init__(self, stops: Sequence[str] = ()) -> None:

@@ -1,9 +1,9 @@
 """How the cloud's own token at a row is drawn here, from what the row shows; what it does not show, the cloud draws.
 
-The law: a drawn token, or a ``Tail`` resolved by the cloud, has the cloud's own law under ``Sampling``. Three cases.
-Greedy: the best token. Temperature 1 and nothing cut off: the listed tokens and one symbol for the rest. Cut off within
-the list (top-k, top-p, min-p): the law is known in full. A row that does not determine it leaves the token to the
-cloud, whatever was drafted there.
+The law: a drawn token, or a ``TailDraw`` resolved by the cloud, has the cloud's own law under ``Sampling``. Three
+cases. Greedy: the best token. Temperature 1 and nothing cut off: the listed tokens and one symbol for the rest. Cut off
+within the list (top-k, top-p, min-p): the law is known in full. A row that does not determine it leaves the token to
+the cloud, whatever was drafted there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Literal
 
 from hybrid.errors import UsageError
-from hybrid.policy.judges import Case, Tail, best_of
-from hybrid.policy.requests import Held
+from hybrid.policy.judges import DraftedSpan, TailDraw, best_of
+from hybrid.policy.requests import PendingToken
 from hybrid.prob import Coarse, Dense, TopK, coarse, coarse_known, kl_divergence, shown_law
 from hybrid.prob.warp import only
 from hybrid.types import Sampling
@@ -23,7 +23,7 @@ UNDETERMINED = "the shown tokens do not determine the cloud's law here"
 
 
 @dataclass(frozen=True)
-class Drawing:
+class TargetSampler:
     """The sampling under which the cloud would write."""
 
     sampling: Sampling
@@ -40,14 +40,14 @@ class Drawing:
         law = shown_law(row, self.sampling, draft.num_tokens)
         return None if law is None else coarse_known(law, draft)
 
-    def left(self, law: Dense, why: str | None = None) -> Tail:
+    def left(self, law: Dense, why: str | None = None) -> TailDraw:
         """Leave a token to the cloud because the row does not determine its law; ``law``: any over the vocabulary."""
         known = partial(shown_law, sampling=self.sampling, num_tokens=law.num_tokens)
-        return Tail(why=why or UNDETERMINED, determined=lambda row: known(row) is not None)
+        return TailDraw(why=why or UNDETERMINED, determined=lambda row: known(row) is not None)
 
     def token(
-        self, case: Case, offset: int, local: Dense, how: Literal["recovered", "bonus"], why: str | None = None
-    ) -> Held | Tail:
+        self, case: DraftedSpan, offset: int, local: Dense, how: Literal["recovered", "bonus"], why: str | None = None
+    ) -> PendingToken | TailDraw:
         """Draw the cloud's token at a row of the case; ``local`` is the local row there, or any of its size."""
         row, known = case.rows[offset], local if how == "recovered" else case.after
         if self.sampling.greedy:
@@ -65,13 +65,13 @@ def as_token(
     local: Dense | None,
     how: Literal["recovered", "bonus"],
     why: str | None = None,
-) -> Held | Tail:
+) -> PendingToken | TailDraw:
     """Turn a drawn symbol into the token it is, or into what only the cloud can draw."""
     token = sides.token(symbol)
     if token is None:
-        return Tail(frozenset(sides.ids.tolist()), why)
+        return TailDraw(frozenset(sides.ids.tolist()), why)
     measured = kl_divergence(row, local) if local is not None else None
-    return Held(token, "cloud", how, local=local, cloud=row, kl=measured, why=why)
+    return PendingToken(token, "cloud", how, draft_row=local, target_row=row, kl=measured, why=why)
 
 
 def _plain(sampling: Sampling) -> bool:

@@ -15,14 +15,14 @@ from functools import partial
 from hybrid.cloud.metering import lost
 from hybrid.errors import CloudError
 from hybrid.run import events
-from hybrid.run.record import Record
-from hybrid.spend import Denial, Grant, Purse, as_usd
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.spend import AnswerBudget, Denial, Grant, as_usd
 from hybrid.types import NO_USAGE, CloudUsage
 
 Tell = Callable[[events.Event], None]
 
 
-class Denied(Exception):
+class RequestDenied(Exception):
     """A request may not leave."""
 
     def __init__(self, denial: Denial) -> None:
@@ -31,18 +31,18 @@ class Denied(Exception):
         self.denial = denial
 
 
-class Till:
+class RequestBilling:
     """Where every request of one answer is paid for."""
 
-    def __init__(self, purse: Purse, record: Record, tell: Tell) -> None:
+    def __init__(self, purse: AnswerBudget, record: AnswerBuilder, tell: Tell) -> None:
         """Take the answer's money, what it adds up in, and whom to tell."""
         self._purse = purse
         self._record = record
         self._tell = tell
 
     async def leave(
-        self, kind: events.Kind, position: int, worst: CloudUsage, num_tokens: int | None = None
-    ) -> Leave | Denial:
+        self, kind: events.RequestKind, position: int, worst: CloudUsage, num_tokens: int | None = None
+    ) -> OpenRequest | Denial:
         """Reserve the worst case of a request. A write's limit may come back lowered to what the cap allows."""
         limit = worst.completion_tokens
         least = 1 if kind == "write" else limit
@@ -55,30 +55,30 @@ class Till:
             if self._record.note(why):
                 self._tell(events.Noted(why))
         self._record.requests += 1
-        leave = Leave(uuid.uuid4().hex, kind, grant, self._settle, partial(self._purse.mark_sent, grant))
+        leave = OpenRequest(uuid.uuid4().hex, kind, grant, self._settle, partial(self._purse.mark_sent, grant))
         num_tokens = grant.limit if num_tokens is None else num_tokens
-        self._tell(events.Asked(leave.request_id, kind, position, num_tokens, grant.nanousd))
+        self._tell(events.RequestSent(leave.request_id, kind, position, num_tokens, grant.nanousd))
         return leave
 
-    def _settle(self, leave: Leave, usage: CloudUsage | None) -> None:
+    def _settle(self, leave: OpenRequest, usage: CloudUsage | None) -> None:
         excess = self._purse.settle(leave.grant, usage)
         self._record.charge(usage or leave.worst)
         cost = None if usage is None else self._purse.cost(usage)
-        self._tell(events.Settled(leave.request_id, leave.kind, usage, cost, leave.age_ms))
+        self._tell(events.RequestSettled(leave.request_id, leave.kind, usage, cost, leave.age_ms))
         if excess is not None:
             self._record.warn(excess)
             self._tell(events.Degraded(excess))
 
 
-class Leave:
+class OpenRequest:
     """Leave for one request, under one id, for at most ``worst``."""
 
     def __init__(
         self,
         request_id: str,
-        kind: events.Kind,
+        kind: events.RequestKind,
         grant: Grant,
-        settle: Callable[[Leave, CloudUsage | None], None],
+        settle: Callable[[OpenRequest, CloudUsage | None], None],
         mark_sent: Callable[[], Awaitable[Denial | None]],
     ) -> None:
         """Start its clock."""
@@ -108,7 +108,7 @@ class Leave:
         """
         if not self._sent:
             if (denial := await self._mark_sent()) is not None:
-                raise Denied(denial)
+                raise RequestDenied(denial)
             self._sent = True
 
     def settle(self, usage: CloudUsage | None) -> None:

@@ -2,9 +2,9 @@
 
 The law: what is replayed under the policy and the settings it was recorded under is the recorded answer, token for
 token, with its requests; under another policy it is what that policy would have written, as long as the file holds
-every row that it asks for (``tests/run/test_tape.py``). Sampled, what the cloud draws at a place is the draw that was
-recorded there, under the same sampling and the same ban. What is not there is never guessed: ``MissingRow`` says what
-and where.
+every row that it asks for (``tests/run/test_replay_trace.py``). Sampled, what the cloud draws at a place is the draw
+that was recorded there, under the same sampling and the same ban. What is not there is never guessed: ``MissingRow``
+says what and where.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MissingRow(HybridError):
 
 
 @dataclass
-class Tape:
+class ReplayTrace:
     """What one answer's trace holds. Rows are named by the tokens before them."""
 
     prompt: Ids = ()
@@ -55,7 +55,7 @@ class Tape:
     """Where it did so without a row."""
 
     @classmethod
-    def read(cls, path: Path) -> Tape:
+    def read(cls, path: Path) -> ReplayTrace:
         """Read a trace file. Raises UsageError with one sentence for anything but a whole one with rows."""
         tape = cls()
         try:
@@ -119,12 +119,12 @@ def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noi
     return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
 
 
-class TapeCursor:
+class ReplayCursor:
     """A cursor whose rows come from the tape; there is no cache to keep."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: ReplayTrace) -> None:
         """Take the tape."""
-        self.engine = TapeVocabulary(tape)
+        self.engine = ReplayVocabulary(tape)
         self._tape = tape
         self._at: Ids = ()
 
@@ -153,14 +153,14 @@ class TapeCursor:
         """Nothing is held."""
 
 
-class TapeVocabulary:
+class ReplayVocabulary:
     """What a driver asks of an engine beside rows."""
 
     ids: Ids = ()
     rewinds_freely = False
     num_context = 2**31
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: ReplayTrace) -> None:
         """Take the tape."""
         self.end_ids = tape.end_ids
         self.num_tokens = len(tape.pieces)
@@ -171,10 +171,10 @@ class TapeVocabulary:
         return self._pieces[token]
 
 
-class TapeCloud:
+class ReplayCloud:
     """A cloud that scores and writes what it did; greedily it can also write where it only scored."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: ReplayTrace) -> None:
         """Take the tape."""
         self._tape = tape
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from hybrid.cloud.deadlines import Deadlines
-from hybrid.cloud.dialects.dialect import Setup
-from hybrid.cloud.find import FAMILIES, found, read_models
+from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.discover import FAMILIES, found, read_models
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, HybridError, ModelNotFound, NotAnApi, Unreachable, UsageError
 
@@ -44,7 +44,7 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:
-            return await found(wire, Setup(model), wanted, PROBE)
+            return await found(wire, DialectSetup(model), wanted, PROBE)
         finally:
             await wire.aclose()
 

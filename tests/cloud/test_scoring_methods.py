@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from wordlist import WordList, able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.dialects import ways
-from hybrid.cloud.dialects.dialect import Setup
+from hybrid.cloud.dialects import scoring_methods
+from hybrid.cloud.dialects.dialect import DialectSetup
 from hybrid.cloud.dialects.llama_server import LlamaServer
-from hybrid.cloud.dialects.text_tokens import Spelling
+from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense, TopK
 
@@ -74,7 +74,7 @@ class Server:
 
 
 def scored(way, question, server):
-    dialect = able(LlamaServer(Setup("m", Spelling(WORDS))), way=way)
+    dialect = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), way=way)
     (asked,), _ = drive(dialect.score(question))
     return drive(dialect.score(question), server(asked.body))[1], dialect.worst(question)
 
@@ -163,7 +163,7 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
 
     class Silent:
         tokens: tuple[int, ...] = (0,)
-        setup = Setup(spelling=Spelling(WORDS))
+        setup = DialectSetup(spelling=TextTokens(WORDS))
 
         def whole(self, asked):
             return tuple(asked)
@@ -174,7 +174,7 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
 
             return [Chunk(self.tokens, (None,) * len(self.tokens), usage=CloudUsage(2, 1)) for _ in asked]
 
-    ask = getattr(ways, way)
+    ask = getattr(scoring_methods, way)
     with pytest.raises(MissingCapability, match="without log-probabilities"):
         drive(ask(Silent(), question), None)
     Silent.tokens = ()
@@ -195,6 +195,6 @@ def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, questi
 @given(question=questions, seed=seeds)
 def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
     scores, worst = scored(way, question, Server(seed))
-    least = able(LlamaServer(Setup("m", Spelling(WORDS))), way=way).least(question)
+    least = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), way=way).least(question)
     assert least.prompt_tokens <= scores.usage.prompt_tokens <= worst.prompt_tokens
     assert least.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens

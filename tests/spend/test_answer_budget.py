@@ -34,9 +34,9 @@ def total(ledger):
     """What is spent and reserved in all, of either kind of ledger."""
     if isinstance(ledger, MemoryLedger):
         return ledger.settled_nanousd, ledger.reserved_nanousd
-    from hybrid.spend.durable import Books
+    from hybrid.spend.durable import LedgerAdmin
 
-    found = Books(ledger).rows()[-1]
+    found = LedgerAdmin(ledger).rows()[-1]
     return found.spent_nanousd, found.reserved_nanousd
 
 
@@ -120,10 +120,10 @@ def test_the_books_are_right_after_every_answer(make_ledger):
 
 def test_what_the_last_request_has_left_does_not_stand_in_the_way_of_the_next(file_ledger):
     """Its settlement is on record before the next is reserved: else an answer would be denied by its own money."""
-    from hybrid.spend.durable import Books
+    from hybrid.spend.durable import LedgerAdmin
 
     ledger = file_ledger()
-    Books(ledger).set_cap("total", 100_000)
+    LedgerAdmin(ledger).set_cap("total", 100_000)
 
     async def spend(purse):
         purse.settle(await purse.ask(10, 20), CloudUsage(10, 1))
@@ -134,7 +134,7 @@ def test_what_the_last_request_has_left_does_not_stand_in_the_way_of_the_next(fi
 
 def test_what_was_sent_and_never_told_is_kept_as_sent(file_ledger):
     """Else it would look like what never left, once this process is dead."""
-    from hybrid.spend.durable import Books
+    from hybrid.spend.durable import LedgerAdmin
 
     ledger = file_ledger()
 
@@ -145,12 +145,12 @@ def test_what_was_sent_and_never_told_is_kept_as_sent(file_ledger):
         await purse.ask(10, 5)
 
     in_purse(Account(PRICE, ledger), spend)
-    assert [entry.state for entry in Books(ledger).log(9)] == ["reserved", "sent"]
+    assert [entry.state for entry in LedgerAdmin(ledger).log(9)] == ["reserved", "sent"]
 
 
 def test_a_price_that_becomes_known_in_the_middle_of_an_answer_is_that_of_what_follows(file_ledger):
     """An endpoint that is reached late says late which model it serves: what is asked then is paid from the ledger."""
-    from hybrid.spend.durable import Books
+    from hybrid.spend.durable import LedgerAdmin
 
     ledger = file_ledger()
     account = Account(None, ledger, "http://gpu")
@@ -164,7 +164,7 @@ def test_a_price_that_becomes_known_in_the_middle_of_an_answer_is_that_of_what_f
         return purse.price.free, grant.nanousd
 
     assert in_purse(account, spend) == (True, 30_000)
-    assert (total(ledger), len(Books(ledger).log(9))) == ((14_000, 0), 1)
+    assert (total(ledger), len(LedgerAdmin(ledger).log(9))) == ((14_000, 0), 1)
 
 
 def test_a_request_whose_leaving_cannot_be_recorded_does_not_leave():

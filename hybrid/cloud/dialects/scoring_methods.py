@@ -6,7 +6,7 @@
   rows than asked, at the price of one continuation.
 
 The law: each way's rows are those that scoring in one request gives, for as many positions as it answers
-(``tests/cloud/test_ways.py``).
+(``tests/cloud/test_scoring_methods.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hybrid.cloud.dialects.dialect import Asked, Scoring, Setup
+from hybrid.cloud.dialects.dialect import DialectSetup, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS
 from hybrid.cloud.metering import num_written
 from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
@@ -26,15 +26,15 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 GREEDY = Sampling()
 
 
-class Writer(Protocol):
+class WholeWriter(Protocol):
     """A dialect that can be asked for continuations in one piece, several prompts at once if it takes that."""
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> DialectSetup:
         """What it knows."""
         ...
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Asked:
+    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
         """Return the request for the continuations of some prompts, all under the limit of the first."""
         ...
 
@@ -47,7 +47,7 @@ def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
     return WriteQuestion(prefix, limit, question.top_k, GREEDY, question.request_id)
 
 
-def prefixes(writer: Writer, question: ScoreQuestion) -> Scoring:
+def prefixes(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
     """Ask for one token after each prefix, all in one request."""
     asked = [_write(question, question.prefix + question.span[:i], 1) for i in range(question.num_rows)]
     chunks = writer.read_whole(asked, (yield writer.whole(asked)))
@@ -59,7 +59,7 @@ def prefixes(writer: Writer, question: ScoreQuestion) -> Scoring:
     return _scores(writer, rows, asked, chunks)
 
 
-def compare(writer: Writer, question: ScoreQuestion) -> Scoring:
+def compare(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
     """Let the model write on, and take its rows up to the first token that is not the draft's."""
     asked = [_write(question, question.prefix, question.num_rows)]
     chunks = writer.read_whole(asked, (yield writer.whole(asked)))
@@ -71,13 +71,13 @@ def compare(writer: Writer, question: ScoreQuestion) -> Scoring:
     return _scores(writer, rows, asked, chunks)
 
 
-def _scores(writer: Writer, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> Scores:
+def _scores(writer: WholeWriter, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> Scores:
     if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
         raise MissingCapability(NO_ROWS)
     return Scores(tuple(rows), added(writer, asked, chunks))
 
 
-def added(writer: Writer, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
+def added(writer: WholeWriter, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
     """Add up what is told of some continuations in one request: no fewer tokens than were written.
 
     One of them may tell for all.

@@ -2,9 +2,9 @@
 
 The law: a stream that ended is settled by its last usage, which comes with its end or after it. One that we close
 before is settled by every token of its limit (a server charges for what it ran ahead), or by what was told until then
-if that is more. One that breaks is not settled, unless more than its limit came (``tests/run/test_reader.py``). Tokens
-are handed on before the usage that follows them is waited for. No stream is settled below the tokens that came. A
-stream that ends without a token and without a reason is broken.
+if that is more. One that breaks is not settled, unless more than its limit came (``tests/run/test_write_stream.py``).
+Tokens are handed on before the usage that follows them is waited for. No stream is settled below the tokens that came.
+A stream that ends without a token and without a reason is broken.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from contextlib import suppress
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, CloudError
-from hybrid.run.till import Leave
+from hybrid.run.request_billing import OpenRequest
 from hybrid.types import NO_USAGE, CloudUsage, Ids
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
 GRACE_S = 1.0
 
 
-class Reader:
+class WriteStream:
     """An open request that writes.
 
     ``at`` is the answer's prefix it has reached, ``num_written`` tokens of it are the stream's own; ``open``: there may
-    be more. Of what was not yet found alike (``run.alike``), ``text`` is how the endpoint reads it and ``ours`` how we
-    do.
+    be more. Of what was not yet found alike (``run.vocabulary_check``), ``text`` is how the endpoint reads it and
+    ``ours`` how we do.
     """
 
-    def __init__(self, at: Ids, leave: Leave, chunks: AsyncGenerator[Chunk, None]) -> None:
+    def __init__(self, at: Ids, leave: OpenRequest, chunks: AsyncGenerator[Chunk, None]) -> None:
         """Take over a stream that is about to be read."""
         self.at = at
         self.num_written = 0

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from hybrid.errors import UsageError
 from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, CapLevel, windows
-from hybrid.spend.claim import Spender
 from hybrid.spend.durable.integrity import caps_of
 from hybrid.spend.durable.ledger import FileLedger, latest, replace_charge, total
 from hybrid.spend.durable.schema import checksum, rebuild_totals
+from hybrid.spend.max_cost import SpendScope
 from hybrid.spend.price import as_usd
 
 # Their windows are not one's own to show: each question and each conversation has its own.
-_NOBODY = Spender("", "", "", "")
+_NOBODY = SpendScope("", "", "", "")
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """A cap (None: there is none) and its present window; a question's and a conversation's have none to show."""
 
     level: CapLevel
@@ -28,7 +28,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One reservation as it stands: its price is text, and whoever made it is named by the names the client chose."""
 
     id: int
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Closed:
+class LedgerClosed:
     """An endpoint that charged more than was reserved."""
 
     endpoint: str
@@ -59,7 +59,7 @@ _FIELDS = (
 )
 
 
-class Books:
+class LedgerAdmin:
     """A ledger as a person reads and mends it. Raises LedgerError and UsageError, in sentences."""
 
     def __init__(self, ledger: FileLedger) -> None:
@@ -71,15 +71,15 @@ class Books:
         """Whether anything was ever written."""
         return self._file.exists()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """Return every level's cap, and what has gone against those whose window is now."""
         with self._file.transaction(flushed=False) as db:
             caps = caps_of(db)
             names = windows(_NOBODY, int(self._clock()))
             return [
-                Row(level, None, caps.get(level), None, None)
+                LedgerRow(level, None, caps.get(level), None, None)
                 if level in {"request", "conversation"}
-                else Row(level, names[level] or None, caps.get(level), *total(db, level, names[level]))
+                else LedgerRow(level, names[level] or None, caps.get(level), *total(db, level, names[level]))
                 for level in CAP_LEVELS
             ]
 
@@ -93,37 +93,37 @@ class Books:
             if nanousd is not None:
                 db.execute("INSERT INTO caps VALUES (?, ?, ?)", (level, nanousd, checksum(level, nanousd)))
 
-    def log(self, num: int) -> list[Entry]:
+    def log(self, num: int) -> list[LedgerEntry]:
         """Return the last entries, the newest first."""
         with self._file.transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} ORDER BY id DESC LIMIT ?", (num,))
-            return [Entry(*row) for row in found]
+            return [LedgerEntry(*row) for row in found]
 
-    def open_entries(self) -> list[Entry]:
+    def open_entries(self) -> list[LedgerEntry]:
         """Return what still counts at its worst, the oldest first: in flight, or never told."""
         return self._in_state("reserved", "sent")
 
-    def disputed(self) -> list[Entry]:
+    def disputed(self) -> list[LedgerEntry]:
         """Return what was charged above its reservation, the oldest first."""
         return self._in_state("disputed")
 
-    def _in_state(self, *states: str) -> list[Entry]:
+    def _in_state(self, *states: str) -> list[LedgerEntry]:
         wanted = ", ".join("?" * len(states))
         with self._file.transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} WHERE state IN ({wanted}) ORDER BY id", states)
-            return [Entry(*row) for row in found]
+            return [LedgerEntry(*row) for row in found]
 
-    def closed(self) -> list[Closed]:
+    def closed(self) -> list[LedgerClosed]:
         """Return the endpoints that are not asked any more."""
         with self._file.transaction(flushed=False) as db:
-            return [Closed(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
+            return [LedgerClosed(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
 
     def ahead_s(self) -> int:
         """Return by how many seconds the last entry is later than this clock; 0 where it is not."""
         with self._file.transaction(flushed=False) as db:
             return max(0, latest(db) - int(self._clock()))
 
-    def reconcile(self, entry_id: int, charged_nanousd: int | None) -> Entry:
+    def reconcile(self, entry_id: int, charged_nanousd: int | None) -> LedgerEntry:
         """Replace what an entry holds by what was charged in all (None: with everything that is reserved).
 
         Any entry can be mended: one that was never told, and one whose charge was wrong. No endpoint is reopened.
@@ -136,10 +136,10 @@ class Books:
             if row is None:
                 msg = f"entry {entry_id} is not in the ledger; hybrid budget log lists what is"
                 raise UsageError(msg)
-            entry = Entry(*row)
+            entry = LedgerEntry(*row)
             charged = entry.charged_nanousd + entry.reserved_nanousd if charged_nanousd is None else charged_nanousd
             replace_charge(db, entry_id, charged, "reconciled")
-            return Entry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
+            return LedgerEntry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
 
     def reopen(self, endpoint: str) -> None:
         """Let an endpoint be asked again."""

@@ -15,14 +15,14 @@ from typing import TypedDict
 from hybrid.errors import Trouble
 
 
-class Hints(TypedDict):
+class RetryAfter(TypedDict):
     """As ``CloudError`` takes them."""
 
     trouble: Trouble | None
     retry_after_s: float | None
 
 
-def hints(headers: Mapping[str, str]) -> Hints:
+def hints(headers: Mapping[str, str]) -> RetryAfter:
     """Read the headers of an answer that turned a request away; their names are in lower case.
 
     >>> hints({"retry-after-ms": "1500"})

@@ -14,14 +14,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from hybrid.cloud.port import Altering, Capabilities, Way
-from hybrid.kept import Kept
+from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
+from hybrid.json_store import JsonStore
 
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Findings:
+class ProbeResult:
     """What was measured; None: not established. ``ways``: what came of each way to score; ``way``: the one to take.
 
     ``noise_nats``: the most by which a log-probability of a likely token differed between two ways to ask for it.
@@ -43,7 +43,7 @@ class Findings:
     cached_usage: bool | None = None
     chunk_usage: bool | None = None
     raw_rows: bool | None = None
-    way: Way | None = None
+    way: ScoringMethod | None = None
     ways: dict[str, str] = field(default_factory=dict)
     noise_nats: float | None = None
     grid: float | None = None
@@ -61,7 +61,7 @@ class Findings:
         return asdict(self)
 
 
-def measured(can: Capabilities, found: Findings) -> Capabilities:
+def measured(can: Capabilities, found: ProbeResult) -> Capabilities:
     """Return what an endpoint can do: what a probe has measured, and elsewhere what its documents say.
 
     Rows of a family that documents them as raw, and which were not, come from a server that was set to tell them after
@@ -71,7 +71,7 @@ def measured(can: Capabilities, found: Findings) -> Capabilities:
     if found.raw_rows:
         altered -= {"temperature"}
     elif found.raw_rows is False:
-        altered = altered or frozenset(get_args(Altering))
+        altered = altered or frozenset(get_args(RowAlteration))
     return replace(
         can,
         rows=found.rows,
@@ -85,9 +85,9 @@ def measured(can: Capabilities, found: Findings) -> Capabilities:
     )
 
 
-def restated(url: str, can: Capabilities) -> Findings:
+def restated(url: str, can: Capabilities) -> ProbeResult:
     """Return findings by which ``measured`` makes of a family's documents what this endpoint is taken for."""
-    return Findings(
+    return ProbeResult(
         url,
         can.model,
         can.dialect,
@@ -105,21 +105,21 @@ def restated(url: str, can: Capabilities) -> Findings:
     )
 
 
-class Notebook:
+class ProbeCache:
     """The findings kept on disk for one local vocabulary."""
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         """Take the file, which need not exist, and what names the local vocabulary."""
-        self._kept = Kept(path, "endpoints", VERSION)
+        self._kept = JsonStore(path, "endpoints", VERSION)
         self._vocabulary = vocabulary
 
-    def read(self, url: str, model: str, dialect: str) -> Findings | None:
+    def read(self, url: str, model: str, dialect: str) -> ProbeResult | None:
         """Return what is known of an endpoint's model in a dialect."""
         entries = self._kept.entries()
         found = _findings(entries.get(self._key(url, model, dialect)))
         return found or _unnamed(entries, url, model, dialect)
 
-    def write(self, findings: Findings) -> bool:
+    def write(self, findings: ProbeResult) -> bool:
         """Keep what was found; tell whether that worked."""
         key = self._key(findings.url, findings.model, findings.dialect)
         return self._kept.change(lambda entries: {**entries, key: findings.to_json()})
@@ -137,16 +137,16 @@ class Notebook:
         return f"{url} {model} {dialect} {self._vocabulary}"
 
 
-def _findings(entry: object) -> Findings | None:
+def _findings(entry: object) -> ProbeResult | None:
     """Read an entry; None where it is missing or of another shape."""
-    if not isinstance(entry, dict) or not set(entry) <= {part.name for part in fields(Findings)}:
+    if not isinstance(entry, dict) or not set(entry) <= {part.name for part in fields(ProbeResult)}:
         return None
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(entry, Findings)  # the file is the user's: a number may have become a word
+        return msgspec.convert(entry, ProbeResult)  # the file is the user's: a number may have become a word
     return None
 
 
-def _unnamed(entries: dict[str, Any], url: str, model: str, dialect: str) -> Findings | None:
+def _unnamed(entries: dict[str, Any], url: str, model: str, dialect: str) -> ProbeResult | None:
     """Return what an earlier version kept, which knew one entry for a model, whatever the dialect and vocabulary.
 
     It is believed for the dialect that it names, unless it says that the vocabulary was another: that may be because

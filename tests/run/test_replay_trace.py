@@ -13,7 +13,7 @@ from hybrid.policy import PRESETS
 from hybrid.prob import Dense
 from hybrid.run.events import TRACE_VERSION, Finished, key_of, packed, to_json, unpacked
 from hybrid.run.replay import replay
-from hybrid.run.tape import MissingRow, Tape
+from hybrid.run.replay_trace import MissingRow, ReplayTrace
 
 PROMPT = "a b c"
 AT_ONE = {"temperature": 1.0, "seed": 5}
@@ -104,9 +104,11 @@ def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, n
     live = run(recorded(house(), own, policy=name))
     found = replayed(run, path, policy=name)
     if isinstance(found, MissingRow):
-        tape = Tape.read(own)
+        tape = ReplayTrace.read(own)
         assert key_of(found.at) in (tape.local if "local" in found.what else tape.cloud)
-        assert key_of(found.at) not in (Tape.read(path).local if "local" in found.what else Tape.read(path).cloud)
+        assert key_of(found.at) not in (
+            ReplayTrace.read(path).local if "local" in found.what else ReplayTrace.read(path).cloud
+        )
     else:
         assert told(found) == told(live)
 
@@ -141,7 +143,7 @@ def test_a_draw_counts_only_under_the_sampling_and_the_ban_it_was_drawn_with(hou
     path = tmp_path / "trace.jsonl"
     sampled = run(recorded(house(), path, policy="cloud", **AT_ONE))
     greedy = run(replay(path, policy="cloud", temperature=0.0, max_tokens=1))
-    tape = Tape.read(path)
+    tape = ReplayTrace.read(path)
     assert greedy.tokens[0].id == tape.cloud[key_of(())].best
     assert run(replay(path)).text == sampled.text
     with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
@@ -163,27 +165,27 @@ def test_what_was_drawn_outside_a_list_is_found_by_who_draws_outside_it(house, r
     assert told(run(replay(path))) == told(answer)
     with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
         run(replay(path, policy="cloud"))
-    assert any(ban for _, ban in Tape.read(path).written)
+    assert any(ban for _, ban in ReplayTrace.read(path).written)
 
 
 def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(house, run, tmp_path):
     path = tmp_path / "trace.jsonl"
     run(recorded(house(), path, rows=False, policy="kl"))
     with pytest.raises(UsageError, match="holds no rows: record it with --trace-rows"):
-        Tape.read(path)
+        ReplayTrace.read(path)
     path.write_text('{"trace": 2}\n')
     with pytest.raises(UsageError, match="no trace of version 3"):
-        Tape.read(path)
+        ReplayTrace.read(path)
     for text, number in [('{"event": "rows"}\n', 2), ('{"event": "notes"}\nhalf a li', 3), ("[" * 10**5, 2), ("3", 2)]:
         path.write_text('{"trace": 3}\n' + text)
         with pytest.raises(UsageError, match=f"is damaged: line {number} is no event of a trace$"):
-            Tape.read(path)
+            ReplayTrace.read(path)
     for content in (b"a shopping list", b"", b"[3]", b"\xff\x00", b"[" * 10**5):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=r"trace\.jsonl is no trace"):
-            Tape.read(path)
+            ReplayTrace.read(path)
     with pytest.raises(UsageError, match="No such file"):
-        Tape.read(tmp_path / "none")
+        ReplayTrace.read(tmp_path / "none")
 
 
 def test_rows_come_back_to_the_bit_and_positions_have_names_of_their_own():

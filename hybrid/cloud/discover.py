@@ -24,14 +24,14 @@ from hybrid.cloud.dialects import (
     vllm,
     vllm_tokens,
 )
-from hybrid.cloud.dialects.dialect import Dialect, Family, Json, Setup
+from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, DialectSetup, Json
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids
 
 # In the order in which they are looked for: the more a family can do, the earlier.
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, DialectFamily] = {
     family.name: family
     for family in (
         llama_server.FAMILY,
@@ -50,7 +50,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-async def found(wire: Wire, setup: Setup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
+async def found(wire: Wire, setup: DialectSetup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
     """Return the dialect spoken at an endpoint, set up for its model, and with what is said of it.
 
     ``wanted`` names the dialect if the user did; ``probe`` is a text and its local ids. Raises UsageError for a dialect
@@ -115,7 +115,7 @@ async def _recognised(wire: Wire) -> tuple[str, Json]:
     raise NotAnApi(msg)
 
 
-async def _knock(wire: Wire, family: Family) -> Json | AccessDenied | None:
+async def _knock(wire: Wire, family: DialectFamily) -> Json | AccessDenied | None:
     path, body = family.knock or ("", None)
     try:
         answer = await _heard(wire, path, body, refusal_opens=not family.shows)
@@ -125,7 +125,7 @@ async def _knock(wire: Wire, family: Family) -> Json | AccessDenied | None:
     return answer if shown else None
 
 
-async def _split(wire: Wire, family: Family, model: str, text: str) -> Ids | None:
+async def _split(wire: Wire, family: DialectFamily, model: str, text: str) -> Ids | None:
     """Ask the tokenizer, where there is one."""
     if family.split is None:
         return None

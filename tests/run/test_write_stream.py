@@ -8,8 +8,8 @@ import pytest
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, TlsFailure, Unreachable
-from hybrid.run.reader import Reader
-from hybrid.run.till import Leave
+from hybrid.run.request_billing import OpenRequest
+from hybrid.run.write_stream import WriteStream
 from hybrid.spend import Grant
 from hybrid.types import NO_USAGE, CloudUsage
 
@@ -22,7 +22,7 @@ async def recorded():
 
 def leave_to(settled):
     """Leave for a request of ten tokens that may write eight; what it is settled for is appended."""
-    return Leave("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage), recorded)
+    return OpenRequest("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage), recorded)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def reading(run):
         async def go():
             leave = leave_to(settled)
             await leave.leaving()
-            reader = Reader((5,), leave, stream())
+            reader = WriteStream((5,), leave, stream())
             try:
                 chunks.extend([await reader.read() for _ in range(num_reads)])
             finally:
@@ -135,7 +135,7 @@ def test_a_stream_that_is_cancelled_while_its_usage_is_waited_for_is_settled_at_
         await asyncio.Event().wait()
 
     async def go():
-        reader = Reader((5,), leave_to(settled), never())
+        reader = WriteStream((5,), leave_to(settled), never())
         await reader.read()
         closing = asyncio.create_task(reader.close())
         await asyncio.sleep(0)
@@ -157,7 +157,7 @@ def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed_and_cha
     async def go():
         leave = leave_to(settled)
         await leave.leaving()
-        reader = Reader((5,), leave, stream())
+        reader = WriteStream((5,), leave, stream())
         with pytest.raises(BadReply, match="20 tokens where 8"):
             await reader.read()
 
@@ -192,7 +192,7 @@ def test_what_never_left_is_settled_for_nothing_whatever_broke_it(run):
 @pytest.fixture
 def endless(monkeypatch):
     """Read once and close a stream that never ends after some items, cancelled if told so; return its settlements."""
-    monkeypatch.setattr("hybrid.run.reader.GRACE_S", 0.05)
+    monkeypatch.setattr("hybrid.run.write_stream.GRACE_S", 0.05)
 
     def read(items, *, cancelled=False):
         settled = []
@@ -211,7 +211,7 @@ def endless(monkeypatch):
         async def go():
             leave = leave_to(settled)
             await leave.leaving()
-            asking = asyncio.create_task(ask(Reader((5,), leave, stream())))
+            asking = asyncio.create_task(ask(WriteStream((5,), leave, stream())))
             await asyncio.sleep(0)
             if cancelled:
                 asking.cancel()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from hybrid.policy.choices import HOLD, SPAN, Choices, Preset, number
-from hybrid.policy.drawing import Drawing, check_drawable
-from hybrid.policy.gates import ALWAYS, Entropy
-from hybrid.policy.judges import Case, Verdict
+from hybrid.policy.gates import ALWAYS, EntropyGate
+from hybrid.policy.judges import DraftedSpan, Verdict
 from hybrid.policy.loop import Policy
+from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import (
     Dense,
     Interval,
@@ -30,14 +30,14 @@ from hybrid.prob import (
 )
 from hybrid.types import Divergence
 
-Name: TypeAlias = Literal["KL", "reverse KL", "JS", "TV"]
-MEASURES: dict[Name, Callable[[TopK, Dense], Divergence | Interval]] = {
+MeasureName: TypeAlias = Literal["KL", "reverse KL", "JS", "TV"]
+MEASURES: dict[MeasureName, Callable[[TopK, Dense], Divergence | Interval]] = {
     "KL": kl_divergence,
     "reverse KL": kl_reverse,
     "JS": jensen_shannon,
     "TV": total_variation,
 }
-WITH_NOISE: dict[Name, Callable[[float, float], float]] = {
+WITH_NOISE: dict[MeasureName, Callable[[float, float], float]] = {
     "KL": kl_with_noise,
     "reverse KL": kl_with_noise,
     "JS": jensen_shannon_with_noise,
@@ -50,15 +50,15 @@ THRESHOLD = 0.5
 KL_SPAN = 32
 LEAD = 8
 # On the first pair, unsure wherever it was wrong, that found nearly all; on this one 64 of 84, at 0.29 of the bill.
-ENTROPY, CALM = 0.5, 0.02
+ENTROPY, HANDBACK_NATS = 0.5, 0.02
 # Tokens drafted before they are shown when nothing is asked.
-UNASKED_SPAN = 1
+DOUBT_SPAN = 1
 # The paper's own thresholds are between 0.1 and 1 for JS in nats (at most ln 2); none was fitted here.
-FUZZY = 0.1
+FSD_THRESHOLD_NATS = 0.1
 
 
 @dataclass(frozen=True)
-class Within:
+class DivergenceThreshold:
     """Keep while a divergence between the rows is within a threshold: nats, or a probability for TV.
 
     The ``lower`` end of the interval decides: what is rejected violates the threshold for certain. With ``upper`` what
@@ -74,20 +74,20 @@ class Within:
 
     threshold: float
     number: Literal["lower", "upper"] = "lower"
-    drawing: Drawing | None = None
-    measure: Name = "KL"
+    drawing: TargetSampler | None = None
+    measure: MeasureName = "KL"
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: DraftedSpan) -> Verdict:
         """Judge the span (the bonus is never taken: it would break the law at infinity)."""
         measured: dict[int, Divergence] = {}
         for i, (held, row) in enumerate(case.judged):
-            if held.local is None:
+            if held.draft_row is None:
                 continue
-            found = MEASURES[self.measure](row, held.local)
+            found = MEASURES[self.measure](row, held.draft_row)
             if isinstance(found, Divergence):
                 measured[i] = found
             if self.exceeds(found):
-                return self._rejection(case, i, held.local, found, measured)
+                return self._rejection(case, i, held.draft_row, found, measured)
         if case.next_row is None or case.after is None:
             return Verdict(case.accepted(measured=measured))
         found = MEASURES[self.measure](case.next_row, case.after)
@@ -110,7 +110,12 @@ class Within:
         return WITH_NOISE[self.measure](end, noise if self.threshold > 0.0 else 0.0)
 
     def _rejection(
-        self, case: Case, offset: int, local: Dense, found: Divergence | Interval, measured: Mapping[int, Divergence]
+        self,
+        case: DraftedSpan,
+        offset: int,
+        local: Dense,
+        found: Divergence | Interval,
+        measured: Mapping[int, Divergence],
     ) -> Verdict:
         value = self._decisive(found)
         unit = "" if self.measure == "TV" else " nats"
@@ -119,13 +124,13 @@ class Within:
         return Verdict(case.accepted(offset, measured), then, rejected=True, why=why)
 
 
-def within(choices: Choices, threshold: float, measure: Name = "KL") -> Within:
+def within(choices: Choices, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
     """Build the judge for a threshold. Greedy, the cloud's token is recovered; else it is left to the cloud to write.
 
     The most likely token of a truncated row is no sample.
     """
     end: Literal["lower", "upper"] = "upper" if choices.strict else "lower"
-    return Within(threshold, end, Drawing(choices.sampling) if choices.greedy else None, measure)
+    return DivergenceThreshold(threshold, end, TargetSampler(choices.sampling) if choices.greedy else None, measure)
 
 
 def _threshold(choices: Choices, default: float) -> float:
@@ -138,9 +143,9 @@ def _kl(choices: Choices) -> Policy:
 
 
 def _doubt(choices: Choices) -> Policy:
-    judge = within(choices, _threshold(choices, CALM))
-    gate = Entropy(number("an entropy in nats", choices.entropy, ENTROPY))
-    return Policy("doubt", UNASKED_SPAN, gate, hold=HOLD, back=judge.agrees, patience=2)
+    judge = within(choices, _threshold(choices, HANDBACK_NATS))
+    gate = EntropyGate(number("an entropy in nats", choices.entropy, ENTROPY))
+    return Policy("doubt", DOUBT_SPAN, gate, hold=HOLD, back=judge.agrees, patience=2)
 
 
 def _paper(choices: Choices) -> Policy:
@@ -152,7 +157,9 @@ def _paper(choices: Choices) -> Policy:
 
 def _fsd(choices: Choices) -> Policy:
     check_drawable("fsd", choices.sampling, choices.cloud_top_k)
-    judge = replace(within(choices, _threshold(choices, FUZZY), "JS"), drawing=Drawing(choices.sampling))
+    judge = replace(
+        within(choices, _threshold(choices, FSD_THRESHOLD_NATS), "JS"), drawing=TargetSampler(choices.sampling)
+    )
     return Policy("fsd", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
 
 

@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 from wordlist import RECORDED
 
 from hybrid.cloud import WriteQuestion
-from hybrid.cloud.deadlines import Deadlines, Waits
+from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import Setup, tells_rows
+from hybrid.cloud.dialects.dialect import DialectSetup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.findings import VERSION, Findings, Notebook, measured, restated
+from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, measured, restated
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import Sampling
 
-KNOWN = Findings("http://there", "m", "sglang", rows=True, most_k=20, way="one request", ways={"one request": "agrees"})
+KNOWN = ProbeResult(
+    "http://there", "m", "sglang", rows=True, most_k=20, way="one request", ways={"one request": "agrees"}
+)
 WHERE = (KNOWN.url, "m", "sglang")
 HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
 OTHER = replace(KNOWN, model="n", grid=1e-4, noise_nats=0.01, same_words=False)
@@ -39,27 +41,27 @@ def path(tmp_path):
 
 
 def test_what_was_found_is_read_again_by_endpoint_and_model(path):
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     assert notebook.read(*WHERE) is None
     assert notebook.write(KNOWN)
     assert notebook.write(OTHER)
-    assert Notebook(path, HERE).read(*WHERE) == KNOWN
-    assert Notebook(path, HERE).read(KNOWN.url, "n", "sglang") == OTHER
-    assert Notebook(path, HERE).read("http://elsewhere", "m", "sglang") is None
+    assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
+    assert ProbeCache(path, HERE).read(KNOWN.url, "n", "sglang") == OTHER
+    assert ProbeCache(path, HERE).read("http://elsewhere", "m", "sglang") is None
 
 
 def test_what_holds_for_one_dialect_or_vocabulary_is_not_said_of_another(path):
     """A probe with the bundled model found "another vocabulary", and the right model was then refused."""
     wrong = replace(KNOWN, same_words=False, rows=False, way=None)
     chat = replace(KNOWN, dialect="openai-chat", way=None)
-    Notebook(path, HERE).write(KNOWN)
-    Notebook(path, ELSEWHERE).write(wrong)
-    Notebook(path, HERE).write(chat)
-    assert Notebook(path, HERE).read(*WHERE) == KNOWN
-    assert Notebook(path, ELSEWHERE).read(*WHERE) == wrong
-    assert Notebook(path, HERE).read(KNOWN.url, "m", "openai-chat") == chat
-    Notebook(path, ELSEWHERE).forget(*WHERE)
-    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+    ProbeCache(path, HERE).write(KNOWN)
+    ProbeCache(path, ELSEWHERE).write(wrong)
+    ProbeCache(path, HERE).write(chat)
+    assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
+    assert ProbeCache(path, ELSEWHERE).read(*WHERE) == wrong
+    assert ProbeCache(path, HERE).read(KNOWN.url, "m", "openai-chat") == chat
+    ProbeCache(path, ELSEWHERE).forget(*WHERE)
+    assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
 
 
 def test_processes_that_write_at_once_lose_nothing(path):
@@ -69,20 +71,20 @@ def test_processes_that_write_at_once_lose_nothing(path):
 
     def work(mine):
         begin.wait()
-        return all(Notebook(path, HERE).write(found) for found in mine)
+        return all(ProbeCache(path, HERE).write(found) for found in mine)
 
     with ThreadPoolExecutor(len(many)) as pool:
         assert all(pool.map(work, many))
-    assert all(Notebook(path, HERE).read(one.url, "m", "sglang") == one for mine in many for one in mine)
+    assert all(ProbeCache(path, HERE).read(one.url, "m", "sglang") == one for mine in many for one in mine)
 
 
 def test_a_file_that_somebody_does_not_let_go_of_is_left_alone(path, monkeypatch):
-    monkeypatch.setattr("hybrid.kept.PATIENCE_S", 0.02)
-    Notebook(path, HERE).write(KNOWN)
+    monkeypatch.setattr("hybrid.json_store.PATIENCE_S", 0.02)
+    ProbeCache(path, HERE).write(KNOWN)
     with FileLock(f"{path}.lock"):
-        assert not Notebook(path, HERE).write(OTHER)
-        assert Notebook(path, HERE).read(*WHERE) == KNOWN
-    assert Notebook(path, HERE).write(OTHER)
+        assert not ProbeCache(path, HERE).write(OTHER)
+        assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
+    assert ProbeCache(path, HERE).write(OTHER)
 
 
 def test_on_a_file_system_without_locks_findings_are_kept(path, monkeypatch):
@@ -90,8 +92,8 @@ def test_on_a_file_system_without_locks_findings_are_kept(path, monkeypatch):
         raise RuntimeError("no locks here")  # what filelock says, or one of its kind
 
     monkeypatch.setattr(FileLock, "acquire", denied)
-    assert Notebook(path, HERE).write(KNOWN)
-    assert Notebook(path, HERE).read(*WHERE) == KNOWN
+    assert ProbeCache(path, HERE).write(KNOWN)
+    assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
 
 
 # ---- what an earlier version kept, by endpoint and model alone -----------------------------------------------------
@@ -102,24 +104,24 @@ def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_n
     known = replace(KNOWN, same_words=same_words)
     written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
     for vocabulary in (HERE, ELSEWHERE):
-        assert Notebook(path, vocabulary).read(*WHERE) == known
-        assert Notebook(path, vocabulary).read(KNOWN.url, "m", "vllm") is None
+        assert ProbeCache(path, vocabulary).read(*WHERE) == known
+        assert ProbeCache(path, vocabulary).read(KNOWN.url, "m", "vllm") is None
 
 
 def test_findings_of_an_earlier_version_that_met_another_vocabulary_are_found_out_anew(path):
     """Nobody knows which local model that was; it may have been the bundled one."""
     known = replace(KNOWN, same_words=False, way=None)
     written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
-    assert Notebook(path, HERE).read(*WHERE) is None
+    assert ProbeCache(path, HERE).read(*WHERE) is None
 
 
 def test_findings_of_an_earlier_version_stay_until_they_are_contradicted(path):
     old = {"http://there m": KNOWN.to_json(), "http://there n": OTHER.to_json(), "of a later one": {"a": 1}}
     written(path, {"version": VERSION, "endpoints": old})
     newer = replace(KNOWN, most_k=5)
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     notebook.write(newer)
-    assert (notebook.read(*WHERE), Notebook(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
+    assert (notebook.read(*WHERE), ProbeCache(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
     assert json.loads(path.read_text())["endpoints"] == {**old, KEY: newer.to_json()}
     notebook.forget(*WHERE)
     assert notebook.read(*WHERE) is None
@@ -131,7 +133,7 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
     path.parent.mkdir()
     path.write_bytes((RECORDED / "endpoints_1.json").read_bytes())
     [told] = json.loads(path.read_text())["endpoints"].values()
-    found = Notebook(path, "21e4f4c0e5e118da").read("http://127.0.0.1:8220", "large", "vllm")
+    found = ProbeCache(path, "21e4f4c0e5e118da").read("http://127.0.0.1:8220", "large", "vllm")
     later = ("streams", "hidden_mass", "token_route")
     assert found.to_json() == told | dict.fromkeys(later)
     for streams in (True, False):
@@ -140,13 +142,13 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
 
 
 def test_what_a_probe_has_measured_of_streams_is_kept(path):
-    Notebook(path, HERE).write(replace(KNOWN, streams=False))
-    assert not measured(Sglang.can, Notebook(path, HERE).read(*WHERE)).streams
+    ProbeCache(path, HERE).write(replace(KNOWN, streams=False))
+    assert not measured(Sglang.can, ProbeCache(path, HERE).read(*WHERE)).streams
 
 
 @given(
     known=st.builds(
-        Findings,
+        ProbeResult,
         url=st.just(KNOWN.url),
         model=st.just("m"),
         dialect=st.just("any"),
@@ -167,7 +169,7 @@ def test_what_an_endpoint_is_taken_for_can_be_kept_and_read_again(known, documen
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     notebook.write(KNOWN)
     notebook.write(OTHER)
     notebook.forget(*WHERE)
@@ -177,7 +179,7 @@ def test_what_is_forgotten_is_gone_and_nothing_else(path):
 
 
 def test_forgetting_where_there_is_nothing_makes_no_file(path):
-    Notebook(path, HERE).forget(*WHERE)
+    ProbeCache(path, HERE).forget(*WHERE)
     assert not path.exists()
 
 
@@ -213,7 +215,7 @@ ENTRY = {KEY: KNOWN.to_json()}
 )
 def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path, kept):
     written(path, kept)
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     assert notebook.read(*WHERE) is None
     assert notebook.write(KNOWN)
     assert notebook.read(*WHERE) == KNOWN
@@ -221,16 +223,16 @@ def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path,
 
 def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_but_a_lock(tmp_path):
     (tmp_path / "file").write_text("")
-    assert not Notebook(tmp_path / "file" / "endpoints.json", HERE).write(KNOWN)
+    assert not ProbeCache(tmp_path / "file" / "endpoints.json", HERE).write(KNOWN)
     (tmp_path / "folder").mkdir()
-    assert not Notebook(tmp_path / "folder", HERE).write(KNOWN)
-    assert Notebook(tmp_path / "folder", HERE).read(*WHERE) is None
+    assert not ProbeCache(tmp_path / "folder", HERE).write(KNOWN)
+    assert ProbeCache(tmp_path / "folder", HERE).read(*WHERE) is None
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder", "folder.lock"]
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(path, monkeypatch):
     """The file is made beside its place and moved there: a run that is killed in between has changed nothing."""
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     notebook.write(KNOWN)
     before = path.read_text()
 
@@ -258,7 +260,7 @@ class Line:
         return nullcontext()
 
     def waits(self, asked_at=None, leaving=None):
-        return Waits(Deadlines(), self.url, asked_at)
+        return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):
         yield self.answer
@@ -268,7 +270,7 @@ class Line:
 
 
 def endpoint(path, answer, dialect):
-    notebook = Notebook(path, HERE)
+    notebook = ProbeCache(path, HERE)
     notebook.write(KNOWN)
     made = Endpoint(Line(answer), "m", notebook=notebook)
     made.dialect = dialect
@@ -288,7 +290,7 @@ ROWLESS = {"text": "a", "output_ids": [1], "meta_info": {"prompt_tokens": 1, "co
 
 def test_what_an_answer_contradicts_is_forgotten(path):
     """A server that was restarted without log-probabilities is found out anew."""
-    made, notebook = endpoint(path, ROWLESS, Sglang(Setup("m")))
+    made, notebook = endpoint(path, ROWLESS, Sglang(DialectSetup("m")))
     with pytest.raises(MissingCapability):
         write(made, QUESTION)
     assert notebook.read(*WHERE) is None
@@ -296,7 +298,7 @@ def test_what_an_answer_contradicts_is_forgotten(path):
 
 @pytest.mark.parametrize("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
 def test_a_bad_day_contradicts_nothing(path, answer):
-    made, notebook = endpoint(path, answer, Sglang(Setup("m")))
+    made, notebook = endpoint(path, answer, Sglang(DialectSetup("m")))
     with pytest.raises(BadReply):
         write(made, QUESTION)
     assert notebook.read(*WHERE) == KNOWN
@@ -306,9 +308,9 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
     """It was refused here; the endpoint was not asked."""
     from vocabularies import WORDS
 
-    from hybrid.cloud.dialects.text_tokens import Spelling
+    from hybrid.cloud.dialects.text_tokens import TextTokens
 
-    made, notebook = endpoint(path, {}, Completions(Setup("m", Spelling(WORDS))))
+    made, notebook = endpoint(path, {}, Completions(DialectSetup("m", TextTokens(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
         write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
     assert notebook.read(*WHERE) == KNOWN
@@ -341,7 +343,7 @@ WRITTEN = {
 @pytest.mark.parametrize(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
 def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, told):
     """SGLang tells them after it; taken for the model's own they would be a wrong divergence."""
-    made, _ = endpoint(path, WRITTEN, Sglang(Setup("m")))
+    made, _ = endpoint(path, WRITTEN, Sglang(DialectSetup("m")))
     chunk, *_ = write(made, replace(QUESTION, sampling=Sampling(temperature)))
     assert chunk.ids == (1,)
     assert (chunk.rows[0] is not None) is told

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hybrid.policy.requests import Held
+from hybrid.policy.requests import PendingToken
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
-from hybrid.run.readable import Readable
+from hybrid.run.stop_strings import StopStringDecoder
 from hybrid.spend import Price, bill
 from hybrid.types import NO_USAGE, CloudUsage, FinishReason
 
 
-class Record:
+class AnswerBuilder:
     """Grows while an answer is written; knows no model and no network."""
 
     def __init__(
@@ -24,7 +24,7 @@ class Record:
         self._first: float | None = None
         self._prompt_tokens = num_prompt_tokens
         self._piece = piece
-        self.readable = Readable(stops)
+        self.readable = StopStringDecoder(stops)
         self._tokens: list[Token] = []
         self._charged: list[CloudUsage] = []
         self.drafted = 0
@@ -38,7 +38,7 @@ class Record:
         """Tokens shown."""
         return len(self._tokens)
 
-    def show(self, held: Held) -> Token:
+    def show(self, held: PendingToken) -> Token:
         """Add a token; its text is what became readable with it."""
         if self._first is None:
             self._first = time.monotonic()

@@ -1,7 +1,8 @@
 """Entries kept on disk between runs, by name: one JSON file that many processes read and change at once.
 
 The law: whoever changes an entry leaves all others as they are, however many processes do so at once
-(``tests/cloud/test_findings.py``). A file that cannot be read holds nothing; one that cannot be written is no failure.
+(``tests/cloud/test_probe_result.py``). A file that cannot be read holds nothing; one that cannot be written is no
+failure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ POLL_S = 0.002
 
 
 @dataclass(frozen=True)
-class Kept:
+class JsonStore:
     """The entries under one name of a file, which need not exist; those of another version are as good as none."""
 
     path: Path
