@@ -1,19 +1,23 @@
 """Everything that must hold before a change lands, in one command.
 
-    python tests/check.py          format, lint, types, floors, weight, README, the quick tests
-    python tests/check.py --all    the same with the slow tests, which a real vLLM is installed for
-    python tests/check.py --servers    the same with the tests that need any other real server, installed first
+    python tests/check.py              format, lint, types, floors, weight, README, the quick tests
+    python tests/check.py --all        the slow tests as well; then vLLM is installed, and its tests run alone
+    python tests/check.py --servers    after everything else every other real server is installed, and its tests run
 
-Prints a line per check and the lines of code per room; exits non-zero if any check failed.
+Tests of real servers run last and one after the other: such a server takes every core and gigabytes of memory, and
+tests beside it would wait for it. Prints a line per check and the lines of code per room; exits non-zero if any check
+failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,24 +25,17 @@ MAX_MIB = 30
 # What must not stand in the code: open ends, and paths of some machine.
 OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
-# Which tests are run, without and with --all, without and with --servers. A test of other servers is slow, too.
-TESTS = {
-    (False, False): "not slow",
-    (True, False): "not servers",
-    (False, True): "servers or not slow",
-    (True, True): "slow or not slow",
-}
 OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
+# Many slow tests wait for a server or a child process: two for each core keep the cores busy.
+PROCESSES_PER_CORE = 2
 
 
 def main() -> int:
     """Run all checks, the cheap ones first, and report every one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every test, vLLM's server and crash tests included")
+    parser.add_argument("--all", action="store_true", help="crash tests, full counts and vLLM's server as well")
     parser.add_argument("--servers", action="store_true", help="the tests of the other real servers as well")
     args = parser.parse_args()
-    tests = ["pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-m", TESTS[args.all, args.servers]]
-    wanted = (["vllm"] if args.all or args.servers else []) + (OTHER_SERVERS if args.servers else [])
     checks = {
         "format": command("ruff", "format", "--check", "-q"),
         "lint": command("ruff", "check", "-q"),
@@ -47,8 +44,8 @@ def main() -> int:
         "words": words,
         "weight": weight,
         "readme": command("pytest", "-q", "tests/readme.py"),
-        **({"servers": servers(wanted)} if wanted else {}),
-        "tests": command(*tests),
+        "tests": slow_tests() if args.all else tests("not slow"),
+        **real_servers(vllm=args.all or args.servers, others=args.servers),
     }
     failed = []
     for name, check in checks.items():
@@ -62,6 +59,28 @@ def main() -> int:
         print(f"{lines:6} lines  {room}")
     print(f"{len(checks) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def tests(marked: str, *more: str):
+    """Return a check that runs the tests with these marks."""
+    return command("pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-m", marked, *more)
+
+
+def slow_tests():
+    """Return a check that runs every test but those of real servers."""
+    processes = str(PROCESSES_PER_CORE * (os.cpu_count() or 1))
+    return tests("not vllm and not servers", "--numprocesses", processes, "--maxprocesses", processes)
+
+
+def real_servers(*, vllm: bool, others: bool) -> dict[str, Callable[[], str]]:
+    """Return the checks that install real servers and run their tests, in one process."""
+    if not vllm:
+        return {}
+    marked = "vllm or servers" if others else "vllm and not servers"
+    return {
+        "servers": servers(["vllm", *(OTHER_SERVERS if others else [])]),
+        "tests of real servers": tests(marked, "-n", "0"),
+    }
 
 
 def command(*words: str, script: str | None = None):

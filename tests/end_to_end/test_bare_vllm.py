@@ -16,7 +16,7 @@ import hybrid.assemble
 from hybrid.errors import NotAnApi
 
 # Starting takes 35 s on two free cores, minutes on busy ones.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 FLAGS = ("--max-logprobs", "5", "--no-enable-prompt-tokens-details", "--no-enable-scale-out")
 CHOICES = {

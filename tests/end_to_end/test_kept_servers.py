@@ -25,7 +25,7 @@ from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.types import Message, Sampling
 
 # The first test of each starts the server: 35 s on two free cores, minutes on busy ones.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 # A draft of 15 tokens for each of 42 questions, three of each family: 672 rows.
 DRAFTED = 15
