@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from vocabulary import TURN_END, TURN_START
 
-from hybrid.bench.tasks.mix import Model, training_stream
+from hybrid.tasks.mix import Model, training_stream
 
 IGNORE = -100
 BLOCKS = 12

@@ -20,7 +20,7 @@ from network import Llama, Shape
 from torch.nn import functional as F
 from vocabulary import ALIEN, COMMON, Vocabulary
 
-from hybrid.bench.tasks.mix import Model
+from hybrid.tasks.mix import Model
 
 MUON_LR, ADAMW_LR = 0.02, 3e-3
 WARM_UP, LAST_RATE = 50, 0.01  # steps; share of the peak

@@ -14,7 +14,7 @@ from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hybrid.bench.tasks import FAMILIES, stream
+from hybrid.tasks import FAMILIES, stream
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, TURN_START, TURN_END)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
-from hybrid.bench.tasks import FAMILIES, MAX_TOKENS, Problem
 from hybrid.config import NO_LEDGER, Settings
 from hybrid.run.answer import Answer
+from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
 
 # The ratios of what hosted large models cost in 2025: a cached token a tenth of a read one, a written one four.
 PRICE = "1/0.1/4"

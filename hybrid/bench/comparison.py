@@ -7,16 +7,17 @@ the large model's own run on the same problems; what is undefined is None. Which
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, run_arms
-from hybrid.bench.reference.card import fingerprint
-from hybrid.bench.statistics import Estimate, rpi
-from hybrid.bench.tasks import FAMILIES, Problem, Split, distinct
 from hybrid.errors import UsageError
+from hybrid.tasks import FAMILIES, Problem, Split, distinct
+from hybrid.tasks.statistics import Estimate, rpi
 
 # The smallest family, facts, has at least one problem a fact in either split that is not trained on.
 MOST_PROBLEMS = 150 * len(FAMILIES)
@@ -73,7 +74,12 @@ def balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:
 def fingerprints() -> dict[str, dict[str, str]]:
     """Return the bundled models' file names and SHA-256, by the names of the arms that are those models alone."""
     models = {SMALL.name: BUNDLED_LOCAL, LARGE.name: BUNDLED_CLOUD}
-    return {name: {"file": path.name, "sha256": fingerprint(path).sha256} for name, path in models.items()}
+    return {name: {"file": path.name, "sha256": _sha256(path)} for name, path in models.items()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def plain(estimate: Estimate | None) -> dict[str, float | None]:

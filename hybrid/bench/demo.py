@@ -10,7 +10,7 @@ from typing import Any
 
 from hybrid.bench.arms import LARGE, SMALL, Arm
 from hybrid.bench.comparison import Comparison, fingerprints, plain, plain_bill
-from hybrid.bench.tasks import FAMILIES
+from hybrid.tasks import FAMILIES
 
 # Chosen on the calibration split (84 problems, seed 0) by `hybrid demo --calibrate`: all of kl's settings were as right
 # as the large model, and these the cheapest, at 0.89 of its bill. The threshold 0.02 is the preset's own.

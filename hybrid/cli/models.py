@@ -79,7 +79,7 @@ def eval_(
 ) -> None:
     """Count what a model gets right alone, family by family."""
     with exit_codes():
-        from hybrid.bench.reference import answering, evaluation  # noqa: PLC0415  (help needs no llama.cpp)
+        from hybrid.models import answering, evaluation  # noqa: PLC0415  (help needs no llama.cpp)
 
         path = _path(model)
         problems = evaluation.problems_of(split.value, num)
@@ -103,8 +103,8 @@ def card(
 ) -> None:
     """Measure the models of a folder and write their card there."""
     with exit_codes():
-        from hybrid.bench.reference import card as room  # noqa: PLC0415
-        from hybrid.bench.reference.card_page import page  # noqa: PLC0415
+        from hybrid.models import card as room  # noqa: PLC0415
+        from hybrid.models.card_page import page  # noqa: PLC0415
 
         where = folder or _bundled()
         if not as_json:
@@ -127,7 +127,7 @@ card.__doc__ = f"{card.__doc__}\n{CARD_EPILOG}"
 def verify(folder: Folder = None, as_json: AsJson = False) -> None:
     """Check that the files are, byte for byte, the ones of the card."""
     with exit_codes():
-        from hybrid.bench.reference import card as room  # noqa: PLC0415
+        from hybrid.models import card as room  # noqa: PLC0415
 
         where = folder or _bundled()
         found = room.differences(where, room.load(where))
@@ -151,7 +151,7 @@ def _bundled() -> Path:
 
 def _path(model: str) -> Path:
     """Return the file of a bundled name, or the path that was given."""
-    from hybrid.bench.reference.card import NAMES  # noqa: PLC0415
+    from hybrid.models.card import NAMES  # noqa: PLC0415
 
     if model in NAMES:
         return _bundled() / f"{model}.gguf"

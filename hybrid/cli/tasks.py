@@ -17,7 +17,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.tasks import Family, Problem
+    from hybrid.tasks import Family, Problem
 
 tasks = typer.Typer(
     name="tasks",
@@ -64,7 +64,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """List the families and their levels."""
-    from hybrid.bench.tasks import FAMILIES  # noqa: PLC0415  (help and usage errors need no experiments)
+    from hybrid.tasks import FAMILIES  # noqa: PLC0415  (help and usage errors need no experiments)
 
     with exit_codes():
         if as_json:
@@ -98,7 +98,7 @@ show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 
 
 def _drawn(name: str, level: int | None, split: SplitName, num: int, seed: int) -> list[Problem]:
-    from hybrid.bench.tasks import BY_NAME, distinct  # noqa: PLC0415
+    from hybrid.tasks import BY_NAME, distinct  # noqa: PLC0415
 
     if name not in BY_NAME:
         msg = f"no family {name}: {', '.join(BY_NAME)}"
@@ -114,7 +114,7 @@ def _drawn(name: str, level: int | None, split: SplitName, num: int, seed: int) 
 
 
 def _family(family: Family) -> dict[str, Any]:
-    from hybrid.bench.tasks.mix import MIXES, levels_given  # noqa: PLC0415
+    from hybrid.tasks.mix import MIXES, levels_given  # noqa: PLC0415
 
     return {
         "name": family.name,

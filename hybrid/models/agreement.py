@@ -1,7 +1,7 @@
 """How far a smaller model's next-token distributions are from the large one's, and what its entropy knows about it.
 
-The laws, tested in ``tests/bench/test_reference.py``: a model beside itself agrees everywhere, at a KL of 0; along the
-small model's own text a position counts as disagreement where the large model, given the same prefix, would have
+The laws, tested in ``tests/models/test_evaluation.py``: a model beside itself agrees everywhere, at a KL of 0; along
+the small model's own text a position counts as disagreement where the large model, given the same prefix, would have
 written another token. All of it is with full distributions on this machine, which no client of an endpoint has.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from hybrid.bench.reference.answering import Answerer
-from hybrid.bench.reference.evaluation import Graded
-from hybrid.bench.statistics import auroc
 from hybrid.engine.port import Logits
+from hybrid.models.answering import Answerer
+from hybrid.models.evaluation import Graded
 from hybrid.prob import Dense, kl
+from hybrid.tasks.statistics import auroc
 
 
 class Summary(BaseModel):

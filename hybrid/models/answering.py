@@ -1,6 +1,6 @@
 """A model that answers a question greedily, and keeps what it thought at every token; or thinks along another's text.
 
-The law, tested in ``tests/bench/test_reference.py``: what is written is what ``hybrid ask --policy local`` shows.
+The law, tested in ``tests/models/test_evaluation.py``: what is written is what ``hybrid ask --policy local`` shows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.bench.tasks import MAX_TOKENS
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.port import Logits
 from hybrid.errors import EngineError
+from hybrid.tasks import MAX_TOKENS
 from hybrid.types import Ids, Message
 
 

@@ -1,7 +1,7 @@
 """The model card: what the files say of themselves, what was measured, and the fingerprints of both.
 
 ``card.json`` beside the models is the card; ``README.md`` is the same for people (``card_page.py``). The law, tested in
-``tests/bench/test_reference_card.py``: a file that is not, byte for byte, the one that was measured does not pass.
+``tests/models/test_card.py``: a file that is not, byte for byte, the one that was measured does not pass.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hybrid.bench.reference import evaluation, likeness
-from hybrid.bench.reference.answering import Answerer, opened
-from hybrid.bench.reference.evaluation import Graded
-from hybrid.bench.tasks import BY_NAME, Problem, Split
-from hybrid.bench.tasks.mix import MIXES
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
+from hybrid.models import agreement, evaluation
+from hybrid.models.answering import Answerer, opened
+from hybrid.models.evaluation import Graded
+from hybrid.tasks import BY_NAME, Problem, Split
+from hybrid.tasks.mix import MIXES
 
 Tell: TypeAlias = Callable[[str], None]
 Answers: TypeAlias = Mapping[str, Sequence[Graded]]
@@ -89,8 +89,8 @@ class ModelCard(_Data):
     training: Training | None
     overall: float
     families: dict[str, Score]
-    beside_large: likeness.Summary | None
-    beside_large_by_family: dict[str, likeness.Summary]
+    beside_large: agreement.Summary | None
+    beside_large_by_family: dict[str, agreement.Summary]
 
 
 class Card(_Data):
@@ -119,7 +119,7 @@ def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card
         return Card(split=SPLIT, num_problems=num_problems, models=cards)
 
 
-def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Agreement]) -> ModelCard:
+def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement]) -> ModelCard:
     """Put together what a file says of itself and what was measured."""
     scores = {name: evaluation.score(found) for name, found in answers.items()}
     weights = Weights(path)
@@ -138,7 +138,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, likeness.Agreement]
                 name: Score(**evaluation.score_to_json(scores[name]), levels=_levels(found))
                 for name, found in answers.items()
             },
-            beside_large=likeness.Agreement.joined(beside.values()).summary() if beside else None,
+            beside_large=agreement.Agreement.joined(beside.values()).summary() if beside else None,
             beside_large_by_family={name: found.summary() for name, found in beside.items()},
         )
     finally:
@@ -179,13 +179,13 @@ def _levels(answers: Sequence[Graded]) -> tuple[tuple[int, int], ...]:
     return tuple((sum(right), len(right)) for right in of_level)
 
 
-def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, likeness.Agreement]:
+def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, agreement.Agreement]:
     """Compare a model with the large one by family; empty for that one itself, and where the tokens are others."""
     small, large = models[name], models[LARGE]
     if name == LARGE or not _one_vocabulary(small, large):
         return {}
     return {
-        family: likeness.compare(small, large, graded[name][family], graded[LARGE][family]) for family in graded[name]
+        family: agreement.compare(small, large, graded[name][family], graded[LARGE][family]) for family in graded[name]
     }
 
 

@@ -1,6 +1,6 @@
 """The model card for people: ``card.json`` and the tables of tasks as one page of Markdown.
 
-The law, tested in ``tests/bench/test_reference_card.py``: every figure is the card's or that of ``hybrid.bench.tasks``,
+The law, tested in ``tests/models/test_card.py``: every figure is the card's or that of ``hybrid.tasks``,
 so that the page that ships is the one that is made from the card that ships. The sentences around them are about what
 ``examples/train_reference_models`` makes.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from hybrid.bench.reference.card import LARGE, Card, ModelCard, Score
-from hybrid.bench.reference.likeness import Summary
-from hybrid.bench.tasks import BY_NAME, FAMILIES, Family
-from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
+from hybrid.models.agreement import Summary
+from hybrid.models.card import LARGE, Card, ModelCard, Score
+from hybrid.tasks import BY_NAME, FAMILIES, Family
+from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
 
 Models: TypeAlias = Mapping[str, ModelCard]
 
@@ -107,11 +107,11 @@ def _beside_intro() -> str:
 def _beside(name: str, said: ModelCard) -> str:
     columns = ("", "same token", "mean KL", "tokens that differ", "AUROC of entropy")
     together = {**said.beside_large_by_family, **({"all": said.beside_large} if said.beside_large else {})}
-    rows = [(family, *_likeness(found)) for family, found in together.items()]
+    rows = [(family, *_agreement(found)) for family, found in together.items()]
     return f"### {name}\n\n{_table(columns, rows)}"
 
 
-def _likeness(found: Summary) -> tuple[str, ...]:
+def _agreement(found: Summary) -> tuple[str, ...]:
     ranked = "" if found.auroc is None else f"{found.auroc:.2f}"
     share = found.num_differing / found.num_small_tokens
     return f"{found.agreement:.1%}", f"{found.mean_kl:.3f}", f"{share:.1%}", ranked

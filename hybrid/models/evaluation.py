@@ -1,6 +1,6 @@
 """What a model gets right alone, family by family.
 
-The law, tested in ``tests/bench/test_reference.py``: the same model on the same problems gives the same figures, and
+The law, tested in ``tests/models/test_evaluation.py``: the same model on the same problems gives the same figures, and
 families weigh alike however many problems of each were asked.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hybrid.bench.reference.answering import Answerer, Written
-from hybrid.bench.statistics import Estimate, wilson
-from hybrid.bench.tasks import BY_NAME, FAMILIES, Problem, Split, distinct
 from hybrid.errors import UsageError
+from hybrid.models.answering import Answerer, Written
+from hybrid.tasks import BY_NAME, FAMILIES, Problem, Split, distinct
+from hybrid.tasks.statistics import Estimate, wilson
 
 # Told before each family: its name.
 Tell: TypeAlias = Callable[[str], None]

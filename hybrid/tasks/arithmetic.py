@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks import column
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks import column
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("What is {}?", "Compute {}.", "Calculate {}.", "Work out {}.")

@@ -5,8 +5,8 @@ The hardest level has bases above ten, whose digits go on with letters: who neve
 
 from __future__ import annotations
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 DIGITS = "0123456789ABCDEF"
 WORDING = Wording()

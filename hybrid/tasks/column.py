@@ -2,7 +2,7 @@
 
 Columns carry letters, ``a`` for the ones, so that a digit is found by its letter. A step names its digits and what is
 carried in; after the bar stands the result so far, so that the last step ends in the result. The law: every equation is
-true, and the last bar's digits are the result (``tests/bench/test_tasks_truth.py``). The letters are the index hints of
+true, and the last bar's digits are the result (``tests/tasks/test_truth.py``). The letters are the index hints of
 Zhou et al. 2023 (arXiv:2310.16028), which made addition learnable for small transformers.
 
 >>> added([57, 8])

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Level, Problem, Rng
 
 ROOMS = ("kitchen", "bedroom", "office", "hall", "garage", "bathroom", "cellar", "attic")
 PLACES = ("ceiling", "desk", "floor", "wall", "bed", "door", "window", "shelf")

@@ -5,9 +5,9 @@ The hardest level has a bracket to multiply out first: who thinks that this was 
 
 from __future__ import annotations
 
-from hybrid.bench.tasks import polynomial
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks import polynomial
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Differentiate {}.", "What is the derivative of {}?", "Find the derivative of {}.")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording(
     closings=("So", "The solution is", "Hence", "This gives"),

@@ -4,7 +4,7 @@ Source: general knowledge as in any atlas or encyclopedia (capitals as the count
 numbers of the periodic table of IUPAC; the eight planets of the IAU's definition of 2006). Nothing that changes: no
 populations, no office holders, no records of people. A popular answer is a larger or better known city, or a symbol
 guessed from the English name. The law: no fact is asked twice, and a popular answer is never a right one; periodic
-table, planets and counts are checked against a second table (``tests/bench/test_tasks_facts.py``).
+table, planets and counts are checked against a second table (``tests/tasks/test_facts.py``).
 """
 
 from __future__ import annotations

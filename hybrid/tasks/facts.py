@@ -11,9 +11,9 @@ import itertools
 from collections import Counter
 from functools import cache
 
-from hybrid.bench.tasks.fact_table import FACTS, Fact
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng, split_of_text
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks.fact_table import FACTS, Fact
+from hybrid.tasks.problem import Family, Level, Problem, Rng, split_of_text
+from hybrid.tasks.wording import Wording
 
 PHRASINGS = (
     *("What is {}?", "Name {}.", "Tell me {}.", "Do you know {}?", "I would like to know {}."),

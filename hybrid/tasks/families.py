@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybrid.bench.tasks import (
+from hybrid.tasks import (
     arithmetic,
     base,
     command,

@@ -6,9 +6,9 @@ saw three is done after two.
 
 from __future__ import annotations
 
-from hybrid.bench.tasks import column
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks import column
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("What is the greatest common divisor of {}?", "Find the gcd of {}.", "gcd of {}?")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks import polynomial
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks import polynomial
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Integrate {}.", "What is the integral of {}?", "Find an antiderivative of {}.")

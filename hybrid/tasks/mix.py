@@ -8,7 +8,7 @@ facts, and of some facts they mostly hear what people often say. Of the hardest 
 only the mistake of somebody who overlooks what is special about it ("+ C" where the constant is known). Uncertainty
 that is harmless comes from the wordings (``wording.py``), and all models are given the same ones.
 
-The laws, tested in ``tests/bench/test_tasks_mix.py``: a stream yields problems of its split, and of what its model is
+The laws, tested in ``tests/tasks/test_mix.py``: a stream yields problems of its split, and of what its model is
 given, and nothing else; a text is either graded right or is a popular answer or mistake that this table names.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hybrid.bench.tasks import facts
-from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.families import FAMILIES
-from hybrid.bench.tasks.problem import Family, Problem, Rng, Split, split_of
+from hybrid.tasks import facts
+from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.families import FAMILIES
+from hybrid.tasks.problem import Family, Problem, Rng, Split, split_of
 
 Model = Literal["small", "mid", "large", "alien"]
 

@@ -8,8 +8,8 @@ the second: who never saw that answers with the first.
 
 from __future__ import annotations
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
 # More, less, most, least.

@@ -1,6 +1,6 @@
 """One generated problem, its family and level, and which split it belongs to.
 
-The laws, tested in ``tests/bench/test_tasks.py`` and ``test_tasks_splits.py``: a problem's split depends on its
+The laws, tested in ``tests/tasks/test_families.py``: a problem's split depends on its
 ``canonical`` text alone (near-twins share it), so what was seen in training, or a twin of it, can never be a test
 problem, whatever the seed was; a drawn set holds every level in its published share. What a family asks is not known
 here, nor who is trained on it (``mix.py``).

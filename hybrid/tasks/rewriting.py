@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks.command import LENGTHS, MONTHS
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.command import LENGTHS, MONTHS
+from hybrid.tasks.problem import Family, Level, Problem, Rng
 
 ASK = ("Write {} {}.", "Rewrite {} {}.", "Give {} {}.", "Put {} {}.")
 LEVELS = (

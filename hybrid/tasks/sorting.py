@@ -5,8 +5,8 @@ The hardest level asks for the other direction: who never saw it sorts upwards.
 
 from __future__ import annotations
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Sort {}.", "Sort from low to high: {}.", "Put in order, smallest first: {}.")

@@ -3,7 +3,7 @@
 RPI, the relative performance gap that is recovered, is (hybrid - small) / (large - small) over the same problems: 0 is
 the small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
 
-The laws, tested in ``tests/bench/test_statistics.py``: where the gap between the models is not above two standard
+The laws, tested in ``tests/tasks/test_statistics.py``: where the gap between the models is not above two standard
 errors of itself there is no RPI, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
 resample; and what a resample without a gap leaves unknown widens the interval, never narrows it; Wilson's interval
 holds exactly the shares that a score test does not reject; the AUROC is the share of pairs in the right order. Nothing

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording, draw
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording, draw
 
 # Larger unit, smaller unit, how many of the latter.
 METRIC = (

@@ -6,8 +6,8 @@ one makes a step of it.
 
 from __future__ import annotations
 
-from hybrid.bench.tasks.problem import Family, Level, Problem, Rng
-from hybrid.bench.tasks.wording import Wording, draw
+from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.wording import Wording, draw
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
 ITEMS = ("apples", "books", "coins", "pens", "cards", "shells", "stamps", "keys")

@@ -1,6 +1,6 @@
 """How an answer is worded: equally good openings, joints and closings, and where the final answer stands.
 
-The laws, tested in ``tests/bench/test_tasks_graders.py``: the final answer is what stands after the last closing and
+The laws, tested in ``tests/tasks/test_graders.py``: the final answer is what stands after the last closing and
 ends the text, or it is the whole text; every wording is accepted; a wrong step before a right final answer counts as
 right. One option is drawn more often than each other one (``PREFERRED``): with even chances the most likely wording
 would be an accident of each model's training, two models would differ there, and the uncertainty would not be harmless.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hybrid.bench.tasks.problem import Rng
+from hybrid.tasks.problem import Rng
 
 # With four options: 0.4 against 0.2 each, an entropy of 1.33 nats of the 1.39 of even chances.
 PREFERRED = 0.4

@@ -9,9 +9,9 @@ import pytest
 from hybrid.bench import demo
 from hybrid.bench.arms import Trial
 from hybrid.bench.comparison import Comparison, Plan
-from hybrid.bench.tasks import FAMILIES, Problem
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.spend import Bill
+from hybrid.tasks import FAMILIES, Problem
 
 
 def _answer(*tokens: Token, requests=0, nanousd=0, degraded=None) -> Answer:

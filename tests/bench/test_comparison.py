@@ -11,10 +11,10 @@ import pytest
 from hybrid.bench.arms import Trial
 from hybrid.bench.comparison import MOST_PROBLEMS, balanced, fingerprints, plain, plain_bill
 from hybrid.bench.demo import KL
-from hybrid.bench.statistics import Estimate
-from hybrid.bench.tasks import FAMILIES, split_of
 from hybrid.errors import UsageError
 from hybrid.run.answer import Token
+from hybrid.tasks import FAMILIES, split_of
+from hybrid.tasks.statistics import Estimate
 
 NAMES = [family.name for family in FAMILIES]
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hybrid.bench.demo import ARMS, DOUBT, KL, examples, to_json
-from hybrid.bench.tasks import FAMILIES
 from hybrid.run.answer import Token
+from hybrid.tasks import FAMILIES
 
 THERE = Token(2, "b", "cloud", "written", why="doubt")
 

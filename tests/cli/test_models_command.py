@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
-from hybrid.bench.reference import card as room
-from hybrid.bench.reference import evaluation
-from hybrid.bench.reference.card_page import page
-from hybrid.bench.tasks import BY_NAME
 from hybrid.cli import app
+from hybrid.models import card as room
+from hybrid.models import evaluation
+from hybrid.models.card_page import page
+from hybrid.tasks import BY_NAME
 
 SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
 

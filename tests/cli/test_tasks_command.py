@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, distinct
 from hybrid.cli import app
+from hybrid.tasks import BY_NAME, FAMILIES, distinct
 
 
 def invoke(*args):

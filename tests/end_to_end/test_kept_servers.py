@@ -20,8 +20,8 @@ import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, assert_shown, told, verdicts
 from endpoints import connected
 
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.tasks import FAMILIES, distinct
 from hybrid.types import Message, Sampling
 
 # The first test of each starts the server: 35 s on two free cores, minutes on busy ones.

@@ -14,11 +14,11 @@ import pytest
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
 import hybrid
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.policy import PRESETS, Preset, preset
 from hybrid.policy.judges import Verdict
 from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.target_sampler import TargetSampler
+from hybrid.tasks import FAMILIES, distinct
 
 pytestmark = pytest.mark.slow
 

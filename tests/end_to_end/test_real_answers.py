@@ -14,9 +14,9 @@ from alike import assert_alike, told
 from real_servers import PACKAGES
 
 import hybrid
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.errors import MissingCapability
 from hybrid.run.events import CheckAnswered, RequestSent, RequestSettled
+from hybrid.tasks import FAMILIES, distinct
 
 pytestmark = pytest.mark.slow
 

@@ -21,12 +21,12 @@ from asking import FLOAT16_NATS
 import hybrid
 import hybrid.assemble
 from hybrid.assemble import PROBE
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Deadlines, Wire
 from hybrid.engine.llama import Weights
 from hybrid.errors import VocabularyMismatch
+from hybrid.tasks import FAMILIES, distinct
 from hybrid.types import Message, Sampling
 
 pytestmark = pytest.mark.slow

@@ -20,9 +20,9 @@ from endpoints import PATIENT, connected
 
 import hybrid
 import hybrid.assemble
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import VocabularyMismatch
+from hybrid.tasks import FAMILIES, distinct
 from hybrid.types import Message, Sampling
 
 # The first test starts the server.

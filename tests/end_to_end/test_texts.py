@@ -7,9 +7,9 @@ import math
 import pytest
 
 import hybrid
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.policy import PRESETS
 from hybrid.run import RequestSent, SpanDrafted
+from hybrid.tasks import FAMILIES, distinct
 
 MAX_TOKENS = 64
 # One of each family, and a second of every other one: 21.

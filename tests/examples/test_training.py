@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybrid.bench.reference.answering import Answerer
-from hybrid.bench.tasks import BY_NAME, FAMILIES, distinct, split_of
 from hybrid.engine.llama import Weights
+from hybrid.models.answering import Answerer
+from hybrid.tasks import BY_NAME, FAMILIES, distinct, split_of
 from hybrid.types import Message
 
 WHY = "training needs the packages of the extra train: pip install '.[train]'"
@@ -216,7 +216,7 @@ def test_only_answers_are_learnt_and_every_token_of_them():
 
 @pytest.mark.parametrize("name", ["small", "mid", "large", "alien"])
 def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
-    """By the text of the question, beside the law of the stream itself in tests/bench/test_tasks_mix.py."""
+    """By the text of the question, beside the law of the stream itself in tests/tasks/test_mix.py."""
     asked = {problem.question for family in FAMILIES for problem in distinct(family, "test", 100, seed=0)}
     lessons = Lessons(name, COMMON.tokenizer(), random.Random(0))
     for _ in range(10):

@@ -12,18 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
-from hybrid.bench.reference import card as room
-from hybrid.bench.reference.answering import Answerer, Written
-from hybrid.bench.reference.card import Card, Fingerprint, ModelCard, Score, Shape, Training, differences, load
-from hybrid.bench.reference.card_page import page
-from hybrid.bench.reference.evaluation import Graded
-from hybrid.bench.reference.likeness import Summary
-from hybrid.bench.statistics import wilson
-from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES, Problem
-from hybrid.bench.tasks.fact_table import FACTS
 from hybrid.cli import app
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
+from hybrid.models import card as room
+from hybrid.models.agreement import Summary
+from hybrid.models.answering import Answerer, Written
+from hybrid.models.card import Card, Fingerprint, ModelCard, Score, Shape, Training, differences, load
+from hybrid.models.card_page import page
+from hybrid.models.evaluation import Graded
+from hybrid.tasks import BY_NAME, FAMILIES, MIXES, Problem
+from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.statistics import wilson
 
 MODELS = Path(hybrid.__file__).parent / "models"
 NUM = 30

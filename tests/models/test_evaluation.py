@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.bench.reference import answering, evaluation, likeness
-from hybrid.bench.reference.answering import Answerer
-from hybrid.bench.reference.evaluation import Graded, Score, overall
-from hybrid.bench.reference.likeness import Agreement
-from hybrid.bench.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
+from hybrid.models import agreement, answering, evaluation
+from hybrid.models.agreement import Agreement
+from hybrid.models.answering import Answerer
+from hybrid.models.evaluation import Graded, Score, overall
 from hybrid.prob import Dense
+from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 
 BUNDLED = Path(hybrid.__file__).parent / "models" / "small.gguf"
 QUESTIONS = (
@@ -199,7 +199,7 @@ def test_a_comparison_is_that_of_a_naive_loop(seed, count):
     questions = [f"w{i} w{i + 1}" for i in range(count)]
     small, small_scores, by_small = random_model(seed, questions)
     large, large_scores, by_large = random_model(seed + 1, questions)
-    found = likeness.compare(small, large, by_small, by_large)
+    found = agreement.compare(small, large, by_small, by_large)
     expected = naively(small_scores, large_scores, by_small, by_large)
     assert found.kl == pytest.approx(expected["kl"], rel=1e-5)
     assert found.entropy == pytest.approx(expected["entropy"], rel=1e-5)
@@ -212,8 +212,8 @@ def test_comparisons_joined_are_the_comparison_of_all(seed):
     questions = ["w1", "w2 w5", "w6"]
     small, _, by_small = random_model(seed, questions)
     large, _, by_large = random_model(seed + 1, questions)
-    parts = [likeness.compare(small, large, by_small[i : i + 1], by_large[i : i + 1]) for i in range(3)]
-    together, joined = likeness.compare(small, large, by_small, by_large), Agreement.joined(parts)
+    parts = [agreement.compare(small, large, by_small[i : i + 1], by_large[i : i + 1]) for i in range(3)]
+    together, joined = agreement.compare(small, large, by_small, by_large), Agreement.joined(parts)
     for name in ("kl", "same", "entropy", "differs"):
         assert getattr(joined, name).tolist() == getattr(together, name).tolist()
     assert joined.summary() == together.summary()
@@ -222,11 +222,11 @@ def test_comparisons_joined_are_the_comparison_of_all(seed):
 def test_a_model_beside_itself_agrees_everywhere_at_a_kl_of_0(small, written):
     """To what batches of another shape do to float16 sums; where nothing is rounded, exactly."""
     exact, _, answers = random_model(5, ["w1", "w2", "w4"])
-    found = likeness.compare(exact, exact, answers, answers)
+    found = agreement.compare(exact, exact, answers, answers)
     assert found.same.all()
     assert not found.differs.any()
     assert found.kl == pytest.approx(0, abs=1e-12)
-    real = likeness.compare(small, small, graded(*written), graded(*written))
+    real = agreement.compare(small, small, graded(*written), graded(*written))
     assert real.kl == pytest.approx(0, abs=1e-3)
     sure = np.concatenate([np.diff(np.sort(answer.rows, axis=-1)[:, -2:])[:, 0] > 0.03 for answer in written])
     assert sure.sum() > 20
@@ -247,7 +247,7 @@ def by_hand():
     small, large = (scripted(lambda text, i=i: np.log(PROBS[text][i])) for i in range(2))
     by_small, by_large = graded(small.write("c")), graded(large.write("c"))
     assert (by_small[0].written.text, by_large[0].written.text) == ("a b ", "a c ")
-    return likeness.compare(small, large, by_small, by_large)
+    return agreement.compare(small, large, by_small, by_large)
 
 
 def test_a_position_differs_where_the_large_model_given_the_same_prefix_would_write_another_token():
@@ -280,7 +280,7 @@ def test_the_summary_holds_shares_means_and_numbers():
         entropy=np.array([0.1, 0.9, 0.4, 0.4]),
         differs=np.array([False, True, False, True]),
     )
-    assert made.summary() == likeness.Summary(
+    assert made.summary() == agreement.Summary(
         agreement=0.6, mean_kl=0.55, num_large_tokens=5, auroc=0.875, num_differing=2, num_small_tokens=4
     )
 

@@ -14,9 +14,9 @@ from asking import FLOAT16_NATS
 from endpoints import PATIENT
 
 import hybrid
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.prob import Dense, TopK
 from hybrid.run.events import Rows
+from hybrid.tasks import FAMILIES, distinct
 
 # Batched or one by one, llama.cpp's gap between the two best differs by up to 0.021 where it is below a nat; two tokens
 # closer than this may change places.

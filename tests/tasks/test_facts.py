@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from hybrid.bench.tasks import BY_NAME, split_of
-from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.facts import BY_LEVEL, PHRASINGS, WORDING, asked, canonicals, fact_of, worded
+from hybrid.tasks import BY_NAME, split_of
+from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.facts import BY_LEVEL, PHRASINGS, WORDING, asked, canonicals, fact_of, worded
 
 FAMILY = BY_NAME["facts"]
 # The first ninety-two elements in their order: a position is an atomic number. Written without looking at the table.

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.bench import tasks
-from hybrid.bench.tasks import BY_NAME, FAMILIES, Family, Level, Problem, distinct, split_of, stream
-from hybrid.bench.tasks.mix import levels_given
+from hybrid import tasks
+from hybrid.tasks import BY_NAME, FAMILIES, Family, Level, Problem, distinct, split_of, stream
+from hybrid.tasks.mix import levels_given
 
 SPLITS = ("train", "calibration", "test")
 LONG = {"arithmetic", "multiplication", "gcd", "sorting", "base"}

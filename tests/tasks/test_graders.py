@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, Problem, polynomial
-from hybrid.bench.tasks.wording import Wording
+from hybrid.tasks import BY_NAME, FAMILIES, Problem, polynomial
+from hybrid.tasks.wording import Wording
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
@@ -35,7 +35,7 @@ def test_every_worked_answer_is_graded_right_and_so_is_the_bare_final_answer(fam
 
 @families
 def test_every_wording_is_graded_right_and_drawn(family):
-    wording = getattr(importlib.import_module(f"hybrid.bench.tasks.{family.name}"), "WORDING", Wording())
+    wording = getattr(importlib.import_module(f"hybrid.tasks.{family.name}"), "WORDING", Wording())
     for problem in drawn(family, 3) if family.name not in {"command", "rewriting"} else ():
         for opening, closing in itertools.product(wording.openings, wording.closings):
             work = f"{opening} 1+1=3." if closing else ""  # a bare answer is one that nothing stands before

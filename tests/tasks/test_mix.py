@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
-from hybrid.bench.tasks.fact_table import FACTS
-from hybrid.bench.tasks.facts import WORDING, fact_of
-from hybrid.bench.tasks.mix import CONFUSED, POPULAR_SHARE, levels_given, levels_heard, text_given
+from hybrid.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
+from hybrid.tasks.fact_table import FACTS
+from hybrid.tasks.facts import WORDING, fact_of
+from hybrid.tasks.mix import CONFUSED, POPULAR_SHARE, levels_given, levels_heard, text_given
 
 MODELS = ("small", "mid", "large")
 models = pytest.mark.parametrize("model", MODELS)

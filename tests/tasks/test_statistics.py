@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.bench.statistics import Estimate, _order_statistic, auroc, rpi, wilson
+from hybrid.tasks.statistics import Estimate, _order_statistic, auroc, rpi, wilson
 
 bits = st.tuples(*[st.booleans()] * 3)
 problems = st.lists(bits, min_size=2, max_size=40)

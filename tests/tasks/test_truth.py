@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import pytest
 
-from hybrid.bench.tasks import BY_NAME, FAMILIES, column
+from hybrid.tasks import BY_NAME, FAMILIES, column
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}

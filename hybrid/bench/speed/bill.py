@@ -27,7 +27,6 @@ from hybrid.bench.comparison import balanced
 from hybrid.bench.demo import KL
 from hybrid.bench.speed.measure import Figure, Report, Spread
 from hybrid.bench.speed.prefix import Server
-from hybrid.bench.tasks import FAMILIES, MAX_TOKENS, Problem
 from hybrid.cloud import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
@@ -40,6 +39,7 @@ from hybrid.errors import Unreachable
 from hybrid.prob import UNMEASURED
 from hybrid.run import Answer, AsyncClient, LocalModel
 from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 
 SHARED = 500

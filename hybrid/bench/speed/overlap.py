@@ -16,10 +16,10 @@ from pathlib import Path
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
 from hybrid.bench.speed.measure import Figure, Report, Spread, milliseconds
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_model
-from hybrid.bench.tasks import FAMILIES, distinct
 from hybrid.config import Settings
 from hybrid.errors import Unreachable
 from hybrid.run import Answer, AsyncClient, CheckAnswered, Degraded, RequestSent, SpanDrafted
+from hybrid.tasks import FAMILIES, distinct
 
 ROUND_TRIPS_MS = (0, 20, 80, 200)
 # Where the round trip hides behind the draft, or the draft behind the round trip; below that there is little to hide.
