@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from hybrid.bench.demo import HYBRIDS
-from hybrid.cli import report
-from hybrid.cli.page import STYLE, page
+from hybrid.cli.demo import report
+from hybrid.cli.demo.page import STYLE, page
 from hybrid.run.answer import Token
 from hybrid.types import Divergence
 

@@ -8,7 +8,7 @@ import pytest
 
 from hybrid.bench import calibration
 from hybrid.bench.demo import ARMS, DOUBT, KL
-from hybrid.cli import report
+from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
 from hybrid.run.answer import Token
 from hybrid.types import Divergence

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hybrid.bench import calibration
 from hybrid.bench.demo import HYBRIDS
-from hybrid.cli import tables
+from hybrid.cli.demo import tables
 from hybrid.run.answer import Token
 
 RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}

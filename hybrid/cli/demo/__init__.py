@@ -81,7 +81,7 @@ def _demonstrate(
 ) -> None:
     from hybrid.bench import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.bench.comparison import Plan  # noqa: PLC0415
-    from hybrid.cli import page, tables  # noqa: PLC0415
+    from hybrid.cli.demo import page, tables  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache)
     comparison = _compared(room.ARMS, plan)
@@ -102,7 +102,7 @@ def _demonstrate(
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool) -> None:
     from hybrid.bench import calibration as room  # noqa: PLC0415
     from hybrid.bench.comparison import Plan  # noqa: PLC0415
-    from hybrid.cli import tables  # noqa: PLC0415
+    from hybrid.cli.demo import tables  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compared(room.ARMS, plan)
@@ -139,7 +139,7 @@ def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[Tell]:
 
 def _print_json(comparison: Comparison, value: object) -> None:
     """Print one object on standard output, and on standard error what nobody should overlook in it."""
-    from hybrid.cli.report import warning  # noqa: PLC0415
+    from hybrid.cli.demo.report import warning  # noqa: PLC0415
 
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
     if said := warning(comparison):

@@ -13,7 +13,7 @@ from html import escape
 from hybrid.bench.arms import SMALL
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
-from hybrid.cli import report
+from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
 from hybrid.errors import visible
 from hybrid.run.answer import Answer

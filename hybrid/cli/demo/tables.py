@@ -17,7 +17,7 @@ from hybrid.bench.arms import LARGE, SMALL
 from hybrid.bench.calibration import chosen
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
-from hybrid.cli import report
+from hybrid.cli.demo import report
 from hybrid.cli.show import STYLES, styled
 from hybrid.errors import visible
 from hybrid.run.answer import Answer
