@@ -36,16 +36,16 @@ class QuestionDeadlines:
     """The waits of one question, in one request or several."""
 
     def __init__(
-        self, deadlines: Deadlines, url: str, asked_at: float | None = None, leaving: BeforeSend = unrecorded
+        self, deadlines: Deadlines, url: str, asked_at: float | None = None, before_send: BeforeSend = unrecorded
     ) -> None:
         """Take the deadlines, what messages call the endpoint, and when the question was first asked (None: now).
 
-        ``asked_at`` is a time of ``time.monotonic``; ``leaving`` is awaited once a request can leave.
+        ``asked_at`` is a time of ``time.monotonic``; ``before_send`` is awaited once a request can leave.
         """
         now = time.monotonic()
         self._deadlines = deadlines
         self._url = url
-        self._leaving = leaving
+        self._before_send = before_send
         self.left_in: int | None = None
         self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
         self.begins()
@@ -66,7 +66,7 @@ class QuestionDeadlines:
         if self._timeout is not None:
             self._timeout.reschedule(None)
         with self.paused():
-            await self._leaving()
+            await self._before_send()
         self._stage = "first byte"
         self._until = _loop_time() + self._deadlines.first_byte
         if self._timeout is not None:

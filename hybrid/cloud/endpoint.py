@@ -20,7 +20,16 @@ from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.discover import found
 from hybrid.cloud.metering import UsageMeter, settled
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import (
+    BeforeSend,
+    Capabilities,
+    Chunk,
+    Question,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    unrecorded,
+)
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured, restated
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
@@ -37,6 +46,7 @@ class _AnswerReader:
     """
 
     dialect: Dialect
+    request_id: str
     asked: Post | None = None
     answered: int = 0
     last: CloudUsage = NO_USAGE
@@ -123,11 +133,11 @@ class Endpoint:
         """Ask the dialect."""
         return self.dialect.worst(question)
 
-    async def score(self, question: ScoreQuestion) -> Scores:
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        waits = self._wire.waits(question.asked_at, question.leaving)
+        waits = self._wire.waits(question.asked_at, before_send)
         while True:
-            heard = _AnswerReader(self.dialect)
+            heard = _AnswerReader(self.dialect, request_id)
             try:
                 with self._doubted(heard):
                     return await self._scored(question, waits, heard)
@@ -149,14 +159,16 @@ class Endpoint:
         usage = settled(scores.usage, known, dialect.worst(question).prompt_tokens)
         return replace(scores, usage=replace(usage, requests=heard.answered))
 
-    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+    async def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; where none can be asked for, one that ends at once and costs nothing.
 
         Rows that the sampling or a ban has altered are missing.
         """
-        waits = self._wire.waits(question.asked_at, question.leaving)
+        waits = self._wire.waits(question.asked_at, before_send)
         while True:
-            heard = _AnswerReader(self.dialect)
+            heard = _AnswerReader(self.dialect, request_id)
             try:
                 with self._doubted(heard):
                     async with aclosing(self._written(question, waits, heard)) as chunks:
@@ -206,7 +218,7 @@ class Endpoint:
                 if isinstance(said, Post):
                     heard.asked, heard.last = said, NO_USAGE
                     await replies.aclose()
-                    replies = self._replies(said, question.request_id, waits)
+                    replies = self._replies(said, heard.request_id, waits)
                 else:
                     yield said
                 # Only a stream that ends with [DONE] goes on after it has said why it ended.

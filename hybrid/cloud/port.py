@@ -79,17 +79,15 @@ class ScoreQuestion:
     """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix.
 
     ``candidates`` are tokens whose own log-probability is wanted in each row, where the endpoint can tell it without
-    losing the top-k list: one tuple per row, or none at all. ``asked_at``, ``leaving``: see ``WriteQuestion``.
+    losing the top-k list: one tuple per row, or none at all. ``asked_at``: see ``WriteQuestion``.
     """
 
     prefix: Ids
     span: Ids
     after: bool
     top_k: int
-    request_id: str
     candidates: tuple[Ids, ...] = ()
     asked_at: float | None = None
-    leaving: BeforeSend = field(default=unrecorded, compare=False, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -103,19 +101,17 @@ class WriteQuestion:
 
     The last ``begun`` tokens of the prefix are the answer's; those before render ``turns``, the conversation as it was
     put, for endpoints that take no prompt but messages. ``asked_at`` is the time (``time.monotonic``) from which the
-    question's total deadline counts: that of its first attempt; None: now. ``leaving``: awaited before the first byte.
+    question's total deadline counts: that of its first attempt; None: now.
     """
 
     prefix: Ids
     limit: int
     top_k: int
     sampling: Sampling
-    request_id: str
     ban: frozenset[int] = frozenset()
     begun: int = 0
     turns: tuple[Message, ...] = ()
     asked_at: float | None = None
-    leaving: BeforeSend = field(default=unrecorded, compare=False, repr=False)
 
 
 Question: TypeAlias = ScoreQuestion | WriteQuestion
@@ -178,14 +174,18 @@ class Cloud(Protocol):
         """Return the most that answering may be charged."""
         ...
 
-    async def score(self, question: ScoreQuestion) -> Scores:
-        """Score a draft in as few round trips as the endpoint allows; await ``question.leaving`` before the first byte.
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
+        """Score a draft in as few round trips as the endpoint allows.
+
+        ``request_id`` names this attempt to the server; ``before_send`` is awaited before its first byte leaves.
 
         Raises CloudError, which says what was charged for certain all the same.
         """
         ...
 
-    def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+    def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
         """Stream a continuation; closing the generator closes the request. Raises as ``score`` does."""
         ...
 

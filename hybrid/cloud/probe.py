@@ -247,9 +247,9 @@ class Probe:
             return None
 
     async def _score(self, prefix: Ids, span: Ids, top_k: int, candidates: tuple[Ids, ...] = ()) -> Scores:
-        question = ScoreQuestion(prefix, span, True, top_k, uuid.uuid4().hex, candidates)
+        question = ScoreQuestion(prefix, span, True, top_k, candidates)
         async with self._leave(question) as settle:
-            scores = await self.endpoint.score(question)
+            scores = await self.endpoint.score(question, uuid.uuid4().hex)
             settle(scores.usage)
         self._spent += scores.usage
         return scores
@@ -257,7 +257,7 @@ class Probe:
     async def _write(
         self, prefix: Ids, limit: int, top_k: int, sampling: Sampling | None = None, begun: int = 0
     ) -> list[Chunk]:
-        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), "", begun=begun, turns=self.turns)
+        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), begun=begun, turns=self.turns)
         try:
             return await self._written(question)
         except Unreachable as error:
@@ -266,9 +266,8 @@ class Probe:
             return await self._written(question)
 
     async def _written(self, question: WriteQuestion) -> list[Chunk]:
-        question = replace(question, request_id=uuid.uuid4().hex)
         async with self._leave(question) as settle:
-            chunks = await _all(self.endpoint.write(question))
+            chunks = await _all(self.endpoint.write(question, uuid.uuid4().hex))
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
             settle(usage or self.endpoint.worst(question))
         self._spent += usage or NO_USAGE

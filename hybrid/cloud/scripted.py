@@ -8,7 +8,18 @@ from typing import Literal
 import numpy as np
 
 from hybrid.cloud.metering import UsageMeter, settled
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least, worst
+from hybrid.cloud.port import (
+    BeforeSend,
+    Capabilities,
+    Chunk,
+    Question,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    least,
+    unrecorded,
+    worst,
+)
 from hybrid.errors import CloudError
 from hybrid.prob import Dense, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -42,7 +53,8 @@ class ScriptedCloud:
         self._tells = tells
         self._tells_always = tells_always
         self._noise = noise
-        self.questions: list[ScoreQuestion | WriteQuestion] = []
+        self.questions: list[Question] = []
+        self.request_ids: list[str] = []
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
 
@@ -59,35 +71,39 @@ class ScriptedCloud:
         """One request by ids."""
         return worst(question)
 
-    async def score(self, question: ScoreQuestion) -> Scores:
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score from the table."""
-        await question.leaving()
-        if fault := self._next(question):
+        await before_send()
+        if fault := self._next(question, request_id):
             raise fault
         text = question.prefix + question.span
         rows = [
             self._row(text[: len(question.prefix) + i], question.top_k, text[len(question.prefix) + i :][:1])
             for i in range(question.num_rows)
         ]
-        usage = self.charged[question.request_id] = CloudUsage(len(text), 1)
+        usage = self.charged[request_id] = CloudUsage(len(text), 1)
         return Scores(tuple(rows), settled(self._tells(usage) or NO_USAGE, least(question), len(text)))
 
-    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+    async def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
         """Write greedily until an end token or the limit, then tell the usage."""
-        await question.leaving()
-        fault = self._next(question)
+        await before_send()
+        fault = self._next(question, request_id)
         self.num_open += 1
         meter = UsageMeter(least(question), worst(question), self._end_ids)
         try:
             with meter.noting():
-                async for chunk in self._written(question, fault):
+                async for chunk in self._written(question, request_id, fault):
                     yield meter.read(chunk)
                 for chunk in meter.rest():
                     yield chunk
         finally:
             self.num_open -= 1
 
-    async def _written(self, question: WriteQuestion, fault: CloudError | None) -> AsyncGenerator[Chunk, None]:
+    async def _written(
+        self, question: WriteQuestion, request_id: str, fault: CloudError | None
+    ) -> AsyncGenerator[Chunk, None]:
         text, written, ended = question.prefix, 0, False
         while written < question.limit and not ended:
             if fault and written == self._fault_after:
@@ -96,18 +112,19 @@ class ScriptedCloud:
             everything = self._row(text, len(question.ban) + 1)
             token = next(i for i in everything.ids.tolist() if i not in question.ban)
             text, written = (*text, token), written + 1
-            charged = self.charged[question.request_id] = CloudUsage(len(question.prefix), written)
+            charged = self.charged[request_id] = CloudUsage(len(question.prefix), written)
             ended, full = token in self._end_ids, written == question.limit
             finish: Literal["stop", "length"] | None = "stop" if ended else "length" if full else None
             told = self._tells(charged) if self._tells_always else None
             yield Chunk((token,), (row,), finish=finish, usage=told)
-        yield Chunk(usage=self._tells(self.charged[question.request_id]))
+        yield Chunk(usage=self._tells(self.charged[request_id]))
 
     async def aclose(self) -> None:
         """Nothing to close."""
 
-    def _next(self, question: ScoreQuestion | WriteQuestion) -> CloudError | None:
+    def _next(self, question: Question, request_id: str) -> CloudError | None:
         self.questions.append(question)
+        self.request_ids.append(request_id)
         return self._fault(len(self.questions))
 
     def _row(self, prefix: Ids, top_k: int, actual: Ids = ()) -> TopK:

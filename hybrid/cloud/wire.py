@@ -103,9 +103,9 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path))
 
-    def waits(self, asked_at: float | None = None, leaving: BeforeSend = unrecorded) -> QuestionDeadlines:
+    def waits(self, asked_at: float | None = None, before_send: BeforeSend = unrecorded) -> QuestionDeadlines:
         """Return the deadlines of a question, for all the requests it takes; see ``QuestionDeadlines``."""
-        return QuestionDeadlines(self._deadlines, self.url, asked_at, leaving)
+        return QuestionDeadlines(self._deadlines, self.url, asked_at, before_send)
 
     async def post(
         self,

@@ -231,7 +231,7 @@ class Driver:
             return self._no_answer(_OUTGROWN)
         after = request.after and not (span and span[-1] in self._engine.end_ids)
         candidates = self._candidates(request, after)
-        question = ScoreQuestion(prefix, span, after, self._top_k, "", candidates, time.monotonic())
+        question = ScoreQuestion(prefix, span, after, self._top_k, candidates, time.monotonic())
         attempt = partial(self._score, cloud, question, len(request.at))
         try:
             with self._looking_ahead(request):
@@ -253,7 +253,7 @@ class Driver:
         if isinstance(leave, Denial):
             raise RequestDenied(leave)
         try:
-            scores = await cloud.score(replace(question, request_id=leave.request_id, leaving=leave.leaving))
+            scores = await cloud.score(question, leave.request_id, leave.leaving)
         except BaseException as error:
             leave.failed(error)
             raise
@@ -305,15 +305,15 @@ class Driver:
         limit = min(request.limit, self._room(), self._cloud_room(len(prefix)))
         # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
         rows = request.rows or self._limits.recording is not None or not (self._can and self._can.ids)
-        question = WriteQuestion(prefix, limit, self._top_k if rows else 0, self._drafter.sampling, "", request.ban)
+        question = WriteQuestion(prefix, limit, self._top_k if rows else 0, self._drafter.sampling, request.ban)
         leave = await self._till.leave("write", len(request.at), cloud.worst(question))
         if isinstance(leave, Denial):
             raise RequestDenied(leave)
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = replace(question.sampling, seed=(question.sampling.seed * 1_000_003 + len(request.at)) % 2**31)
-        question = replace(question, limit=leave.grant.limit, sampling=sampling, request_id=leave.request_id)
-        question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at, leaving=leave.leaving)
-        reader = WriteStream(request.at, leave, cloud.write(question))
+        question = replace(question, limit=leave.grant.limit, sampling=sampling)
+        question = replace(question, begun=len(request.at), turns=self._turns, asked_at=asked_at)
+        reader = WriteStream(request.at, leave, cloud.write(question, leave.request_id, leave.leaving))
         return reader, await reader.read()
 
     @property

@@ -17,7 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.cloud import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, worst
+from hybrid.cloud import (
+    BeforeSend,
+    Capabilities,
+    Chunk,
+    Question,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    unrecorded,
+    worst,
+)
 from hybrid.engine import Cancelled
 from hybrid.errors import HybridError, UsageError
 from hybrid.prob import Dense, TopK
@@ -191,13 +201,23 @@ class ReplayCloud:
         """One request by ids."""
         return worst(question)
 
-    async def score(self, question: ScoreQuestion) -> Scores:
+    async def score(  # the port's shape
+        self,
+        question: ScoreQuestion,
+        request_id: str,  # noqa: ARG002
+        before_send: BeforeSend = unrecorded,  # noqa: ARG002
+    ) -> Scores:
         """Look the rows up. Raises MissingRow."""
         text = question.prefix + question.span
         rows = tuple(self._at(text[: len(question.prefix) + i]) for i in range(question.num_rows))
         return Scores(rows, CloudUsage(len(text), 1))
 
-    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+    async def write(  # the port's shape
+        self,
+        question: WriteQuestion,
+        request_id: str,  # noqa: ARG002
+        before_send: BeforeSend = unrecorded,  # noqa: ARG002
+    ) -> AsyncGenerator[Chunk, None]:
         """Write on, a token at a time. Raises MissingRow."""
         text = question.prefix
         for number in range(1, question.limit + 1):

@@ -35,7 +35,7 @@ def question(prefix, span, *, candidates=True, after=True, k=2):
     """Ask about a draft of its own after texts that begin alike."""
     text = tuple(i * 7 % 300 for i in range(prefix)) + tuple((prefix * 31 + i) % 300 for i in range(span))
     asked = tuple((i, i + 1) for i in range(span)) + ((),) * after if candidates else ()
-    return ScoreQuestion(text[:prefix], text[prefix:], after, k, "r", asked)
+    return ScoreQuestion(text[:prefix], text[prefix:], after, k, asked)
 
 
 def answered(body, cached):
@@ -158,7 +158,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
         discreet = Wire.discreet
         _key = None
 
-        def waits(self, asked_at=None, leaving=None):
+        def waits(self, asked_at=None, before_send=None):
             return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
         async def post(self, path, body, *_, **__):
@@ -167,7 +167,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
     endpoint = Endpoint(Untold())
     endpoint.dialect = V2
     with pytest.raises(Unreachable) as again:
-        asyncio.run(endpoint.score(question(40, 3)))
+        asyncio.run(endpoint.score(question(40, 3), "r"))
     assert (again.value.trouble, again.value.sent) == ("learned", False)
     assert again.value.charged == CloudUsage(9 if told and told["prompt_tokens"] else 2, 1)
 
@@ -244,11 +244,11 @@ def test_over_v2_the_second_check_pays_for_what_is_new_and_its_rows_are_the_same
 
     async def check():
         async with connected(server.url) as (endpoint, sent):
-            first = await endpoint.score(longer)
-            second = await endpoint.score(question(203, 8))
+            first = await endpoint.score(longer, "r")
+            second = await endpoint.score(question(203, 8), "r")
             number = num_reading(sent)
             endpoint.dialect = able(endpoint.dialect, same_words=None)
-            return first, second, number, await endpoint.score(question(203, 8)), endpoint.can.keeps_cache
+            return first, second, number, await endpoint.score(question(203, 8), "r"), endpoint.can.keeps_cache
 
     first, second, number, plain, keeps_cache = asyncio.run(check())
     assert (first.usage, number) == (CloudUsage(210, 2, 0, 2), 2), "a proof and a check, then checks alone"
@@ -267,7 +267,7 @@ def test_rows_that_the_cache_has_swallowed_are_asked_for_once_more(start_server)
     async def check():
         async with connected(server.url) as (endpoint, _):
             asked = question(64, 20)
-            return [await endpoint.score(asked) for _ in range(2)]
+            return [await endpoint.score(asked, "r") for _ in range(2)]
 
     first, again = asyncio.run(check())
     assert again.usage == CloudUsage(168, 2, 80, 2)
@@ -280,9 +280,9 @@ def test_over_several_connections_no_check_pays_for_a_proof_that_cannot_be_used(
 
     async def check():
         async with connected(server.url) as (endpoint, sent):
-            await asyncio.gather(*(endpoint.score(question(60 + i, 8)) for i in range(2)))
+            await asyncio.gather(*(endpoint.score(question(60 + i, 8), "r") for i in range(2)))
             sent.clear()
-            told = await asyncio.gather(*(endpoint.score(question(70 + i, 8)) for i in range(2)))
+            told = await asyncio.gather(*(endpoint.score(question(70 + i, 8), "r") for i in range(2)))
             return [scores.usage.requests for scores in told], len(sent), num_reading(sent)
 
     assert asyncio.run(check()) == ([1, 1], 2, 0)
@@ -295,13 +295,13 @@ def test_v1_that_takes_v2s_place_between_two_checks_survives(start_server):
 
     async def check():
         async with connected(v2.url) as (endpoint, sent):
-            before = [await endpoint.score(question(200 + i, 8)) for i in range(2)]
+            before = [await endpoint.score(question(200 + i, 8), "r") for i in range(2)]
             assert num_reading(sent) == 2
             v2.process.kill()
             v2.process.wait()
             v1 = start_server(*ROUTE, "--port", port)
             sent.clear()
-            after = [await endpoint.score(question(202 + i, 8)) for i in range(3)]
+            after = [await endpoint.score(question(202 + i, 8), "r") for i in range(3)]
             return before, after, num_reading(sent), endpoint.can.candidates, v1
 
     before, after, number, candidates, v1 = asyncio.run(check())
@@ -335,14 +335,14 @@ def test_a_proxy_whose_server_was_exchanged_is_asked_for_another_proof(start_ser
 
     async def check():
         async with connected(server.url) as (endpoint, sent):
-            await endpoint.score(question(200, 8))
+            await endpoint.score(question(200, 8), "r")
             proofs = len(sent)
             endpoint._wire._client.headers["x-fault"] = "503"
             with pytest.raises(Unreachable):
-                await endpoint.score(question(201, 8))
+                await endpoint.score(question(201, 8), "r")
             del endpoint._wire._client.headers["x-fault"]
             sent.clear()
-            again = await endpoint.score(question(202, 8))
+            again = await endpoint.score(question(202, 8), "r")
             return proofs, len(sent), again.usage.requests
 
     assert asyncio.run(check()) == (2, 2, 2)
@@ -363,7 +363,7 @@ def test_what_a_check_was_charged_that_broke_off_after_its_proof_is_within_its_w
 
             endpoint._wire.post = breaking
             with pytest.raises(CloudError) as broken:
-                await endpoint.score(asked)
+                await endpoint.score(asked, "r")
             return broken.value, endpoint.worst(asked)
 
     error, worst = asyncio.run(check())

@@ -31,7 +31,7 @@ FOUR = DialectSetup("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
 SETUP = DialectSetup("m", TextTokens(WORDS))
 USER = Message("user", "cab")
 TURNS = (Message("system", "be brief"), Message("user", "é?"))
-WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), "r", turns=TURNS)
+WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), turns=TURNS)
 
 
 def event(text, content=(), *, finish=None, **more):
@@ -79,7 +79,7 @@ def test_a_whole_answer_is_asked_for_once_and_never_gone_on_with():
 
 def test_a_draft_cannot_be_put_to_it():
     with pytest.raises(MissingCapability, match="cannot score"):
-        next(Chat(SETUP).score(ScoreQuestion((A,), (B,), True, 2, "r")))
+        next(Chat(SETUP).score(ScoreQuestion((A,), (B,), True, 2)))
 
 
 @pytest.mark.parametrize(

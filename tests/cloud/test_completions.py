@@ -32,10 +32,10 @@ GOLDEN = Path(__file__).parents[1] / "server_stub" / "golden"
 LEGACY, TOGETHER = (json.loads((GOLDEN / f"{name}.json").read_text()) for name in ("openai-legacy", "together"))
 # The golden replies' vocabulary; they answer "a b c", of which the last word is the draft.
 FOUR = DialectSetup("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
-GOLDEN_SCORE = ScoreQuestion((0, 1), (2,), True, 2, "r")
+GOLDEN_SCORE = ScoreQuestion((0, 1), (2,), True, 2)
 SETUP = DialectSetup("m", TextTokens(WORDS))
-SCORE = ScoreQuestion((A, B), (C, D), True, 3, "r")
-WRITE = WriteQuestion((A, B), 4, 20, Sampling(0.7, top_p=0.9, seed=11), "r")
+SCORE = ScoreQuestion((A, B), (C, D), True, 3)
+WRITE = WriteQuestion((A, B), 4, 20, Sampling(0.7, top_p=0.9, seed=11))
 
 
 def asked(dialect, question):

@@ -202,9 +202,9 @@ def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader
         try:
             for _ in range(2):  # on a new connection and on an old one
                 if reader == "post":
-                    await wire.post("/", {}, waits=wire.waits(leaving=leaving))
+                    await wire.post("/", {}, waits=wire.waits(before_send=leaving))
                 else:
-                    assert [event async for event in wire.stream("/", {}, "r", wire.waits(leaving=leaving))] == []
+                    assert [event async for event in wire.stream("/", {}, "r", wire.waits(before_send=leaving))] == []
         finally:
             await wire.aclose()
             server.close()
@@ -243,7 +243,7 @@ def test_waiting_for_a_record_is_not_waiting_for_the_endpoint():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Deadlines(connect=0.3, total=0.5))
         try:
-            return await wire.post("/", {}, waits=wire.waits(leaving=leaving))
+            return await wire.post("/", {}, waits=wire.waits(before_send=leaving))
         finally:
             await wire.aclose()
             server.close()

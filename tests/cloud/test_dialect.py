@@ -26,8 +26,8 @@ def numbers(body):
 
 def asked(dialect, top_k):
     """The numbers in the first request of a write and of a check."""
-    write = WriteQuestion((0, 1), 3, top_k, Sampling(), "r", turns=TURNS)
-    score = ScoreQuestion((0, 1), (2, 3), True, top_k, "r")
+    write = WriteQuestion((0, 1), 3, top_k, Sampling(), turns=TURNS)
+    score = ScoreQuestion((0, 1), (2, 3), True, top_k)
     can = dialect.can.abilities
     flows = [dialect.write(write), *([dialect.score(score)] if "score" in can else [])]
     firsts = [next(flow) for flow in flows]

@@ -36,9 +36,9 @@ from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
 SETUP = DialectSetup("m", TextTokens(WORDS))
 ROWLESS = able(Vllm(SETUP), rows=False)
-SCORE = ScoreQuestion((0, 1), (2,), False, 3, "r")
+SCORE = ScoreQuestion((0, 1), (2,), False, 3)
 TURNS = (Message("user", "cab"),)
-WRITE = WriteQuestion((0, 1), 4, 1, Sampling(), "r", turns=TURNS)
+WRITE = WriteQuestion((0, 1), 4, 1, Sampling(), turns=TURNS)
 
 
 class Replies:
@@ -53,7 +53,7 @@ class Replies:
     def discreet(self):
         yield
 
-    def waits(self, asked_at=None, leaving=None):
+    def waits(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):
@@ -77,14 +77,14 @@ def endpoint(dialect, *replies):
 
 
 def score(dialect, *replies, question=SCORE):
-    return asyncio.run(endpoint(dialect, *replies).score(question))
+    return asyncio.run(endpoint(dialect, *replies).score(question, "r"))
 
 
 def write(dialect, *replies, question=WRITE):
     async def read():
         chunks = []
         try:
-            async for chunk in endpoint(dialect, *replies).write(question):
+            async for chunk in endpoint(dialect, *replies).write(question, "r"):
                 chunks.append(chunk)  # noqa: PERF401  (what came before an error counts)
         except CloudError as error:
             return chunks, error
@@ -193,7 +193,7 @@ def test_a_check_that_tells_nothing_costs_the_ids_and_the_token_it_wrote(usage):
 )
 def test_what_a_reply_shows_and_tells_is_charged_though_its_rows_cannot_be_believed(choice, usage):
     """It wrote more than the one token it was asked for: beyond the reservation, which alone would hide that."""
-    asking = ScoreQuestion((0, 1), (2,), True, 3, "r")
+    asking = ScoreQuestion((0, 1), (2,), True, 3)
     reply = {"choices": [{"prompt_logprobs": [None, row(1), row(2)]} | choice], "usage": usage}
     with pytest.raises(BadReply) as error:
         score(Vllm(SETUP), reply, question=asking)
@@ -300,7 +300,7 @@ def test_what_is_refused_before_it_is_asked_is_free():
     with pytest.raises(MissingCapability) as refused:
         score(Chat(SETUP))
     assert not refused.value.sent
-    _, error = write(Completions(SETUP), question=WriteQuestion((0, 1), 4, 3, Sampling(top_k=5), "r"))
+    _, error = write(Completions(SETUP), question=WriteQuestion((0, 1), 4, 3, Sampling(top_k=5)))
     assert not error.sent
 
 
@@ -349,9 +349,9 @@ def test_a_refusal_of_a_later_request_leaves_those_before_it_charged(sent):
 
 def test_a_question_that_needs_no_request_costs_nothing():
     """A text that ends inside a character cannot be asked about; no floor makes that cost something."""
-    inside = ScoreQuestion((0, 8), (2,), False, 3, "r")
+    inside = ScoreQuestion((0, 8), (2,), False, 3)
     assert score(Completions(SETUP), question=inside).usage == NO_USAGE
-    chunks, _ = write(Completions(SETUP), question=WriteQuestion((0, 8), 4, 3, Sampling(), "r"))
+    chunks, _ = write(Completions(SETUP), question=WriteQuestion((0, 8), 4, 3, Sampling()))
     assert [chunk.usage for chunk in chunks] == [NO_USAGE]
 
 
@@ -365,7 +365,7 @@ def test_a_usage_of_a_chat_service_teaches_what_it_adds_beyond_the_allowance():
     before = found.worst(WRITE).prompt_tokens
 
     async def ask():
-        return [chunk async for chunk in found.write(WRITE)]
+        return [chunk async for chunk in found.write(WRITE, "r")]
 
     chunks = asyncio.run(ask())
     assert last_usage(chunks).prompt_tokens == 2 + PREAMBLE + 75

@@ -133,7 +133,7 @@ async def refuse(wire, epoch, recorded):
         recorded.append("it leaves")
 
     with pytest.raises(ServerChanged):
-        await wire.post("/", {}, waits=wire.waits(leaving=leaving), only_in=epoch)
+        await wire.post("/", {}, waits=wire.waits(before_send=leaving), only_in=epoch)
 
 
 @pytest.mark.parametrize("ended_by", ["a new connection", "a 500", "a connection that has closed"])

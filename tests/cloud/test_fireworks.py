@@ -23,8 +23,8 @@ from hybrid.types import CloudUsage, Sampling
 from server_stub.dialects.fireworks import CompletionCreateParams
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "fireworks.json").read_text())
-SCORE = ScoreQuestion((0, 1), (2,), True, 2, "r")  # what the golden reply answers
-WRITE = WriteQuestion((5, 6), 4, 20, Sampling(0.7, top_k=40, top_p=0.9, seed=11), "r", ban=frozenset({9, 3}))
+SCORE = ScoreQuestion((0, 1), (2,), True, 2)  # what the golden reply answers
+WRITE = WriteQuestion((5, 6), 4, 20, Sampling(0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
 DIALECT = Fireworks(DialectSetup("m"))
 
 

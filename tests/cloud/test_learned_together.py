@@ -41,8 +41,8 @@ def asked_together(made, *questions):
 
     async def one(question):
         if isinstance(question, ScoreQuestion):
-            return await made.score(question)
-        return [chunk async for chunk in made.write(question)]
+            return await made.score(question, "r")
+        return [chunk async for chunk in made.write(question, "r")]
 
     async def run():
         return await asyncio.gather(*map(one, questions), return_exceptions=True)

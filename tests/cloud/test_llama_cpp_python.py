@@ -52,7 +52,7 @@ def speak(pieces, large):
 
 def asked_about(name):
     said, replies = recorded(name)
-    return ScoreQuestion(tuple(said["prefix"]), tuple(said["span"]), said["after"], said["top_k"], "r"), replies
+    return ScoreQuestion(tuple(said["prefix"]), tuple(said["span"]), said["after"], said["top_k"]), replies
 
 
 SHIFTED, ALIGNED, ENDING = (asked_about(f"llama_cpp_python_{name}") for name in ("shifted", "aligned", "end"))
@@ -87,14 +87,14 @@ def test_a_check_echoes_its_text_and_forbids_the_end_so_that_one_token_is_always
 def test_the_opening_token_is_the_servers_to_add(speak):
     (asked,), _ = drive(speak(0).score(ALIGNED[0]))
     assert asked.body["prompt"] == "abcb"
-    asked, _ = opened(speak(0).write(WriteQuestion((0, 67, 68), 4, 2, Sampling(), "r")))
+    asked, _ = opened(speak(0).write(WriteQuestion((0, 67, 68), 4, 2, Sampling())))
     assert asked.body["prompt"] == "ab"
 
 
 def test_a_write_sends_every_parameter_and_is_not_streamed(speak):
     """A streamed piece of a character is dropped, and its row with it."""
     sampling = Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=11, min_p=0.02)
-    asked, _ = opened(speak().write(WriteQuestion((67, 68), 4, 2, sampling, "r", frozenset({9, 3}))))
+    asked, _ = opened(speak().write(WriteQuestion((67, 68), 4, 2, sampling, frozenset({9, 3}))))
     assert asked.stream is None
     assert asked.body == PLAIN | {
         "prompt": "ab",
@@ -111,7 +111,7 @@ def test_a_write_sends_every_parameter_and_is_not_streamed(speak):
 
 def test_no_request_asks_for_no_token(speak):
     """Of this server, ``max_tokens: 0`` asks for as many as fit."""
-    for question in (SHIFTED[0], ScoreQuestion((67,), (), True, 3, "r")):
+    for question in (SHIFTED[0], ScoreQuestion((67,), (), True, 3)):
         (asked,), _ = drive(speak().score(question))
         assert asked.body["max_tokens"] == 1
 
@@ -124,20 +124,20 @@ E_ACUTE = (130, 105)
     [((67,), (*E_ACUTE, 68), "a\u00e9b"), ((67,), (68, 130), "ab"), ((67, 130), (105, 68), "a\u00e9b")],
 )
 def test_a_draft_is_asked_about_as_far_as_it_ends_with_a_whole_character(speak, prefix, span, text):
-    (asked,), _ = drive(speak().score(ScoreQuestion(prefix, span, True, 3, "r")))
+    (asked,), _ = drive(speak().score(ScoreQuestion(prefix, span, True, 3)))
     assert asked.body["prompt"] == text
 
 
 def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_charged(speak):
-    asked, scores = drive(speak().score(ScoreQuestion((67, 130), (68,), True, 3, "r")))
+    asked, scores = drive(speak().score(ScoreQuestion((67, 130), (68,), True, 3)))
     assert (asked, scores.rows, scores.usage) == ([], (), NO_USAGE)
-    assert list(speak().write(WriteQuestion((67, 130), 4, 2, Sampling(), "r"))) == [NOTHING]
+    assert list(speak().write(WriteQuestion((67, 130), 4, 2, Sampling()))) == [NOTHING]
 
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):
-    question = ScoreQuestion((67, *E_ACUTE), (68,), True, 3, "r")
+    question = ScoreQuestion((67, *E_ACUTE), (68,), True, 3)
     assert speak().worst(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN, requests=1 + AGAIN)
-    assert speak().worst(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling(), "r")) == CloudUsage(4, 9)
+    assert speak().worst(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling())) == CloudUsage(4, 9)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_check_asks_again_no_oftener_than_its_worst_case_reserves(speak):
     arrays["tokens"] = ["", "assistant", "\n", "c", "i", "c", ".", "", ".", "", "."]
     arrays["top_logprobs"] = [*arrays["top_logprobs"][:5], *[{"": -0.01, "e": -6.0, ".": -7.0}] * 6]
     reply["usage"]["prompt_tokens"] = prompt
-    asking = ScoreQuestion(question.prefix, span, True, 3, "r")
+    asking = ScoreQuestion(question.prefix, span, True, 3)
     asked, scores = drive(speak().score(asking), reply, *[again] * 6)
     assert len(asked) == 1 + AGAIN
     assert len(scores.rows) == AGAIN
@@ -295,7 +295,7 @@ def test_a_reply_that_cannot_be_believed_is_refused(speak, change):
 def test_a_character_of_several_tokens_is_read_from_the_text(speak):
     """Its tokens come with empty names; what they are, the text says, and their rows are not told."""
     said, (reply,) = recorded("llama_cpp_python_split")
-    _, read = opened(speak().write(WriteQuestion(tuple(said["prefix"]), said["limit"], said["top_k"], Sampling(), "r")))
+    _, read = opened(speak().write(WriteQuestion(tuple(said["prefix"]), said["limit"], said["top_k"], Sampling())))
     assert reply["choices"][0]["logprobs"]["tokens"] == ["c", "a", "f", "", "", " "]
     chunk = read(reply)
     assert chunk.ids == (69, 67, 72, *E_ACUTE, 223)
@@ -307,7 +307,7 @@ def written(speak, change):
     said, (reply,) = recorded("llama_cpp_python_split")
     reply = copy.deepcopy(reply)
     change(reply)
-    return opened(speak().write(WriteQuestion(tuple(said["prefix"]), 6, 2, Sampling(), "r")))[1](reply)
+    return opened(speak().write(WriteQuestion(tuple(said["prefix"]), 6, 2, Sampling())))[1](reply)
 
 
 def test_a_written_token_without_a_list_is_missing_and_not_certain(speak):

@@ -49,8 +49,8 @@ def question_of(name, **changes):
     said, replies = recorded(name)
     said["prefix"], kind = tuple(said["prefix"]), WriteQuestion if "limit" in said else ScoreQuestion
     if kind is WriteQuestion:
-        return kind(**said | changes, sampling=Sampling(), request_id="r"), replies
-    return kind(**said | {"span": tuple(said["span"])} | changes, request_id="r"), replies
+        return kind(**said | changes, sampling=Sampling()), replies
+    return kind(**said | {"span": tuple(said["span"])} | changes), replies
 
 
 REPLAY, REPLAYED = question_of("llama_server_replay")
@@ -126,7 +126,7 @@ def test_a_comparison_lets_the_model_write_as_many_tokens_as_rows_are_due():
 def test_a_write_sends_every_parameter_and_every_sampler_in_vllms_order():
     """By itself the server keeps 40 tokens, a nucleus of 0.95 and min-p 0.05, and penalises if it is told to."""
     sampling = Sampling(temperature=0.7, top_k=9, top_p=0.9, seed=11, min_p=0.02)
-    asked, _ = opened(DIALECT.write(WriteQuestion((5, 6), 4, 2, sampling, "r", frozenset({9, 3}))))
+    asked, _ = opened(DIALECT.write(WriteQuestion((5, 6), 4, 2, sampling, frozenset({9, 3}))))
     assert asked.stream == "to finish"
     assert asked.body == {
         "model": "m",
@@ -182,7 +182,7 @@ def test_probabilities_after_sampling_are_refused():
     said, (reply,) = recorded("llama_server_post_sampling")
     assert reply["completion_probabilities"][0]["prob"] == 1.0, "of a token that the model gives 0.91"
     with pytest.raises(MissingCapability, match="after sampling"):
-        drive(DIALECT.score(ScoreQuestion(tuple(said["prefix"]), (), True, 2, "r")), reply)
+        drive(DIALECT.score(ScoreQuestion(tuple(said["prefix"]), (), True, 2)), reply)
 
 
 @pytest.mark.parametrize("told", [None, "absent"])

@@ -26,8 +26,8 @@ from server_stub.dialects.ollama import GenerateRequest, Options
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
 FOUR = DialectSetup("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
 SETUP = DialectSetup("m", TextTokens(WORDS))
-SCORE = ScoreQuestion((A, B), (C, D), True, 3, "r")
-WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1), "r")
+SCORE = ScoreQuestion((A, B), (C, D), True, 3)
+WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1))
 
 
 def entry(token, prob, *others):
@@ -97,7 +97,7 @@ def test_what_ends_inside_a_character_is_not_asked_about():
 
 
 def test_the_golden_reply_is_read():
-    asking = Ollama(FOUR).score(ScoreQuestion((0, 1, 2), (3,), False, 2, "r"))
+    asking = Ollama(FOUR).score(ScoreQuestion((0, 1, 2), (3,), False, 2))
     next(asking)
     with pytest.raises(StopIteration) as done:
         asking.send(GOLDEN["answer"])

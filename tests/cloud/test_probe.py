@@ -83,7 +83,7 @@ class Server:
         self.held.append(text)
         return min(shared, len(text) - 1 - least) // self.block * self.block if self.cached else 0
 
-    async def score(self, question):
+    async def score(self, question, request_id):
         self.questions.append(question)
         if self.fault:
             raise self.fault
@@ -97,7 +97,7 @@ class Server:
         cached = self.read(text, len(question.span))
         return Scores(tuple(rows[: self.cut]), CloudUsage(len(text), 1, 0 if self.scores_cold else cached))
 
-    async def write(self, question):
+    async def write(self, question, request_id):
         self.questions.append(question)
         if self.bare_streams and self.dialect.can.streams:
             self.dialect = able(self.dialect, streams=False)
@@ -132,7 +132,7 @@ def probed(server, *, leave=None, said=None):
 
 
 def failing(server, fault):
-    async def write(question):
+    async def write(question, request_id):
         server.questions.append(question)
         raise fault
         yield
@@ -314,9 +314,9 @@ def test_candidates_that_were_refused_before_they_were_asked_about_are_none():
     server = Server()
     score = server.score
 
-    async def refusing(question):
+    async def refusing(question, request_id):
         server.dialect = able(server.dialect, candidates=False)
-        return await score(question)
+        return await score(question, request_id)
 
     server.score = refusing
     assert probed(server)[0].candidates is False

@@ -259,7 +259,7 @@ class Line:
     def discreet(self):
         return nullcontext()
 
-    def waits(self, asked_at=None, leaving=None):
+    def waits(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):
@@ -279,12 +279,12 @@ def endpoint(path, answer, dialect):
 
 def write(made, question):
     async def run():
-        return [chunk async for chunk in made.write(question)]
+        return [chunk async for chunk in made.write(question, "r")]
 
     return asyncio.run(run())
 
 
-QUESTION = WriteQuestion((1,), 2, 5, Sampling(), "r")
+QUESTION = WriteQuestion((1,), 2, 5, Sampling())
 ROWLESS = {"text": "a", "output_ids": [1], "meta_info": {"prompt_tokens": 1, "completion_tokens": 1}}
 
 

@@ -86,7 +86,6 @@ questions = st.builds(
     span=ids,
     after=st.booleans(),
     top_k=st.integers(1, NUM_TOKENS),
-    request_id=st.just("r"),
 ).filter(lambda question: question.num_rows)
 seeds = st.integers(0, 999)
 WAYS = LlamaServer.can.ways
@@ -113,7 +112,7 @@ def assert_is_the_row(row, expected, top_k):
 def test_the_rows_of_each_way_are_those_of_one_request_for_as_many_positions_as_it_answers(way, question, seed, agreed):
     """For drafts of any tokens, and for drafts that begin as the model itself would."""
     span = greedy_draft(seed, question.prefix, agreed) + question.span
-    question = ScoreQuestion(question.prefix, span, question.after, question.top_k, "r")
+    question = ScoreQuestion(question.prefix, span, question.after, question.top_k)
     scores, worst = scored(way, question, Server(seed))
     assert 1 <= len(scores.rows) <= question.num_rows
     for i, row in enumerate(scores.rows):
@@ -133,7 +132,7 @@ def test_prefixes_and_replay_answer_every_position_that_they_can_name(question, 
 @given(question=questions, seed=seeds, agreed=st.integers(0, 7))
 def test_a_comparison_answers_up_to_the_first_token_where_the_texts_part(question, seed, agreed):
     span = greedy_draft(seed, question.prefix, agreed) + question.span
-    question = ScoreQuestion(question.prefix, span, question.after, question.top_k, "r")
+    question = ScoreQuestion(question.prefix, span, question.after, question.top_k)
     written = greedy_draft(seed, question.prefix, question.num_rows)
     same = next(
         (i for i, (a, b) in enumerate(zip(written, span, strict=False)) if a != b), min(len(written), len(span))
@@ -159,7 +158,7 @@ def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, s
 
 @pytest.mark.parametrize("way", ["prefixes", "compare"])
 def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_nothing_may_another_time(way):
-    question = ScoreQuestion((1, 2), (0, 1), True, 3, "r")
+    question = ScoreQuestion((1, 2), (0, 1), True, 3)
 
     class Silent:
         tokens: tuple[int, ...] = (0,)

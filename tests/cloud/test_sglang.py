@@ -25,9 +25,9 @@ from server_stub.dialects.sglang import GenerateReqInput, SamplingParams
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "sglang.json").read_text())
 # What the golden reply answers: the rows from the last token of the prefix on, the first of them null.
-ASKED = ScoreQuestion((0, 1), (2,), True, 2, "r", ((3,),))
-SCORE = ScoreQuestion((5, 6, 7), (8, 9), True, 2, "r")
-WRITE = WriteQuestion((5, 6), 4, 2, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1), "r", ban=frozenset({9, 3}))
+ASKED = ScoreQuestion((0, 1), (2,), True, 2, ((3,),))
+SCORE = ScoreQuestion((5, 6, 7), (8, 9), True, 2)
+WRITE = WriteQuestion((5, 6), 4, 2, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1), ban=frozenset({9, 3}))
 GREEDY = replace(WRITE, sampling=Sampling(), ban=frozenset())
 
 
@@ -43,7 +43,7 @@ def test_a_score_starts_one_token_before_the_draft_so_that_its_first_row_is_no_b
 
 
 def test_an_empty_span_asks_for_no_row_of_the_prompt():
-    body = score_body(ScoreQuestion((5, 6), (), True, 2, "r"), "salt")
+    body = score_body(ScoreQuestion((5, 6), (), True, 2), "salt")
     assert body["logprob_start_len"] == -1
     assert body["cache_salt"] == "salt"
 

@@ -124,18 +124,18 @@ def test_an_empty_list_is_missing_and_not_certain():
 
 
 def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
-    score = ScoreQuestion((A, ACCENT), (E, X1), True, 5, "r")
+    score = ScoreQuestion((A, ACCENT), (E, X1), True, 5)
     assert bytes_worst(SPELLING, score, 1) == CloudUsage(1 + 3 + 2 + 1 + 1, 1)
     assert bytes_worst(SPELLING, score, 2) == CloudUsage(16, 2, requests=2)
-    assert bytes_worst(SPELLING, WriteQuestion((ACCENT,), 7, 5, Sampling(), "r"), 1) == CloudUsage(4, 7)
+    assert bytes_worst(SPELLING, WriteQuestion((ACCENT,), 7, 5, Sampling()), 1) == CloudUsage(4, 7)
 
 
 @pytest.mark.parametrize(
     ("question", "word"),
     [
-        (WriteQuestion((A,), 1, 5, Sampling(1.0, top_k=3), "r"), "--top-k"),
-        (WriteQuestion((A,), 1, 5, Sampling(1.0, min_p=0.1), "r"), "--min-p"),
-        (WriteQuestion((A,), 1, 5, Sampling(), "r", ban=frozenset({C})), "kept from a token"),
+        (WriteQuestion((A,), 1, 5, Sampling(1.0, top_k=3)), "--top-k"),
+        (WriteQuestion((A,), 1, 5, Sampling(1.0, min_p=0.1)), "--min-p"),
+        (WriteQuestion((A,), 1, 5, Sampling(), ban=frozenset({C})), "kept from a token"),
     ],
 )
 def test_a_way_of_drawing_that_has_no_word_is_refused_and_not_dropped(question, word):

@@ -25,10 +25,8 @@ from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense
 from hybrid.types import CloudUsage, Sampling
 
-SCORE = ScoreQuestion(prefix=(5, 6), span=(7, 8), after=True, top_k=2, request_id="r1")
-WRITE = WriteQuestion(
-    (5, 6), 4, 2, Sampling(temperature=0.7, top_k=40, top_p=0.9, seed=11), "r2", ban=frozenset({9, 3})
-)
+SCORE = ScoreQuestion(prefix=(5, 6), span=(7, 8), after=True, top_k=2)
+WRITE = WriteQuestion((5, 6), 4, 2, Sampling(temperature=0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
 
 
 def entry(logprob, rank, text="x"):
@@ -86,7 +84,7 @@ def test_a_score_asks_for_the_rows_of_the_prompt_and_one_token():
 
 def test_an_empty_span_asks_for_no_rows_of_the_prompt_so_that_the_prefix_cache_serves():
     """vLLM sets skip_reading_prefix_cache for every request with prompt_logprobs."""
-    body = vllm.score_body(ScoreQuestion((5,), (), True, 2, "r"), "m", "salt")
+    body = vllm.score_body(ScoreQuestion((5,), (), True, 2), "m", "salt")
     assert "prompt_logprobs" not in body
     assert body["cache_salt"] == "salt"
 
@@ -252,7 +250,7 @@ def test_reading_a_row_gives_back_what_the_server_knew(seed, k, actual):
     dense = Dense.from_logits(np.random.default_rng(seed).standard_normal(12) * 3)
     served = wire.prompt_row(Row.of(dense, k, actual), k, actual, {i: str(i) for i in range(12)})
     reply = changed(set_rows([None, None, served, served]))
-    question = ScoreQuestion((5, 6), (actual, actual), False, k, "r")
+    question = ScoreQuestion((5, 6), (actual, actual), False, k)
     row = vllm.read_scores(question, reply).rows[0]
     assert dict(zip(row.ids.tolist(), row.logprobs.tolist(), strict=True)) == pytest.approx(
         {int(i): float(dense.logprobs[i]) for i in {actual, *(t for t, _ in dense.top(k))}}

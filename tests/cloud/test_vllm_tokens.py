@@ -28,8 +28,8 @@ from server_stub.dialects.vllm_completions import CompletionRequest
 from server_stub.dialects.vllm_tokens import GenerateRequest, SamplingParams
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "vllm-generate.json").read_text())
-SCORE = ScoreQuestion((5, 6), (7, 8), True, 2, "r", ((1, 3), (2,), (9,)))
-WRITE = WriteQuestion((5, 6), 4, 2, Sampling(0.7, top_k=40, top_p=0.9, seed=11), "r", ban=frozenset({9, 3}))
+SCORE = ScoreQuestion((5, 6), (7, 8), True, 2, ((1, 3), (2,), (9,)))
+WRITE = WriteQuestion((5, 6), 4, 2, Sampling(0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
 
 
 def packed(table):
@@ -89,7 +89,7 @@ def test_without_a_candidate_no_table_is_asked_for_and_none_is_missed(candidates
 
 
 def test_an_empty_span_asks_for_no_rows_of_the_prompt_so_that_the_prefix_cache_serves():
-    question = ScoreQuestion((5,), (), True, 2, "r", ((1,),))
+    question = ScoreQuestion((5,), (), True, 2, ((1,),))
     drawn = score_body(question, "m", None)["sampling_params"]
     assert drawn == {"max_tokens": 1, "temperature": 0.0, "logprobs": 2}
     assert len(read_scores(question, changed(prompt_logprobs=None, prompt_token_id_logprobs=None)).rows) == 1

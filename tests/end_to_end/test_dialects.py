@@ -139,10 +139,10 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
     """And the charge is what the server says that it computed, never above what was reserved."""
     prompt = oracles[0].engine.render([Message("user", QUESTIONS[0])])
     ids, _ = oracles[1].text(QUESTIONS[0], DRAFT)
-    question = ScoreQuestion(prompt, ids, True, 20, f"score-{name}")
+    question = ScoreQuestion(prompt, ids, True, 20)
 
     async def score(endpoint, _):
-        return await endpoint.score(question), endpoint.worst(question)
+        return await endpoint.score(question, f"score-{name}"), endpoint.worst(question)
 
     scores, worst = reached(name, score)
     assert len(scores.rows) == DRAFT + 1
@@ -162,10 +162,10 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
 def test_a_continuation_is_the_models_and_costs_no_more_than_was_reserved(reached, oracles, name):
     prompt = oracles[0].engine.render([Message("user", QUESTIONS[1])])
     ids, tie = oracles[1].text(QUESTIONS[1], 6)
-    question = WriteQuestion(prompt + ids[:2], 4, 20, Sampling(), f"write-{name}", begun=2)
+    question = WriteQuestion(prompt + ids[:2], 4, 20, Sampling(), begun=2)
 
     async def write(endpoint, _):
-        return [chunk async for chunk in endpoint.write(question)], endpoint.worst(question)
+        return [chunk async for chunk in endpoint.write(question, f"write-{name}")], endpoint.worst(question)
 
     chunks, worst = reached(name, write)
     written = tuple(token for chunk in chunks for token in chunk.ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import httpx
 import pytest
@@ -29,14 +30,13 @@ def test_a_server_with_the_v1_runner_survives_where_one_with_v2_was_before(start
     draft = [token for _, token in oracles[0].rows(QUESTION, lambda row: row.best, 4 * SPAN)]
     starts = range(0, len(draft) - SPAN + 1, SPAN)
     questions = [
-        ScoreQuestion(prompt + tuple(draft[:start]), tuple(draft[start : start + SPAN]), False, 20, f"check-{start}")
-        for start in starts
+        ScoreQuestion(prompt + tuple(draft[:start]), tuple(draft[start : start + SPAN]), False, 20) for start in starts
     ]
 
     async def exchange():
         first = start_kept("vllm-v2", port=port)
         async with connected(first.url, words, "vllm-tokens") as (endpoint, _):
-            before = [await endpoint.score(question) for question in questions[:2]]
+            before = [await endpoint.score(question, uuid.uuid4().hex) for question in questions[:2]]
             first.end()
             second = start_kept("vllm", port=port)
             after = [await insisting(endpoint, question) for question in questions[2:]]
@@ -59,7 +59,7 @@ async def insisting(endpoint, question):
     """What a client does whose connection is gone: it asks again."""
     for _ in range(3):
         try:
-            return await endpoint.score(question)
+            return await endpoint.score(question, uuid.uuid4().hex)
         except Unreachable as error:
             print(error)
     raise AssertionError("the new server was never reached")

@@ -64,13 +64,13 @@ def test_the_endpoint_is_recognised_without_being_named(kept, oracles):
 def test_rows_are_those_of_the_model_itself(kept, oracles):
     """Of 42 drafts of the small model's own, wrong tokens in some: nothing likelier is hidden, nothing is misplaced."""
     words, questions = oracles[0].engine, []
-    for number, question in enumerate(DRAFTS_ABOUT[:: 6 if kept.kind == "vllm-v2" else 1]):
+    for question in DRAFTS_ABOUT[:: 6 if kept.kind == "vllm-v2" else 1]:
         prompt = words.render([Message("user", question)])
         draft = [token for _, token in oracles[0].rows(question, lambda row: row.best, DRAFTED)]
-        questions.append(ScoreQuestion(prompt, tuple(draft), draft[-1] not in words.end_ids, 20, f"score-{number}"))
+        questions.append(ScoreQuestion(prompt, tuple(draft), draft[-1] not in words.end_ids, 20))
 
     async def score(endpoint, _):
-        return [await endpoint.score(question) for question in questions]
+        return [await endpoint.score(question, uuid.uuid4().hex) for question in questions]
 
     worst, counted = 0.0, 0
     for question, scores in zip(questions, reached(kept, words, score), strict=True):
@@ -157,11 +157,11 @@ def test_leaving_a_stream_stops_the_servers_work(kept, oracles):
     """Of 900 tokens, which nothing but the limit would end."""
     words = oracles[0].engine
     prompt = words.render([Message("user", QUESTIONS[0])])
-    question = WriteQuestion(prompt, 900, 5, Sampling(), "leave", words.end_ids)
+    question = WriteQuestion(prompt, 900, 5, Sampling(), words.end_ids)
     since = counted(kept)
 
     async def leave(endpoint, _):
-        async with aclosing(endpoint.write(question)) as chunks:
+        async with aclosing(endpoint.write(question, uuid.uuid4().hex)) as chunks:
             async for _ in chunks:
                 return
 

@@ -53,7 +53,7 @@ async def connected(server, words, way=None):
 def score(server, words, questions, way=None):
     async def ask():
         async with connected(server, words, way) as (endpoint, _):
-            return [(await endpoint.score(question), endpoint.worst(question)) for question in questions]
+            return [(await endpoint.score(question, REQUEST_ID), endpoint.worst(question)) for question in questions]
 
     return asyncio.run(ask())
 
@@ -113,7 +113,7 @@ def drafts(oracles):
         prompt = engine.render([Message("user", question)])
         drafted = [token for _, token in oracles[0].rows(question, lambda row: row.best, 48)]
         found += spans(prompt, drafted, engine.end_ids)
-        found.append(ScoreQuestion(prompt, (), True, 20, REQUEST_ID))
+        found.append(ScoreQuestion(prompt, (), True, 20))
     letters = engine.tokenize("The letter \u00e9 and \u4e2d, or caf\u00e9, are two and more bytes.")
     return [*found, *spans(prompt, letters, engine.end_ids)]
 
@@ -123,7 +123,7 @@ def spans(prompt, drafted, ends):
     for start in range(0, len(drafted), 8):
         span = tuple(drafted[start : start + 8])
         after = span[-1] not in ends
-        yield ScoreQuestion(prompt + tuple(drafted[:start]), span, after, 20, REQUEST_ID)
+        yield ScoreQuestion(prompt + tuple(drafted[:start]), span, after, 20)
 
 
 def whole(engine, ids):
@@ -222,7 +222,7 @@ def written(server, words, questions):
 
     async def ask():
         async with connected(server, words) as (endpoint, _):
-            return [[chunk async for chunk in endpoint.write(question)] for question in questions]
+            return [[chunk async for chunk in endpoint.write(question, REQUEST_ID)] for question in questions]
 
     return [tuple(token for chunk in chunks for token in chunk.ids) for chunks in asyncio.run(ask())]
 
@@ -233,7 +233,7 @@ def test_a_banned_token_is_never_written(real, oracles):
     prompt = words.render([Message("user", QUESTIONS[0])])
     ban = frozenset(token for token, _ in oracles[1].cursor.row(prompt).top(6)) | words.end_ids
     samplings = [Sampling(), *(Sampling(temperature=1.0, seed=seed) for seed in range(8))]
-    texts = written(real, words, [WriteQuestion(prompt, 12, 5, how, REQUEST_ID, ban) for how in samplings])
+    texts = written(real, words, [WriteQuestion(prompt, 12, 5, how, ban) for how in samplings])
     assert all(texts)
     assert not ban & {token for text in texts for token in text}
 
@@ -251,7 +251,7 @@ def test_tokens_are_drawn_as_asked_and_not_as_the_server_would_by_itself(real, o
     # A text can name these alone, and go on.
     ban = frozenset(i for i in range(words.num_tokens) if not words.piece(i).isascii()) | words.end_ids | {1}
     free, five = Sampling(temperature=4.0, seed=3), Sampling(temperature=4.0, top_k=5, seed=3)
-    texts = written(real, words, [WriteQuestion(prompt, 40, 5, how, REQUEST_ID, ban) for how in (free, five)])
+    texts = written(real, words, [WriteQuestion(prompt, 40, 5, how, ban) for how in (free, five)])
     assert max(ranks(oracles[1], prompt, texts[0])) > 60
     allowed = [sorted(set(range(words.num_tokens)) - ban)]
     for i, token in enumerate(texts[1]):

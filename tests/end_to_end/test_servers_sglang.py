@@ -94,10 +94,10 @@ def test_rows_of_a_draft_are_those_of_the_model_itself(at_sglang, oracles):
     for prompt in PROMPTS:
         prefix, (span, _) = small.engine.render([Message("user", prompt)]), small.text(prompt, 8)
         candidates = tuple((5 + i, 40) for i in range(len(span)))
-        asked.append(ScoreQuestion(prefix, span, True, 20, uuid.uuid4().hex, candidates))
+        asked.append(ScoreQuestion(prefix, span, True, 20, candidates))
 
     async def score(endpoint, _):
-        return [(await endpoint.score(question), endpoint.worst(question)) for question in asked]
+        return [(await endpoint.score(question, uuid.uuid4().hex), endpoint.worst(question)) for question in asked]
 
     num_rows, worst = 0, 0.0
     for question, (scores, most) in zip(asked, at_sglang(score), strict=True):
@@ -117,7 +117,7 @@ def test_a_draft_is_scored_with_the_prefix_kept_and_each_further_one_costs_what_
 
     async def score(endpoint, _):
         return [
-            await endpoint.score(ScoreQuestion(prompt + span[:n], span[n : n + 4], True, 5, uuid.uuid4().hex))
+            await endpoint.score(ScoreQuestion(prompt + span[:n], span[n : n + 4], True, 5), uuid.uuid4().hex)
             for n in (0, 4, 8)
         ]
 
@@ -172,8 +172,8 @@ def test_what_is_too_long_is_refused_whole_and_inside_a_stream_and_costs_nothing
     async def ask(endpoint, _):
         refused = []
         for work in (
-            endpoint.score(ScoreQuestion(long, (5,), True, 5, uuid.uuid4().hex)),
-            anext(aiter(endpoint.write(WriteQuestion(long, 4, 5, Sampling(), uuid.uuid4().hex)))),
+            endpoint.score(ScoreQuestion(long, (5,), True, 5), uuid.uuid4().hex),
+            anext(aiter(endpoint.write(WriteQuestion(long, 4, 5, Sampling()), uuid.uuid4().hex))),
         ):
             with pytest.raises(hybrid.errors.CloudError, match="longer than the model's context length") as error:
                 await work
@@ -191,11 +191,11 @@ def load(sglang):
 
 def test_leaving_a_stream_stops_the_work(sglang, at_sglang, oracles):
     ban = oracles[0].engine.end_ids
-    question = WriteQuestion((5, 6, 7), 900, 0, Sampling(), uuid.uuid4().hex, frozenset(ban))
+    question = WriteQuestion((5, 6, 7), 900, 0, Sampling(), frozenset(ban))
     *_, before = load(sglang)
 
     async def leave(endpoint, _):
-        async with aclosing(endpoint.write(question)) as chunks:
+        async with aclosing(endpoint.write(question, uuid.uuid4().hex)) as chunks:
             async for chunk in chunks:
                 if chunk.ids:
                     return
@@ -223,8 +223,8 @@ def test_a_banned_token_is_never_written(at_sglang, oracles):
     async def write(endpoint, _):
         found = []
         for how in (Sampling(), *(Sampling(temperature=1.0, seed=seed) for seed in range(4))):
-            question = WriteQuestion(prompt, 12, 5, how, uuid.uuid4().hex, ban)
-            found.append([chunk async for chunk in endpoint.write(question)])
+            question = WriteQuestion(prompt, 12, 5, how, ban)
+            found.append([chunk async for chunk in endpoint.write(question, uuid.uuid4().hex)])
         return found
 
     texts = [[token for chunk in chunks for token in chunk.ids] for chunks in at_sglang(write)]

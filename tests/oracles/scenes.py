@@ -85,8 +85,8 @@ def question(name: str, words: Any) -> Question:
     few, span = words.tokenize("What is 47"), words.tokenize(" + 86?")
     long = (words.tokenize("What is 47 + 86? ") * 120)[: CONTEXT + 64]
     prompt = words.render([ASKED])
-    score = ScoreQuestion(few, span, True, K, "r")
-    write = WriteQuestion(few, 6, K, Sampling(), "r")
+    score = ScoreQuestion(few, span, True, K)
+    write = WriteQuestion(few, 6, K, Sampling())
     likely = tuple(words.tokenize(text)[0] for text in ("9", " and", "a"))
     return {
         "score": score,
@@ -96,7 +96,7 @@ def question(name: str, words: Any) -> Question:
         "write": write,
         "drawn": replace(write, sampling=Sampling(0.7, seed=5)),
         "banned": replace(write, ban=frozenset(likely)),
-        "open": WriteQuestion(prompt, 6, K, Sampling(), "r", turns=(ASKED,)),
+        "open": WriteQuestion(prompt, 6, K, Sampling(), turns=(ASKED,)),
         "k too large, whole": replace(score, prefix=few[:1], span=few[1:2], top_k=60),
         "k too large, streamed": replace(write, limit=1, top_k=60),
         "too long, whole": replace(score, prefix=long),
@@ -131,8 +131,8 @@ async def _play(scene: Scene, url: str, words: Any) -> Played:
 async def _answered(endpoint: Endpoint, asked: Question) -> Scores | list[Chunk] | CloudError:
     try:
         if isinstance(asked, ScoreQuestion):
-            return await endpoint.score(asked)
-        return [chunk async for chunk in endpoint.write(asked)]
+            return await endpoint.score(asked, "r")
+        return [chunk async for chunk in endpoint.write(asked, "r")]
     except Unreachable as error:  # as hybrid.run.retry has it
         return await _answered(endpoint, asked) if error.trouble == "learned" else error
     except CloudError as error:

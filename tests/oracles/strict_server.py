@@ -24,9 +24,9 @@ from hybrid.types import Message, Sampling
 
 WORDS = Pieces([*"abcd", "<end>", *(f"<{i}>" for i in range(60))], ends=frozenset({4}))  # more than any list here
 SETUP = DialectSetup("m", TextTokens(WORDS))
-SCORE = ScoreQuestion((0, 1), (2, 3), False, 20, "r", ((2, 4), (3, 5)))
+SCORE = ScoreQuestion((0, 1), (2, 3), False, 20, ((2, 4), (3, 5)))
 CHECK = replace(SCORE, candidates=())
-WRITE = WriteQuestion((0, 1), 4, 20, Sampling(), "r", turns=(Message("user", "cab"),))
+WRITE = WriteQuestion((0, 1), 4, 20, Sampling(), turns=(Message("user", "cab"),))
 # What vLLM 0.32's two model runners answer, word for word.
 V1 = f"{CANDIDATES} requires the V2 model runner (VLLM_USE_V2_MODEL_RUNNER=1). (parameter={CANDIDATES})"
 TOO_MANY = "Requested {what} logprobs of {k}, which is greater than max allowed: {most} (parameter={field}, value={k})"
@@ -58,7 +58,7 @@ class Server:
     def discreet(self):
         yield
 
-    def waits(self, asked_at=None, leaving=None):
+    def waits(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
     def refusal(self, body):
@@ -127,9 +127,9 @@ def asked(made, *questions):
         for question in questions:
             try:
                 if isinstance(question, ScoreQuestion):
-                    found.append(await made.score(question))
+                    found.append(await made.score(question, "r"))
                 else:
-                    found.append([chunk async for chunk in made.write(question)])
+                    found.append([chunk async for chunk in made.write(question, "r")])
             except CloudError as error:
                 found.append(error)
         return found

@@ -35,7 +35,7 @@ def read_stream(url, deadlines, pause=0.0):
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
         endpoint.dialect = able(Counting(DialectSetup()), rows=False)
         try:
-            async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling(), "r"))) as chunks:
+            async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling()), "r")) as chunks:
                 async for chunk in chunks:
                     seen += len(chunk.ids)
                     await asyncio.sleep(pause)

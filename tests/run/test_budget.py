@@ -109,8 +109,8 @@ def test_a_charge_above_the_reservation_is_recorded_shuts_the_endpoint_and_is_to
     h = house(ledger=file_ledger(total=10**9) if durable else None)
     score = h.cloud.score
 
-    async def dear(question):
-        scores = await score(question)
+    async def dear(question, *attempt):
+        scores = await score(question, *attempt)
         return replace(scores, usage=CloudUsage(1000, 1))
 
     h.cloud.score = dear
@@ -135,8 +135,8 @@ def test_an_excess_at_the_very_end_is_told_too(house, run):
     h = house()
     write = h.cloud.write
 
-    async def dear(question):
-        async for chunk in write(question):
+    async def dear(question, *attempt):
+        async for chunk in write(question, *attempt):
             yield replace(chunk, usage=chunk.usage and CloudUsage(1000, 1))
 
     h.cloud.write = dear
@@ -256,14 +256,14 @@ def test_cancelled_before_it_left_a_request_is_free_and_after_that_it_is_its_wor
     """A connection may take seconds: whoever gives up meanwhile has bought nothing."""
     h = house(cap=10**9)
 
-    async def stuck(question):
+    async def stuck(question, request_id, before_send):
         if left:
-            await question.leaving()
+            await before_send()
         began.set()
         await asyncio.sleep(60)
 
-    async def stuck_writing(question):
-        await stuck(question)
+    async def stuck_writing(question, request_id, before_send):
+        await stuck(question, request_id, before_send)
         yield
 
     h.cloud.score, h.cloud.write = stuck, stuck_writing

@@ -57,8 +57,8 @@ def test_cancelling_the_task_does_the_same(house, run):
 def test_a_request_that_hangs_is_given_up_when_the_reader_leaves(house, run):
     h, left = house(), asyncio.Event()
 
-    async def hang(question):
-        await question.leaving()
+    async def hang(question, request_id, before_send):
+        await before_send()
         left.set()
         await asyncio.sleep(60)
 

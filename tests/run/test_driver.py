@@ -188,11 +188,11 @@ def test_a_token_beyond_the_local_vocabulary_is_a_mismatch_not_a_crash(house, ru
     h = house()
     score = h.cloud.score
 
-    async def lying(question):
-        scores = await score(question)
+    async def lying(question, *attempt):
+        scores = await score(question, *attempt)
         return type(scores)((alien,) * len(scores.rows), scores.usage)
 
-    async def write(question):
+    async def write(question, *attempt):
         yield Chunk((99,), (alien,), finish="length")
         yield Chunk(usage=CloudUsage(3, 1))
 
@@ -232,8 +232,8 @@ def test_a_token_that_reads_otherwise_in_the_cloud_ends_asking(house, run):
     h = house()
     score = h.cloud.score
 
-    async def lying(question: ScoreQuestion):
-        scores = await score(question)
+    async def lying(question: ScoreQuestion, *attempt):
+        scores = await score(question, *attempt)
         wrong = len(h.cloud.questions) >= 2
         return type(scores)(scores.rows, scores.usage, {1: "zebra" if wrong else " b", 2: "\N{REPLACEMENT CHARACTER}"})
 
@@ -252,7 +252,7 @@ def test_a_server_that_stops_without_an_end_token_ends_the_answer(house, run):
 
     h = house()
 
-    async def write(question: WriteQuestion):
+    async def write(question: WriteQuestion, *attempt):
         row = h.cloud._row(question.prefix, 8)
         yield Chunk((1,), (row,))
         yield Chunk(finish="stop")

@@ -66,12 +66,12 @@ def test_unlikely_padding_changes_no_token_and_no_divergence_becomes_infinite(ho
         ids, logprobs = np.concatenate((row.ids, padding[0])), np.concatenate((row.logprobs, padding[1]))
         return row and replace(row, ids=ids, logprobs=logprobs, num_listed=row.num_listed + 2)
 
-    async def padded_score(question):
-        scores = await score(question)
+    async def padded_score(question, *attempt):
+        scores = await score(question, *attempt)
         return replace(scores, rows=tuple(map(with_padding, scores.rows)), pieces={99: "<pad>", 1234: ""})
 
-    async def padded_write(question):
-        async with aclosing(write(question)) as chunks:
+    async def padded_write(question, *attempt):
+        async with aclosing(write(question, *attempt)) as chunks:
             async for chunk in chunks:
                 yield replace(chunk, rows=tuple(map(with_padding, chunk.rows)))
 

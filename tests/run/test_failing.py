@@ -43,7 +43,7 @@ def test_each_retry_is_reserved_under_an_id_of_its_own(house, run, policy):
     events = run(gather(h.client, policy=policy, max_tokens=10))
     asked = [event for event in events if isinstance(event, RequestSent)]
     assert len({event.request_id for event in asked}) == len(asked) == len(h.cloud.questions)
-    assert [question.request_id for question in h.cloud.questions] == [event.request_id for event in asked]
+    assert h.cloud.request_ids == [event.request_id for event in asked]
     unknown = [event.request_id for event in events if isinstance(event, RequestSettled) and event.usage is None]
     assert unknown == [event.request_id for event in asked[:2]]
     assert h.ledger.reserved_nanousd == sum(event.reserved_nanousd for event in asked[:2])
@@ -182,8 +182,8 @@ def test_what_took_long_to_fail_is_left_alone_for_longer(house, run):
     h = outage(house, never)
     score = h.cloud.score
 
-    async def silent(question):
-        await score(question)
+    async def silent(question, *attempt):
+        await score(question, *attempt)
         h.clock.now += 20.0
         raise Unreachable("nothing came for 20 s", trouble="silent")
 
@@ -302,7 +302,7 @@ def test_a_reader_that_leaves_during_a_probe_does_not_leave_the_breaker_stuck(ho
     h.clock.now += 5.0
     score = h.cloud.score
 
-    async def hang(_):
+    async def hang(*_):
         await asyncio.sleep(60)
 
     async def leave():

@@ -99,7 +99,9 @@ def test_so_does_all_that_happens_from_one_check_to_the_next(house, run, monkeyp
         h = house(made=Engine, small=scores)
         score = h.cloud.score
         monkeypatch.setattr(h.engine, "tokenize", lambda *_, **__: prompt)
-        monkeypatch.setattr(h.cloud, "score", lambda q, score=score: score(replace(q, prefix=plain(q.prefix))))
+        monkeypatch.setattr(
+            h.cloud, "score", lambda q, *attempt, score=score: score(replace(q, prefix=plain(q.prefix)), *attempt)
+        )
         Text.looks = 0
         kept = {"policy": "kl", "threshold": float("inf"), "span": span, "overlap": False}
         answer = run(h.client.generate("x", raw=True, max_tokens=4 * span, **kept))

@@ -92,12 +92,12 @@ def picky_house(house):
         h = house(made=PickyEngine, **more)
         score = h.cloud.score
 
-        async def slow_score(question):
+        async def slow_score(question, *attempt):
             if num_ahead is not None:
                 start, done = h.engine.num_decoded, asyncio.ensure_future(h.worker.do(lambda _: None))
                 while h.engine.num_decoded < start + num_ahead and not done.done():  # noqa: ASYNC110  (a count)
                     await asyncio.sleep(0)
-            return await score(question)
+            return await score(question, *attempt)
 
         h.cloud.score = slow_score
         return h

@@ -55,11 +55,11 @@ def test_a_far_cloud_and_a_good_draft_make_long_spans(house, run):
     h = house()
     score = h.cloud.score
 
-    async def far(question):
+    async def far(question, *attempt):
         import asyncio
 
         await asyncio.sleep(0.02)
-        return await score(question)
+        return await score(question, *attempt)
 
     h.cloud.score = far
 

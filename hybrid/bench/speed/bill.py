@@ -30,7 +30,7 @@ from hybrid.bench.speed.prefix import Server
 from hybrid.cloud import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import unrecorded
+from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.wire import Wire
 from hybrid.config import Settings
 from hybrid.engine import Worker
@@ -133,32 +133,38 @@ class _Behind:
         """Return the most that the measured endpoint charges."""
         return self.measured.worst(self._far(question))
 
-    async def score(self, question: ScoreQuestion) -> Scores:
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score with both."""
-        scores = await self.plain.score(replace(question, leaving=unrecorded))
-        charged = (await self.measured.score(self._far(question))).usage
+        scores = await self.plain.score(question, request_id)
+        charged = (await self.measured.score(self._far(question), request_id, before_send)).usage
         self.checks.append(charged)
         return replace(scores, usage=charged)
 
-    async def write(self, question: WriteQuestion) -> AsyncGenerator[Chunk, None]:
+    async def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
         """Write with the plain one, then have the measured one write as many tokens, whether or not it was left."""
         written, last = tuple[int, ...](), NO_USAGE
         try:
-            async with aclosing(self.plain.write(replace(question, leaving=unrecorded))) as chunks:
+            async with aclosing(self.plain.write(question, request_id)) as chunks:
                 async for chunk in chunks:
                     written += chunk.ids
                     last = chunk.usage or last
                     yield replace(chunk, usage=None)
         finally:
-            usage = await self._write_far(question, written, max(last.completion_tokens, len(written)))
+            usage = await self._write_far(
+                question, written, max(last.completion_tokens, len(written)), request_id, before_send
+            )
         yield Chunk(usage=usage)
 
-    async def _write_far(self, question: WriteQuestion, written: Ids, num_tokens: int) -> CloudUsage:
+    async def _write_far(
+        self, question: WriteQuestion, written: Ids, num_tokens: int, request_id: str, before_send: BeforeSend
+    ) -> CloudUsage:
         same = self._far(question, limit=num_tokens, ban=self.words.end_ids, begun=0)
-        told = [chunk.usage async for chunk in self.measured.write(same) if chunk.usage]
+        told = [chunk.usage async for chunk in self.measured.write(same, request_id, before_send) if chunk.usage]
         # Of the last token no server has computed what a cache keeps.
-        left = WriteQuestion(self.shared + question.prefix + written[:-1], 1, 0, Sampling(), "left")
-        async for _ in self.measured.write(left):
+        left = WriteQuestion(self.shared + question.prefix + written[:-1], 1, 0, Sampling())
+        async for _ in self.measured.write(left, "left"):
             pass
         return told[-1]
 

@@ -51,7 +51,7 @@ async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoin
 
 
 def _question(prefix: Ids, span: Ids) -> ScoreQuestion:
-    return ScoreQuestion(prefix, span, after=True, top_k=TOP_K, request_id="bench")
+    return ScoreQuestion(prefix, span, after=True, top_k=TOP_K)
 
 
 async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
@@ -62,14 +62,14 @@ async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> l
     async with _endpoint(model, HALF_BILLION.num_tokens) as (endpoint, draw):
         prefix = draw(PREFIX)
         bare.decode(prefix[:-1], rows=False)
-        await endpoint.score(_question(prefix, draw(SPAN)))
+        await endpoint.score(_question(prefix, draw(SPAN)), "bench")
         for i in range(repetitions):
             span = draw(SPAN)
             for checking in (True, False) if i % 2 else (False, True):
                 bare.rewind(PREFIX - 1)
                 began = time.perf_counter()
                 if checking:
-                    await endpoint.score(_question(prefix, span))
+                    await endpoint.score(_question(prefix, span), "bench")
                     checks.append(time.perf_counter() - began)
                 else:
                     bare.decode((prefix[-1], *span))
@@ -95,7 +95,11 @@ async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -
         for i in range(4 * repetitions + 2):  # short pieces of work: more of them
             for over_line in (True, False) if i % 2 else (False, True):
                 began = time.perf_counter()
-                await (call.ask(partial(endpoint.score, question)) if over_line else endpoint.score(question))
+                await (
+                    call.ask(partial(endpoint.score, question, "bench"))
+                    if over_line
+                    else endpoint.score(question, "bench")
+                )
                 if i >= 2:
                     (guarded if over_line else plain).append(time.perf_counter() - began)
     name = f"check after {PREFIX} tokens behind a closed breaker over one without"

@@ -27,7 +27,7 @@ import numpy as np
 from hybrid.assemble import BUNDLED_CLOUD, PROBE, bundled_server
 from hybrid.bench.speed.measure import Figure, Report, Spread, milliseconds, ratio
 from hybrid.bench.speed.random_model import Shape, write_random_model
-from hybrid.cloud import Capabilities, Cloud, ScoreQuestion, Scores
+from hybrid.cloud import BeforeSend, Capabilities, Cloud, ScoreQuestion, Scores, unrecorded
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -136,7 +136,7 @@ class _Watched:
         """Be the endpoint in all else."""
         return getattr(self.endpoint, name)
 
-    async def score(self, question: ScoreQuestion) -> Scores:
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score and measure."""
         check, responses = _Check(self._cpu()), []
 
@@ -147,7 +147,7 @@ class _Watched:
             responses.append(response)
 
         self.wire._client.event_hooks = {"request": [request], "response": [response]}
-        scores = await self.endpoint.score(question)
+        scores = await self.endpoint.score(question, request_id, before_send)
         check.seconds = self._cpu() - check.began
         check.received = sum(response.num_bytes_downloaded for response in responses)
         self.checks.append(check)

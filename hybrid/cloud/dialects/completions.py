@@ -112,7 +112,7 @@ class Completions(OpenAi):
         prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
         if prefix is None or text is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
-        write = WriteQuestion(question.prefix, 1, question.top_k, Sampling(), question.request_id)
+        write = WriteQuestion(question.prefix, 1, question.top_k, Sampling())
         reply = yield Post(COMPLETIONS, self._body(text, write) | {"echo": True})
         return _echoed(words, question, prefix, reply, question.top_k)
 

@@ -43,7 +43,7 @@ class Fireworks(OpenAi):
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the span, and one token for the row after it."""
-        prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling(), question.request_id)
+        prompt = WriteQuestion(question.prefix + question.span, 1, question.top_k, Sampling())
         body = self._body(prompt)
         if question.span:
             body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything

@@ -94,7 +94,7 @@ class LlamaServer(Dialect):
     def _replay(self, question: ScoreQuestion) -> ScoreFlow:
         forced = tuple(takewhile(partial(_nameable, self.setup.words), question.span))
         num_rows = min(question.num_rows, len(forced) + 1)
-        write = WriteQuestion(question.prefix, num_rows, question.top_k, scoring_methods.GREEDY, question.request_id)
+        write = WriteQuestion(question.prefix, num_rows, question.top_k, scoring_methods.GREEDY)
         body = self._body(list(question.prefix), write) | {"samplers": []}
         if forced:
             body["grammar"] = "root ::= " + " ".join(f"<[{token}]>" for token in forced)

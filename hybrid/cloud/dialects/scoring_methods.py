@@ -44,7 +44,7 @@ class WholeWriter(Protocol):
 
 
 def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
-    return WriteQuestion(prefix, limit, question.top_k, GREEDY, question.request_id)
+    return WriteQuestion(prefix, limit, question.top_k, GREEDY)
 
 
 def prefixes(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:

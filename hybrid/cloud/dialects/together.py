@@ -35,7 +35,7 @@ class Together(OpenAi):
         legacy, whole = self._legacy, question.prefix + question.span
         if self.setup.words.text_of(whole) is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
-        asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling(), question.request_id)])
+        asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling())])
         reply = yield replace(asked, body={**asked.body, "echo": True})
         return read_scores(self.setup.words, question, reply, question.top_k)
 
