@@ -136,7 +136,7 @@ class Opening:
         """Take the price that is only known once the endpoint has said which model it serves."""
         cloud = self._settings.cloud
         if self._prices and cloud and (price := self._prices.price(cloud, capabilities.model)):
-            account.learn(price)
+            account.set_price(price)
 
     def account(self, stack: AsyncExitStack) -> Account:
         """Pay from the ledger's file. It is neither read nor made before a request that costs something would leave.
@@ -245,7 +245,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         noise = await asyncio.to_thread(_measured, words, settings.threads)
         account = opening.account(stack)
         opening.learn(account, said)
-        purse = await stack.enter_async_context(account.purse(settings.conversation))
+        purse = await stack.enter_async_context(account.open_budget(settings.conversation))
         turns = (Message("user", "What is 47 + 86?"),)
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
@@ -266,7 +266,7 @@ def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
 async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleQuestion]:
     """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
     limit = worst.completion_tokens
-    grant = await purse.ask(worst.prompt_tokens, limit, least=limit, requests=worst.requests)
+    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
     if isinstance(grant, Denial):
         raise UsageError(grant.why)
     if denial := await purse.mark_sent(grant):

@@ -148,11 +148,11 @@ def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_us
 
     async def spend():
         settings = load(cloud=cloud, price="1/0.1/4", cap="0.0001", ledger=path)
-        async with assemble.AsyncExitStack() as stack, assemble.Opening(settings).account(stack).purse() as purse:
-            first = await purse.ask(10, 10)
+        async with assemble.AsyncExitStack() as stack, assemble.Opening(settings).account(stack).open_budget() as purse:
+            first = await purse.reserve(10, 10)
             assert not await purse.mark_sent(first)
             purse.settle(first, CloudUsage(10, 10))
-            return await purse.ask(60, 60, least=60)
+            return await purse.reserve(60, 60, min_limit=60)
 
     denial = asyncio.run(spend())
     assert (denial.level, denial.left_nanousd) == ("client", 50_000)

@@ -152,7 +152,7 @@ class AsyncClient:
             recording = choices_of(settings, policy) if settings.trace_rows else None
             top_k = settings.cloud_top_k
             limits = AnswerLimits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
-            async with self._account.purse(settings.conversation) as purse:
+            async with self._account.open_budget(settings.conversation) as purse:
                 side = Side(cloud, purse, can, _turns(prompt, settings), call, reach)
                 return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
 

@@ -47,7 +47,7 @@ async def replay(path: Path, tell: Tell = lambda _: None, **flags: Any) -> Answe
     )
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(drafter, worker, Side(ReplayCloud(tape), account.purse()), limits, tell)
+        driver = Driver(drafter, worker, Side(ReplayCloud(tape), account.open_budget()), limits, tell)
         return await driver.answer(policy_of(settings))
     finally:
         worker.close()

@@ -46,7 +46,7 @@ class RequestBilling:
         """Reserve the worst case of a request. A write's limit may come back lowered to what the cap allows."""
         limit = worst.completion_tokens
         least = 1 if kind == "write" else limit
-        grant = await self._purse.ask(worst.prompt_tokens, limit, least, requests=worst.requests)
+        grant = await self._purse.reserve(worst.prompt_tokens, limit, least, requests=worst.requests)
         if isinstance(grant, Denial):
             return grant
         if grant.reservation is not None and grant.reservation.returned_nanousd:

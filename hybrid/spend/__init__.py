@@ -3,21 +3,18 @@
 The ledger in a file is ``hybrid.spend.durable``, apart: a policy that looks at a price needs no SQLite.
 """
 
-from hybrid.spend.account import Account
-from hybrid.spend.answer_budget import AnswerBudget, Grant
+from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
 from hybrid.spend.bill import Bill, bill
-from hybrid.spend.caps import CAP_LEVELS, CapLevel, CapStatus, Denial
+from hybrid.spend.caps import STORED_CAP_LEVELS, CapStatus, Denial, MaxCost, SpendScope, StoredCapLevel
 from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation, Settlement
-from hybrid.spend.max_cost import MaxCost, SpendScope
 from hybrid.spend.price import Price, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
 
 __all__ = [
-    "CAP_LEVELS",
+    "STORED_CAP_LEVELS",
     "Account",
     "AnswerBudget",
     "Bill",
-    "CapLevel",
     "CapStatus",
     "Denial",
     "Grant",
@@ -29,6 +26,7 @@ __all__ = [
     "Reservation",
     "Settlement",
     "SpendScope",
+    "StoredCapLevel",
     "as_usd",
     "bill",
     "endpoint_id",

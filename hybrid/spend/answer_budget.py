@@ -8,6 +8,7 @@ and loses no settlement; a ledger in trouble lets no request leave, and says wha
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,21 +16,20 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hybrid.errors import LedgerError
-from hybrid.spend.caps import Denial
-from hybrid.spend.ledger import Ledger, Reservation, Settlement, closed_denial
-from hybrid.spend.max_cost import MaxCost, SpendScope
+from hybrid.spend.caps import Denial, MaxCost, SpendScope
+from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation, Settlement, closed_denial
 from hybrid.spend.price import Price, as_usd
 from hybrid.types import CloudUsage
 
 T = TypeVar("T")
 
-_UNPRICED = (
+_NO_PRICE = (
     "there is a cap but no price for this endpoint: state --price P/C/O or --price free, or enter it in the price file"
 )
 
 
 @dataclass(frozen=True)
-class ChargeTerms:
+class PriceAndLedger:
     """What a request costs (None: not known), and where that is written."""
 
     price: Price | None
@@ -44,7 +44,7 @@ class Grant:
     limit: int
     reservation: Reservation | None = None
     requests: int = 1
-    terms: ChargeTerms | None = field(default=None, compare=False, repr=False)
+    charged_to: PriceAndLedger | None = field(default=None, compare=False, repr=False)
 
     @property
     def nanousd(self) -> int | None:
@@ -55,44 +55,44 @@ class Grant:
 class AnswerBudget:
     """Reserves before a request leaves and settles after it. Made for one answer; closed at its end."""
 
-    def __init__(self, terms: Callable[[], ChargeTerms], spender: SpendScope) -> None:
+    def __init__(self, charged_to: Callable[[], PriceAndLedger], scope: SpendScope) -> None:
         """Take the terms, which may become known while the answer is written, and who spends."""
-        self._terms = terms
-        self._spender = spender
+        self._charged_to = charged_to
+        self._scope = scope
         # Reserved for a caller that may have been cancelled meanwhile; settled, and not yet written.
         self._unclaimed: dict[Reservation, Ledger] = {}
         self._unwritten: dict[Reservation, tuple[Ledger, Settlement]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._shut: Denial | None = None
+        self._denied: Denial | None = None
         self._uncapped = False
 
     @property
     def price(self) -> Price | None:
         """What is known by now of what a request costs."""
-        return self._terms().price
+        return self._charged_to().price
 
-    async def ask(self, prompt_tokens: int, limit: int, least: int = 1, *, requests: int = 1) -> Grant | Denial:
+    async def reserve(self, prompt_tokens: int, limit: int, min_limit: int = 1, *, requests: int = 1) -> Grant | Denial:
         """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
-        if self._shut is not None:
-            return self._shut
-        terms = self._terms()
-        if terms.price is None:
-            return await self._unpriced(terms, Grant(prompt_tokens, limit, requests=requests))
+        if self._denied is not None:
+            return self._denied
+        charged_to = self._charged_to()
+        if charged_to.price is None:
+            return await self._grant_without_price(charged_to, Grant(prompt_tokens, limit, requests=requests))
         while self._waiting:  # else an answer could be denied by what its own last request has left
             await asyncio.wait(self._waiting)
-        claim = MaxCost(terms.price, prompt_tokens, max(1, limit), max(1, least), requests)
-        return await self._reserve(terms, claim)
+        max_cost = MaxCost(charged_to.price, prompt_tokens, max(1, limit), max(1, min_limit), requests)
+        return await self._reserve_max_cost(charged_to, max_cost)
 
     async def mark_sent(self, grant: Grant) -> Denial | None:
         """Record, before its first byte, that a request leaves. A Denial: that could not be recorded."""
-        if grant.reservation is None or grant.terms is None:
+        if grant.reservation is None or grant.charged_to is None:
             return None
-        ledger = grant.terms.ledger
+        ledger = grant.charged_to.ledger
         try:
-            await asyncio.shield(self._begin(ledger, partial(ledger.mark_sent, grant.reservation), _seen))
+            await asyncio.shield(self._run(ledger, partial(ledger.mark_sent, grant.reservation), _consume_error))
         except LedgerError as error:
-            self._shut = Denial(str(error))
-            return self._shut
+            self._denied = Denial(str(error))
+            return self._denied
         return None
 
     def settle(self, grant: Grant, usage: CloudUsage | None) -> str | None:
@@ -100,16 +100,16 @@ class AnswerBudget:
 
         Returns a sentence where more was charged than was reserved; the endpoint is then closed.
         """
-        terms = grant.terms
-        if usage is None or grant.reservation is None or terms is None or terms.price is None:
+        charged_to = grant.charged_to
+        if usage is None or grant.reservation is None or charged_to is None or charged_to.price is None:
             return None
-        cost, excess = terms.price.cost(usage), None
+        cost, excess = charged_to.price.cost(usage), None
         if cost > grant.reservation.nanousd:
             most = as_usd(grant.reservation.nanousd)
             excess = f"it charged {as_usd(cost)} for a request that may cost {most} at most"
-            self._shut = closed_denial(self._spender.endpoint, excess)
-        self._write(terms.ledger, Settlement(grant.reservation, cost, excess))
-        return None if excess is None or self._shut is None else self._shut.why
+            self._denied = closed_denial(self._scope.endpoint, excess)
+        self._write(charged_to.ledger, Settlement(grant.reservation, cost, excess))
+        return None if excess is None or self._denied is None else self._denied.why
 
     def cost(self, usage: CloudUsage) -> int | None:
         """Nano-dollars for a usage; None where the price is not known."""
@@ -117,11 +117,11 @@ class AnswerBudget:
 
     async def close(self) -> None:
         """Give back what nobody took and write what was charged. Being cancelled is passed on, but not before."""
-        again = await self._at_rest()
+        again = await self._wait_for_writes()
         unclaimed = [(ledger, Settlement(reservation, 0)) for reservation, ledger in self._unclaimed.items()]
         for ledger, settlement in [*self._unwritten.values(), *unclaimed]:
             self._write(ledger, settlement)
-        again = await self._at_rest() or again
+        again = await self._wait_for_writes() or again
         if again is not None:
             raise again
 
@@ -135,45 +135,45 @@ class AnswerBudget:
         """Close it."""
         await self.close()
 
-    async def _unpriced(self, terms: ChargeTerms, grant: Grant) -> Grant | Denial:
+    async def _grant_without_price(self, charged_to: PriceAndLedger, grant: Grant) -> Grant | Denial:
         """Where a request costs nobody knows what, it leaves only if no cap could be passed."""
         if not self._uncapped:
             try:
-                look = partial(terms.ledger.standings, self._spender)
-                standings = await asyncio.shield(self._begin(terms.ledger, look, _seen))
+                look = partial(charged_to.ledger.cap_statuses, self._scope)
+                cap_statuses = await asyncio.shield(self._run(charged_to.ledger, look, _consume_error))
             except LedgerError as error:
-                self._shut = Denial(str(error))
-                return self._shut
-            if standings:
-                tightest = min(standings, key=lambda standing: standing.left_nanousd)
-                return tightest.denial() if tightest.left_nanousd <= 0 else Denial(_UNPRICED, tightest.level)
+                self._denied = Denial(str(error))
+                return self._denied
+            if cap_statuses:
+                tightest = min(cap_statuses, key=lambda status: status.left_nanousd)
+                return tightest.denial() if tightest.left_nanousd <= 0 else Denial(_NO_PRICE, tightest.level)
             self._uncapped = True
         return grant
 
-    async def _reserve(self, terms: ChargeTerms, claim: MaxCost) -> Grant | Denial:
+    async def _reserve_max_cost(self, charged_to: PriceAndLedger, max_cost: MaxCost) -> Grant | Denial:
         """Reserve a claim. A caller that is cancelled meanwhile leaves it to ``close``, which gives it back."""
 
-        def taken(done: asyncio.Future[Reservation | Denial]) -> None:
+        def on_reserved(done: asyncio.Future[Reservation | Denial]) -> None:
             if isinstance(error := done.exception(), LedgerError):
-                self._shut = Denial(str(error))
+                self._denied = Denial(str(error))
             elif error is None and isinstance(reserved := done.result(), Reservation):
-                self._unclaimed[reserved] = terms.ledger
+                self._unclaimed[reserved] = charged_to.ledger
 
         try:
-            reserve = partial(terms.ledger.reserve, claim, self._spender)
-            reserved = await asyncio.shield(self._begin(terms.ledger, reserve, taken))
+            reserve = partial(charged_to.ledger.reserve, max_cost, self._scope)
+            reserved = await asyncio.shield(self._run(charged_to.ledger, reserve, on_reserved))
         except LedgerError as error:
             return Denial(str(error))
         if isinstance(reserved, Denial):
             return reserved
         del self._unclaimed[reserved]
-        return Grant(claim.prompt_tokens, reserved.limit, reserved, claim.requests, terms)
+        return Grant(max_cost.prompt_tokens, reserved.limit, reserved, max_cost.requests, charged_to)
 
     def _write(self, ledger: Ledger, settlement: Settlement) -> None:
         """Settle in the ledger; nobody waits for it before the next request or the end."""
         self._unwritten[settlement.reservation] = ledger, settlement
 
-        def written(done: asyncio.Future[None]) -> None:
+        def on_written(done: asyncio.Future[None]) -> None:
             # In trouble, what was reserved stays so: too much is on record. (Of a charge above it too little is, if the
             # ledger is still in trouble at the end; the answer has told it.) A KeyError: it was written before, though
             # an error said that it was not.
@@ -181,9 +181,9 @@ class AnswerBudget:
                 done.result()
                 del self._unwritten[settlement.reservation]
 
-        self._begin(ledger, partial(ledger.settle, settlement), written)
+        self._run(ledger, partial(ledger.settle, settlement), on_written)
 
-    def _begin(
+    def _run(
         self, ledger: Ledger, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]
     ) -> asyncio.Future[T]:
         """Do work where it may wait, and ``then`` what follows from it, whether or not anybody still listens."""
@@ -199,7 +199,7 @@ class AnswerBudget:
             then(future)
         return future
 
-    async def _at_rest(self) -> asyncio.CancelledError | None:
+    async def _wait_for_writes(self) -> asyncio.CancelledError | None:
         """Wait for all that was begun; return the cancellation that came meanwhile."""
         again: asyncio.CancelledError | None = None
         while self._waiting:
@@ -210,6 +210,43 @@ class AnswerBudget:
         return again
 
 
-def _seen(done: asyncio.Future[Any]) -> None:
+class Account:
+    """Gives every answer its purse."""
+
+    def __init__(
+        self,
+        price: Price | None,
+        ledger: Ledger,
+        endpoint: str = "the endpoint",
+        cap_nanousd: int | None = None,
+        client: str | None = None,
+    ) -> None:
+        """Take a price (None: not known), the ledger, the endpoint's name there, and the most this client may spend.
+
+        ``client`` is its name: with one, what earlier clients of that name spent counts against the cap too.
+        """
+        self.price = price
+        self._ledger = ledger
+        self._endpoint = endpoint
+        self._cap = cap_nanousd
+        self._client = client or secrets.token_hex(8)
+        # What is free moves no total, so it is written to no file; a cap of zero still means: do not ask.
+        self._unwritten = MemoryLedger()
+
+    def set_price(self, price: Price) -> None:
+        """Take the price that is only known once the endpoint has said which model it serves."""
+        self.price = price
+
+    def open_budget(self, conversation: str | None = None) -> AnswerBudget:
+        """Return the money of one answer; without a name the conversation is this client's own."""
+        scope = SpendScope(self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap)
+        return AnswerBudget(self._charged_to, scope)
+
+    def _charged_to(self) -> PriceAndLedger:
+        unwritten = self._ledger.durable and self.price is not None and self.price.free
+        return PriceAndLedger(self.price, self._unwritten if unwritten else self._ledger)
+
+
+def _consume_error(done: asyncio.Future[Any]) -> None:
     """Look at an error, so that nobody reports it as lost where whoever waited has left."""
     done.exception()

@@ -12,8 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybrid.spend.caps import CAP_LEVELS, LEVELS, TIMED, CapLevel, CapStatus, Denial, Level, afford, windows
-from hybrid.spend.max_cost import MaxCost, SpendScope
+from hybrid.spend.caps import (
+    CAP_LEVELS,
+    STORED_CAP_LEVELS,
+    TIMED,
+    CapLevel,
+    CapStatus,
+    Denial,
+    MaxCost,
+    SpendScope,
+    StoredCapLevel,
+    allow,
+    windows,
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Ledger(Protocol):
         """Whether it outlives the process."""
         ...
 
-    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
+    def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
         """Set a claim's worst case aside. A limit that does not fit is lowered to what does, in the same step."""
         ...
 
@@ -68,7 +79,7 @@ class Ledger(Protocol):
         """Replace a reservation by what was charged. Settling twice is a KeyError."""
         ...
 
-    def standings(self, spender: SpendScope) -> list[CapStatus]:
+    def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
         """Return every cap that binds a spender now."""
         ...
 
@@ -80,8 +91,8 @@ def closed_denial(endpoint: str, why: str) -> Denial:
 
 @dataclass(frozen=True)
 class _MemoryEntry:
-    spender: SpendScope
-    windows: Mapping[Level, str]
+    scope: SpendScope
+    windows: Mapping[CapLevel, str]
     reserved: int
 
 
@@ -93,7 +104,7 @@ class MemoryLedger:
     def __init__(
         self,
         cap_nanousd: int | None = None,
-        caps: Mapping[CapLevel, int] | None = None,
+        caps: Mapping[StoredCapLevel, int] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Start with nothing spent. ``cap_nanousd`` is the total cap; by default all time is one day."""
@@ -101,7 +112,7 @@ class MemoryLedger:
         self._clock = clock
         self._latest = 0
         self._open: dict[int, _MemoryEntry] = {}
-        self._totals: defaultdict[tuple[Level, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._totals: defaultdict[tuple[CapLevel, str], list[int]] = defaultdict(lambda: [0, 0])
         self._closed: dict[str, str] = {}
         self._next = 0
 
@@ -119,19 +130,19 @@ class MemoryLedger:
         """What is promised to requests under way, or to requests whose charge never became known."""
         return self._totals["total", ""][1]
 
-    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
+    def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
         """See the port."""
-        if spender.endpoint in self._closed:
-            return closed_denial(spender.endpoint, self._closed[spender.endpoint])
-        afforded = afford(claim, self.standings(spender))
-        if isinstance(afforded, Denial):
-            return afforded
+        if scope.endpoint in self._closed:
+            return closed_denial(scope.endpoint, self._closed[scope.endpoint])
+        allowance = allow(max_cost, self.cap_statuses(scope))
+        if isinstance(allowance, Denial):
+            return allowance
         self._latest = max(self._latest, int(self._clock()))
-        entry = _MemoryEntry(spender, windows(spender, self._latest), afforded.claim.worst_nanousd)
+        entry = _MemoryEntry(scope, windows(scope, self._latest), allowance.max_cost.worst_nanousd)
         self._next += 1
         self._open[self._next] = entry
         self._add(entry, 0, entry.reserved)
-        return Reservation(self._next, entry.reserved, afforded.claim.limit)
+        return Reservation(self._next, entry.reserved, allowance.max_cost.limit)
 
     def mark_sent(self, reservation: Reservation) -> None:
         """See the port. What is in memory dies with its process, whether it was sent or not."""
@@ -141,17 +152,17 @@ class MemoryLedger:
         entry = self._open.pop(settlement.reservation.id)
         self._add(entry, settlement.charged_nanousd, -entry.reserved)
         if settlement.excess is not None:
-            self._closed[entry.spender.endpoint] = settlement.excess
+            self._closed[entry.scope.endpoint] = settlement.excess
 
-    def standings(self, spender: SpendScope) -> list[CapStatus]:
+    def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
         """See the port. Of days and months all that are not over count: a clock set back frees nothing."""
-        now = windows(spender, int(self._clock()))
-        caps: dict[Level, int] = {level: self._caps[level] for level in CAP_LEVELS if level in self._caps}
-        if spender.cap_nanousd is not None:
-            caps["client"] = spender.cap_nanousd
-        return [CapStatus(level, caps[level], *self._sum(level, now[level])) for level in LEVELS if level in caps]
+        now = windows(scope, int(self._clock()))
+        caps: dict[CapLevel, int] = {level: self._caps[level] for level in STORED_CAP_LEVELS if level in self._caps}
+        if scope.cap_nanousd is not None:
+            caps["client"] = scope.cap_nanousd
+        return [CapStatus(level, caps[level], *self._sum(level, now[level])) for level in CAP_LEVELS if level in caps]
 
-    def _sum(self, level: Level, window: str) -> tuple[int, int]:
+    def _sum(self, level: CapLevel, window: str) -> tuple[int, int]:
         counted = [
             total
             for (kind, name), total in self._totals.items()

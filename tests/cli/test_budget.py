@@ -6,7 +6,7 @@ import json
 import sqlite3
 
 import pytest
-from money import claim_of, settled
+from money import max_cost_of, settled
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -63,8 +63,8 @@ def test_caps_are_set_shown_and_removed(path):
 
 def test_what_has_gone_against_a_cap_is_shown_with_what_is_left(ledger):
     LedgerAdmin(ledger).set_cap("day", 1_000)
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
-    ledger.reserve(claim_of(50), SPENDER)
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 120))
+    ledger.reserve(max_cost_of(50), SPENDER)
     row = next(row for row in plain("show")["caps"] if row["level"] == "day")
     assert [row[f"{name}_nanousd"] for name in ("spent", "reserved", "left")] == [120, 50, 830]
     text = budget("show")
@@ -72,8 +72,8 @@ def test_what_has_gone_against_a_cap_is_shown_with_what_is_left(ledger):
 
 
 def test_the_log_tells_the_newest_first(ledger):
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
-    ledger.reserve(claim_of(50), SPENDER)
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 120))
+    ledger.reserve(max_cost_of(50), SPENDER)
     found = plain("log")["entries"]
     assert [(entry["id"], entry["state"], entry["charged_nanousd"]) for entry in found] == [
         (2, "reserved", 0),
@@ -89,8 +89,8 @@ def test_the_log_tells_the_newest_first(ledger):
 
 def test_an_open_entry_is_reconciled_by_hand(ledger):
     LedgerAdmin(ledger).set_cap("total", 1_000)
-    ledger.reserve(claim_of(300), SPENDER)
-    ledger.reserve(claim_of(400), SPENDER)
+    ledger.reserve(max_cost_of(300), SPENDER)
+    ledger.reserve(max_cost_of(400), SPENDER)
     assert [entry["id"] for entry in plain("reconcile")["open"]] == [1, 2]
     assert [entry["id"] for entry in plain("reconcile", "1", "--charged", "0.0000001")["open"]] == [2]
     assert "Nothing is open" in budget("reconcile", "--all-as-charged")
@@ -101,18 +101,18 @@ def test_an_open_entry_is_reconciled_by_hand(ledger):
 
 
 def test_a_closed_endpoint_is_shown_and_opened_again(ledger):
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 500, excess="it charged more"))
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 500, excess="it charged more"))
     for command in ("show", "reconcile"):
         assert "it charged more" in budget(command)
         assert plain(command)["closed"][0]["endpoint"] == "https://api.example.com"
     assert "not closed" in budget("reconcile", "--reopen", "https://other.example.com", code=2)
     assert plain("reconcile", "--reopen", "https://API.example.com/v1")["closed"] == []
-    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+    assert ledger.reserve(max_cost_of(1), SPENDER).nanousd == 1
 
 
 def test_entries_of_a_clock_that_was_wrong_are_told_and_counted_as_made_now(path):
     future = FileLedger(path, clock=lambda: 4e9)
-    future.reserve(claim_of(300), SPENDER)
+    future.reserve(max_cost_of(300), SPENDER)
     future.close()
     assert plain("show")["clock_behind_s"] > 10**8
     assert "--clock" in budget("show")
@@ -146,7 +146,7 @@ def test_what_cannot_be_done_is_one_sentence(path, args, said):
 def test_what_was_disputed_is_listed_and_mended_and_opens_nothing(ledger):
     """Endpoint and cap are two questions: what is right, and whether it may be asked again."""
     LedgerAdmin(ledger).set_cap("total", 1_000)
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 10**30, excess="it charged more"))
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 10**30, excess="it charged more"))
     assert plain("show")["caps"][-1]["left_nanousd"] < 0
     assert [(entry["id"], entry["state"]) for entry in plain("reconcile")["disputed"]] == [(1, "disputed")]
     assert "disputed" in budget("reconcile")
@@ -156,7 +156,7 @@ def test_what_was_disputed_is_listed_and_mended_and_opens_nothing(ledger):
 
 
 def test_any_entry_can_be_reconciled_and_one_that_is_not_there_is_named(ledger):
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 120))
     budget("reconcile", "1", "--charged", "0.0000001")
     assert plain("show")["caps"][-1]["spent_nanousd"] == 100
     assert "entry 9 is not in the ledger" in budget("reconcile", "9", "--charged", "0", code=2)
@@ -164,9 +164,9 @@ def test_any_entry_can_be_reconciled_and_one_that_is_not_there_is_named(ledger):
 
 
 def test_what_reconcile_did_is_said_before_what_is_left(path, ledger):
-    ledger.settle(settled(ledger.reserve(claim_of(300), SPENDER), 120))
+    ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 120))
     for nanousd in (62, 400, 30):
-        ledger.reserve(claim_of(nanousd), SPENDER)
+        ledger.reserve(max_cost_of(nanousd), SPENDER)
     said = budget("reconcile", "2", "--charged", "0.00000005")
     assert said.splitlines()[0] == "entry 2: charged 0.00000005 USD (was: 0.000000062 USD reserved)"
     assert "entry 2:" not in budget("reconcile")
@@ -174,7 +174,7 @@ def test_what_reconcile_did_is_said_before_what_is_left(path, ledger):
     done = budget("reconcile", "--all-as-charged").splitlines()
     assert done == ["2 entries charged in full, 0.00000043 USD in all", "Nothing is open."]
     future = FileLedger(path, clock=lambda: 4e9)
-    future.settle(settled(future.reserve(claim_of(300), SPENDER), 500, excess="it charged more"))
+    future.settle(settled(future.reserve(max_cost_of(300), SPENDER), 500, excess="it charged more"))
     future.close()
     found = plain("reconcile", "--all-as-charged", "--reopen", "https://API.example.com/v1", "--clock")
     assert found["done"] == ["no entry was open", "https://api.example.com is open again", "1 entry re-dated to now"]

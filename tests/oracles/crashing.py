@@ -35,9 +35,14 @@ def at(label: str) -> None:
 def watch() -> None:
     """Announce the steps of purses and transactions."""
     from hybrid.spend.answer_budget import AnswerBudget
-    from hybrid.spend.durable.file import LedgerFile
+    from hybrid.spend.durable.file import SqliteFile
 
-    ask, settle, close, transaction = AnswerBudget.ask, AnswerBudget.settle, AnswerBudget.close, LedgerFile.transaction
+    ask, settle, close, transaction = (
+        AnswerBudget.reserve,
+        AnswerBudget.settle,
+        AnswerBudget.close,
+        SqliteFile.transaction,
+    )
 
     async def asked(self, *args, **named):
         at("before reserve")
@@ -62,7 +67,12 @@ def watch() -> None:
             at("in the transaction")
         at("after the transaction")
 
-    AnswerBudget.ask, AnswerBudget.settle, AnswerBudget.close, LedgerFile.transaction = asked, settled, closed, watched
+    AnswerBudget.reserve, AnswerBudget.settle, AnswerBudget.close, SqliteFile.transaction = (
+        asked,
+        settled,
+        closed,
+        watched,
+    )
 
 
 async def spend(ledger: Path, charges: Path) -> None:
@@ -75,18 +85,18 @@ async def spend(ledger: Path, charges: Path) -> None:
     account = Account(price, FileLedger(ledger), "http://file")
     file = os.open(charges, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for _ in range(6):
-        async with account.purse() as purse:
+        async with account.open_budget() as budget:
             for i in range(4):
-                grant = await purse.ask(20 + 10 * i, rng.choice([1, 8, 40]))
+                grant = await budget.reserve(20 + 10 * i, rng.choice([1, 8, 40]))
                 if isinstance(grant, Denial):
                     continue
-                assert await purse.mark_sent(grant) is None
+                assert await budget.mark_sent(grant) is None
                 at("before dispatch")
                 usage = CloudUsage(grant.prompt_tokens, rng.randint(0, grant.limit), rng.randint(0, 10))
                 os.write(file, f"{price.cost(usage)}\n".encode())
                 at("after dispatch")
                 at("mid-stream")
-                purse.settle(grant, rng.choice([usage, usage, None]))
+                budget.settle(grant, rng.choice([usage, usage, None]))
 
 
 async def answer(ledger: Path, url: str) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hybrid.spend import MaxCost, Price, Settlement
 
 
-def claim_of(nanousd: int, least: int | None = None) -> MaxCost:
+def max_cost_of(nanousd: int, min_limit: int | None = None) -> MaxCost:
     """A request that costs so much at most; with ``least``, one whose limit may be lowered to cost that."""
-    if least is None:
+    if min_limit is None:
         return MaxCost(Price(1_000_000, 0, 0), nanousd, 1)
-    return MaxCost(Price(1_000_000, 0, 1_000_000), least - 1, nanousd - least + 1)
+    return MaxCost(Price(1_000_000, 0, 1_000_000), min_limit - 1, nanousd - min_limit + 1)
 
 
 def settled(reservation, charged, excess=None) -> Settlement:

@@ -15,7 +15,7 @@ def clock():
 
 
 @pytest.fixture
-def spender():
+def scope():
     return SpendScope("http://gpu", "question", "talk", "client")
 
 

@@ -20,12 +20,12 @@ PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
 PRICE = Price.parse("1/0.1/4")  # 1000 nano-dollars a prompt token, 4000 a completion token
 
 
-def in_purse(account, body):
-    """Run ``body(purse)`` inside a purse of the account and return what it returned."""
+def with_budget(account, body):
+    """Run ``body(budget)`` with a budget of the account and return what it returned."""
 
     async def go():
-        async with account.purse() as purse:
-            return await body(purse)
+        async with account.open_budget() as budget:
+            return await body(budget)
 
     return asyncio.run(go())
 
@@ -47,11 +47,11 @@ def total(ledger):
 def test_the_limit_is_lowered_to_what_fits_and_that_is_reserved(price, prompt_tokens, limit, cap):
     ledger = MemoryLedger(cap)
 
-    async def ask(purse):
-        answer = await purse.ask(prompt_tokens, limit)
+    async def ask(budget):
+        answer = await budget.reserve(prompt_tokens, limit)
         return answer, ledger.reserved_nanousd
 
-    answer, reserved = in_purse(Account(price, ledger), ask)
+    answer, reserved = with_budget(Account(price, ledger), ask)
     fitting = [n for n in range(1, limit + 1) if price.worst_case(prompt_tokens, n) <= cap]
     if fitting:
         assert (answer.limit, answer.nanousd) == (max(fitting), price.worst_case(prompt_tokens, max(fitting)))
@@ -68,36 +68,36 @@ def test_the_cap_holds_over_any_run_of_requests_within_their_limits(price, cap, 
     """Whatever servers cache, cut short or never tell."""
     ledger = MemoryLedger(cap)
 
-    async def spend(purse):
+    async def spend(budget):
         told = unknown = 0
         for prompt_tokens, limit in questions:
-            grant = await purse.ask(prompt_tokens, limit)
+            grant = await budget.reserve(prompt_tokens, limit)
             if isinstance(grant, Denial):
                 continue
             if data.draw(st.booleans()):
-                purse.settle(grant, None)
+                budget.settle(grant, None)
                 unknown += grant.nanousd
             else:
                 cached = data.draw(st.integers(0, prompt_tokens))
                 usage = CloudUsage(prompt_tokens, data.draw(st.integers(0, grant.limit)), cached)
-                assert purse.settle(grant, usage) is None
+                assert budget.settle(grant, usage) is None
                 told += price.cost(usage)
             assert told + unknown <= ledger.settled_nanousd + ledger.reserved_nanousd <= cap
         return told, unknown
 
-    assert in_purse(Account(price, ledger), spend) == (ledger.settled_nanousd, ledger.reserved_nanousd)
+    assert with_budget(Account(price, ledger), spend) == (ledger.settled_nanousd, ledger.reserved_nanousd)
 
 
 def test_an_unknown_usage_keeps_its_part_and_a_known_one_frees_what_was_not_spent(make_ledger):
     """A request that nobody told of may have been served and charged: to free its money would be to spend it twice."""
     ledger = make_ledger()
 
-    async def spend(purse):
-        purse.settle(await purse.ask(10, 5), None)
-        purse.settle(await purse.ask(10, 5), CloudUsage(10, 1, cached_tokens=5))
-        purse.settle(await purse.ask(10, 5), NO_USAGE)
+    async def spend(budget):
+        budget.settle(await budget.reserve(10, 5), None)
+        budget.settle(await budget.reserve(10, 5), CloudUsage(10, 1, cached_tokens=5))
+        budget.settle(await budget.reserve(10, 5), NO_USAGE)
 
-    in_purse(Account(PRICE, ledger), spend)
+    with_budget(Account(PRICE, ledger), spend)
     assert total(ledger) == (5 * 1000 + 5 * 100 + 4000, 30_000)
 
 
@@ -107,13 +107,13 @@ def test_the_books_are_right_after_every_answer(make_ledger):
     spent = 0
     for num_requests in (0, 1, 2, 7, 30):
 
-        async def spend(purse, num_requests=num_requests):
+        async def spend(budget, num_requests=num_requests):
             for i in range(num_requests):
-                grant = await purse.ask(10 + 8 * i, 1)
+                grant = await budget.reserve(10 + 8 * i, 1)
                 assert grant.nanousd == (10 + 8 * i) * 1000 + 4000
-                purse.settle(grant, CloudUsage(10 + 8 * i, 1, 8 * i))
+                budget.settle(grant, CloudUsage(10 + 8 * i, 1, 8 * i))
 
-        in_purse(account, spend)
+        with_budget(account, spend)
         spent += sum(10 * 1000 + 8 * i * 100 + 4000 for i in range(num_requests))
         assert total(ledger) == (spent, 0)
 
@@ -125,11 +125,11 @@ def test_what_the_last_request_has_left_does_not_stand_in_the_way_of_the_next(fi
     ledger = file_ledger()
     LedgerAdmin(ledger).set_cap("total", 100_000)
 
-    async def spend(purse):
-        purse.settle(await purse.ask(10, 20), CloudUsage(10, 1))
-        return await purse.ask(10, 100)
+    async def spend(budget):
+        budget.settle(await budget.reserve(10, 20), CloudUsage(10, 1))
+        return await budget.reserve(10, 100)
 
-    assert in_purse(Account(PRICE, ledger), spend).limit == (100_000 - 14_000 - 10_000) // 4000
+    assert with_budget(Account(PRICE, ledger), spend).limit == (100_000 - 14_000 - 10_000) // 4000
 
 
 def test_what_was_sent_and_never_told_is_kept_as_sent(file_ledger):
@@ -138,13 +138,13 @@ def test_what_was_sent_and_never_told_is_kept_as_sent(file_ledger):
 
     ledger = file_ledger()
 
-    async def spend(purse):
-        sent = await purse.ask(10, 5)
-        assert await purse.mark_sent(sent) is None
-        purse.settle(sent, None)
-        await purse.ask(10, 5)
+    async def spend(budget):
+        sent = await budget.reserve(10, 5)
+        assert await budget.mark_sent(sent) is None
+        budget.settle(sent, None)
+        await budget.reserve(10, 5)
 
-    in_purse(Account(PRICE, ledger), spend)
+    with_budget(Account(PRICE, ledger), spend)
     assert [entry.state for entry in LedgerAdmin(ledger).log(9)] == ["reserved", "sent"]
 
 
@@ -155,25 +155,25 @@ def test_a_price_that_becomes_known_in_the_middle_of_an_answer_is_that_of_what_f
     ledger = file_ledger()
     account = Account(None, ledger, "http://gpu")
 
-    async def spend(purse):
-        purse.settle(await purse.ask(10, 5), CloudUsage(10, 5))
-        account.learn(PRICE)
-        grant = await purse.ask(10, 5)
-        account.learn(Price.parse("free"))
-        purse.settle(grant, CloudUsage(10, 1))
-        return purse.price.free, grant.nanousd
+    async def spend(budget):
+        budget.settle(await budget.reserve(10, 5), CloudUsage(10, 5))
+        account.set_price(PRICE)
+        grant = await budget.reserve(10, 5)
+        account.set_price(Price.parse("free"))
+        budget.settle(grant, CloudUsage(10, 1))
+        return budget.price.free, grant.nanousd
 
-    assert in_purse(account, spend) == (True, 30_000)
+    assert with_budget(account, spend) == (True, 30_000)
     assert (total(ledger), len(LedgerAdmin(ledger).log(9))) == ((14_000, 0), 1)
 
 
 def test_a_request_whose_leaving_cannot_be_recorded_does_not_leave():
     ledger = Slow(mark_sent=True)
 
-    async def spend(purse):
-        return await purse.mark_sent(await purse.ask(10, 5)), await purse.ask(10, 5)
+    async def spend(budget):
+        return await budget.mark_sent(await budget.reserve(10, 5)), await budget.reserve(10, 5)
 
-    assert in_purse(Account(PRICE, ledger), spend) == (Denial("the ledger is in trouble: mend it"),) * 2
+    assert with_budget(Account(PRICE, ledger), spend) == (Denial("the ledger is in trouble: mend it"),) * 2
 
 
 # ---- prices that are not -------------------------------------------------------------------------------------------
@@ -182,28 +182,30 @@ def test_a_request_whose_leaving_cannot_be_recorded_does_not_leave():
 def test_a_cap_without_a_price_is_refused_and_says_what_to_state(make_ledger):
     """Nothing can be kept under a cap whose requests cost nobody knows what."""
     ledger = make_ledger(day=1)
-    denial = in_purse(Account(None, ledger), lambda purse: purse.ask(10, 5))
+    denial = with_budget(Account(None, ledger), lambda budget: budget.reserve(10, 5))
     assert "there is a cap but no price" in denial.why
     assert "--price" in denial.why
     assert total(ledger) == (0, 0)
-    assert isinstance(in_purse(Account(None, MemoryLedger(), cap_nanousd=1), lambda purse: purse.ask(10, 5)), Denial)
+    assert isinstance(
+        with_budget(Account(None, MemoryLedger(), cap_nanousd=1), lambda budget: budget.reserve(10, 5)), Denial
+    )
 
 
 @pytest.mark.parametrize("price", [Price.parse("free"), PRICE, None], ids=["free", "priced", "unknown"])
 def test_a_cap_of_zero_refuses_everything_even_what_is_free(price, file_ledger):
     for ledger in (MemoryLedger(), file_ledger()):
-        denial = in_purse(Account(price, ledger, cap_nanousd=0), lambda purse: purse.ask(1, 1))
+        denial = with_budget(Account(price, ledger, cap_nanousd=0), lambda budget: budget.reserve(1, 1))
         assert denial.why == "the cap of 0 USD does not allow another request (0 USD left)"
 
 
 def test_what_is_free_fits_under_any_cap_above_zero_with_its_whole_limit():
-    async def spend(purse):
+    async def spend(budget):
         for _ in range(3):
-            grant = await purse.ask(100_000, 4096)
+            grant = await budget.reserve(100_000, 4096)
             assert grant.limit == 4096
-            purse.settle(grant, CloudUsage(100_000, 4096))
+            budget.settle(grant, CloudUsage(100_000, 4096))
 
-    in_purse(Account(Price.parse("free"), MemoryLedger(1)), spend)
+    with_budget(Account(Price.parse("free"), MemoryLedger(1)), spend)
 
 
 @pytest.mark.parametrize("price", [Price.parse("free"), None], ids=["free", "unknown"])
@@ -211,22 +213,22 @@ def test_what_moves_no_total_writes_no_file(file_ledger, price):
     """The demonstration is free, and leaves nothing on anybody's disk."""
     ledger = file_ledger()
 
-    async def spend(purse):
-        grant = await purse.ask(10, 5)
-        purse.settle(grant, CloudUsage(10, 5))
+    async def spend(budget):
+        grant = await budget.reserve(10, 5)
+        budget.settle(grant, CloudUsage(10, 5))
         return grant
 
-    assert in_purse(Account(price, ledger), spend).limit == 5
+    assert with_budget(Account(price, ledger), spend).limit == 5
     assert list(ledger.file.path.parent.iterdir()) == []
 
 
 def test_no_cap_and_no_price_lets_everything_leave_and_knows_no_cost():
-    async def spend(purse):
-        grant = await purse.ask(10, 5)
-        assert (grant, grant.nanousd, purse.cost(CloudUsage(10, 5))) == (Grant(10, 5), None, None)
-        assert purse.settle(grant, CloudUsage(10, 5)) is None
+    async def spend(budget):
+        grant = await budget.reserve(10, 5)
+        assert (grant, grant.nanousd, budget.cost(CloudUsage(10, 5))) == (Grant(10, 5), None, None)
+        assert budget.settle(grant, CloudUsage(10, 5)) is None
 
-    in_purse(Account(None, MemoryLedger()), spend)
+    with_budget(Account(None, MemoryLedger()), spend)
 
 
 # ---- a server that charges more ------------------------------------------------------------------------------------
@@ -236,20 +238,20 @@ def test_a_charge_above_the_worst_case_is_written_in_full_at_once_and_shuts_the_
     ledger = make_ledger(total=10**9)
     account = Account(PRICE, ledger, "http://gpu")
 
-    async def spend(purse):
-        unknown = await purse.ask(10, 5)
-        said = purse.settle(await purse.ask(10, 5), CloudUsage(10, 500))
+    async def spend(budget):
+        unknown = await budget.reserve(10, 5)
+        said = budget.settle(await budget.reserve(10, 5), CloudUsage(10, 500))
         await asyncio.sleep(0.2)
         assert total(ledger) == (2_010_000, unknown.nanousd), "before the answer ends"
-        return said, await purse.ask(1, 1)
+        return said, await budget.reserve(1, 1)
 
-    said, denial = in_purse(account, spend)
+    said, denial = with_budget(account, spend)
     assert said == denial.why
     assert said.startswith("http://gpu is closed (it charged 0.00201 USD for a request that may cost 0.00003 USD at m")
     assert total(ledger) == (2_010_000, 30_000)
     other = Account(PRICE, ledger, "http://gpu")
-    assert in_purse(other, lambda purse: purse.ask(1, 1)).why == denial.why
-    assert isinstance(in_purse(Account(PRICE, ledger, "http://b"), lambda purse: purse.ask(1, 1)), Grant)
+    assert with_budget(other, lambda budget: budget.reserve(1, 1)).why == denial.why
+    assert isinstance(with_budget(Account(PRICE, ledger, "http://b"), lambda budget: budget.reserve(1, 1)), Grant)
 
 
 # ---- waiting, cancellation, trouble --------------------------------------------------------------------------------
@@ -281,8 +283,8 @@ class Slow:
     def mark_sent(self, *args):
         return self._slowly("mark_sent", *args)
 
-    def standings(self, *args):
-        return self._slowly("standings", *args)
+    def cap_statuses(self, *args):
+        return self._slowly("cap_statuses", *args)
 
 
 def test_the_event_loop_goes_on_while_the_ledger_writes():
@@ -293,12 +295,12 @@ def test_the_event_loop_goes_on_while_the_ledger_writes():
             ticks.append(time.monotonic())
             await asyncio.sleep(0.005)
 
-    async def spend(purse):
+    async def spend(budget):
         ticking = asyncio.create_task(tick())
-        purse.settle(await purse.ask(10, 5), CloudUsage(10, 5))
+        budget.settle(await budget.reserve(10, 5), CloudUsage(10, 5))
         ticking.cancel()
 
-    in_purse(Account(PRICE, ledger), spend)
+    with_budget(Account(PRICE, ledger), spend)
     assert max(b - a for a, b in pairwise(ticks)) < 0.15
 
 
@@ -310,11 +312,11 @@ def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_
     account, told = Account(PRICE, ledger), []
 
     async def answer():
-        async with account.purse() as purse:
-            grant = await purse.ask(10, 5)
-            purse.settle(grant, CloudUsage(10, 2))
+        async with account.open_budget() as budget:
+            grant = await budget.reserve(10, 5)
+            budget.settle(grant, CloudUsage(10, 2))
             told.append(18_000)
-            purse.settle(await purse.ask(10, 500), NO_USAGE)
+            budget.settle(await budget.reserve(10, 500), NO_USAGE)
             await asyncio.sleep(1)
 
     async def cancel():
@@ -333,12 +335,12 @@ def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_
 @pytest.mark.parametrize("price", [PRICE, None], ids=["priced", "unknown"])
 def test_a_ledger_in_trouble_lets_no_request_leave_says_what_to_do_and_is_not_asked_again(price):
     """A locked file costs seconds: once an answer is enough."""
-    ledger = Slow(reserve=True, standings=True)
+    ledger = Slow(reserve=True, cap_statuses=True)
 
-    async def spend(purse):
-        return [await purse.ask(10, 5) for _ in range(3)]
+    async def spend(budget):
+        return [await budget.reserve(10, 5) for _ in range(3)]
 
-    assert in_purse(Account(price, ledger), spend) == [Denial("the ledger is in trouble: mend it")] * 3
+    assert with_budget(Account(price, ledger), spend) == [Denial("the ledger is in trouble: mend it")] * 3
     assert len(ledger.calls) == 1
 
 
@@ -346,10 +348,10 @@ def test_a_settlement_that_cannot_be_written_leaves_the_reservation():
     """Too much is on record then, never too little; and the answer is not lost over it."""
     ledger = Slow(settle=True)
 
-    async def spend(purse):
-        purse.settle(await purse.ask(10, 5), CloudUsage(10, 1))
+    async def spend(budget):
+        budget.settle(await budget.reserve(10, 5), CloudUsage(10, 1))
 
-    in_purse(Account(PRICE, ledger), spend)
+    with_budget(Account(PRICE, ledger), spend)
     assert ledger.under.settled_nanousd == 0
     assert ledger.under.reserved_nanousd >= 14_000
 
@@ -357,29 +359,29 @@ def test_a_settlement_that_cannot_be_written_leaves_the_reservation():
 def test_an_excess_that_cannot_be_written_at_once_is_written_at_the_end():
     ledger = Slow(settle=True)
 
-    async def spend(purse):
-        purse.settle(await purse.ask(10, 5), CloudUsage(10, 500))
+    async def spend(budget):
+        budget.settle(await budget.reserve(10, 5), CloudUsage(10, 500))
         await asyncio.sleep(0.05)
         ledger.fails = {}
 
-    in_purse(Account(PRICE, ledger, "http://gpu"), spend)
+    with_budget(Account(PRICE, ledger, "http://gpu"), spend)
     assert ledger.under.settled_nanousd == 2_010_000
-    assert "closed" in in_purse(Account(PRICE, ledger, "http://gpu"), lambda purse: purse.ask(1, 1)).why
+    assert "closed" in with_budget(Account(PRICE, ledger, "http://gpu"), lambda budget: budget.reserve(1, 1)).why
 
 
 def test_several_requests_at_once_share_a_purse(make_ledger):
     ledger = make_ledger(total=10**9)
 
-    async def one(purse, i):
-        grant = await purse.ask(10 + i, 5)
+    async def one(budget, i):
+        grant = await budget.reserve(10 + i, 5)
         await asyncio.sleep(0.001 * i)
-        purse.settle(grant, CloudUsage(10 + i, 5))
+        budget.settle(grant, CloudUsage(10 + i, 5))
         return PRICE.cost(CloudUsage(10 + i, 5))
 
-    async def spend(purse):
-        return sum(await asyncio.gather(*(one(purse, i) for i in range(20))))
+    async def spend(budget):
+        return sum(await asyncio.gather(*(one(budget, i) for i in range(20))))
 
-    spent = in_purse(Account(PRICE, ledger), spend)
+    spent = with_budget(Account(PRICE, ledger), spend)
     assert total(ledger) == (spent, 0)
 
 
@@ -387,7 +389,7 @@ def test_several_requests_at_once_share_a_purse(make_ledger):
 def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_each(limit, requests, cap):
     price = Price.parse("1/0.1/4/0.00002")
     account = Account(price, MemoryLedger(cap), "http://gpu")
-    answer = in_purse(account, lambda purse: purse.ask(10, limit, requests=requests))
+    answer = with_budget(account, lambda budget: budget.reserve(10, limit, requests=requests))
     fitting = [n for n in range(1, limit + 1) if price.worst_case(10, n, requests) <= cap]
     if isinstance(answer, Denial):
         assert not fitting

@@ -9,50 +9,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.spend import CapStatus, Denial, MaxCost, Price, SpendScope
-from hybrid.spend.caps import LEVELS, MOST_NANOUSD, NAMES, TIMED, afford, windows
+from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, allow, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
-STANDINGS = st.lists(st.builds(CapStatus, st.sampled_from(LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
+STATUSES = st.lists(st.builds(CapStatus, st.sampled_from(CAP_LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
 RATES = st.integers(0, 3_000_000)
 PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
-CLAIMS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300))
+MAX_COSTS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300))
 
 
-def left(standings):
-    return min((standing.left_nanousd for standing in standings), default=None)
+def left(cap_statuses):
+    return min((status.left_nanousd for status in cap_statuses), default=None)
 
 
-def largest_that_fits(claim, room):
+def largest_that_fits(max_cost, room):
     """Try every limit, one after the other."""
-    price, prompt = claim.price, claim.prompt_tokens
-    fitting = (n for n in range(1, claim.limit + 1) if room is None or price.worst_case(prompt, n) <= room)
+    price, prompt = max_cost.price, max_cost.prompt_tokens
+    fitting = (n for n in range(1, max_cost.limit + 1) if room is None or price.worst_case(prompt, n) <= room)
     return max(fitting, default=None)
 
 
-@given(CLAIMS, STANDINGS)
-def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(claim, standings):
-    found, room = afford(claim, standings), left(standings)
-    expected = None if room is not None and room <= 0 else largest_that_fits(claim, room)
+@given(MAX_COSTS, STATUSES)
+def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(max_cost, cap_statuses):
+    found, room = allow(max_cost, cap_statuses), left(cap_statuses)
+    expected = None if room is not None and room <= 0 else largest_that_fits(max_cost, room)
     if expected is None:
         assert isinstance(found, Denial)
         assert found.left_nanousd == max(0, room)
     else:
-        assert found.claim.limit == expected
-        assert found.room_nanousd == room
-        assert room is None or found.claim.worst_nanousd <= room
+        assert found.max_cost.limit == expected
+        assert found.left_nanousd == room
+        assert room is None or found.max_cost.worst_nanousd <= room
 
 
-@given(CLAIMS, st.integers(0, 10**6))
-def test_the_limit_is_lowered_to_the_largest_that_fits(claim, room):
+@given(MAX_COSTS, st.integers(0, 10**6))
+def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, room):
     """Lower, and money that could be spent is not; higher, and the cap is passed."""
-    fitted = claim.fitted(room)
-    assert (None if fitted is None else fitted.limit) == largest_that_fits(claim, room)
+    fitted = max_cost.fit_to(room)
+    assert (None if fitted is None else fitted.limit) == largest_that_fits(max_cost, room)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", CAP_LEVELS)
 def test_a_denial_says_which_cap_and_what_is_left(level):
-    standing = CapStatus(level, 30_000, 20_000, 6_000)
-    denial = afford(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), standing])
+    status = CapStatus(level, 30_000, 20_000, 6_000)
+    denial = allow(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), status])
     assert denial == Denial(
         f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left)", level, 30_000, 4_000
     )
@@ -65,20 +65,20 @@ def test_money_spent_above_a_cap_leaves_nothing_rather_than_less_than_nothing():
 def test_a_cap_with_nothing_left_affords_nothing_not_even_what_is_free():
     """A cap of zero means: send no request. A price of zero does not change what was asked for."""
     free = MaxCost(Price.parse("free"), 10, 10)
-    assert isinstance(afford(free, [CapStatus("total", 0, 0, 0)]), Denial)
-    assert afford(free, [CapStatus("total", 1, 0, 0)]).claim == free
+    assert isinstance(allow(free, [CapStatus("total", 0, 0, 0)]), Denial)
+    assert allow(free, [CapStatus("total", 1, 0, 0)]).max_cost == free
 
 
 def test_an_amount_that_no_ledger_could_add_up_is_not_sent():
-    assert "is not sent" in afford(MaxCost(Price(10**30, 0, 0), 10, 1), []).why
-    assert afford(MaxCost(Price(10**12, 0, 0), 1000, 1), []).claim.worst_nanousd <= MOST_NANOUSD
+    assert "is not sent" in allow(MaxCost(Price(10**30, 0, 0), 10, 1), []).why
+    assert allow(MaxCost(Price(10**12, 0, 0), 1000, 1), []).max_cost.worst_nanousd <= MOST_NANOUSD
 
 
 @given(st.integers(0, 2**33), st.integers(0, 2**33))
 def test_windows_are_utc_days_and_months_and_later_ones_sort_later(first, second):
     """By their names alone a ledger tells which windows are over."""
-    spender = SpendScope("e", "q", "c", "me")
-    names = windows(spender, first), windows(spender, second)
+    scope = SpendScope("e", "q", "c", "me")
+    names = windows(scope, first), windows(scope, second)
     for level in TIMED:
         if first <= second:
             assert names[0][level] <= names[1][level]

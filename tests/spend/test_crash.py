@@ -45,8 +45,8 @@ def charged_in(path):
 def crash_often(tmp_path, num, cap, seed):
     """Let children spend from one ledger and die; return how many did, and how often the cap stood in the way."""
     ledger, charges, rng = tmp_path / "ledger.sqlite", tmp_path / "charges", random.Random(seed)
-    LedgerAdmin(books := FileLedger(ledger)).set_cap("total", cap)
-    books.close()
+    LedgerAdmin(admin := FileLedger(ledger)).set_cap("total", cap)
+    admin.close()
     died = 0
     for i in range(num):
         done = child(ledger, charges, crashing.LABELS[i % len(crashing.LABELS)], rng.randint(1, 5))
@@ -77,8 +77,8 @@ def test_a_real_client_killed_a_hundred_times_has_recorded_what_the_server_charg
     """Against the server's own account of what it computed."""
     server = start_server("--enable-prompt-tokens-details", model=BUNDLED_CLOUD)
     ledger, rng, cap = tmp_path / "ledger.sqlite", random.Random(4), 10**9
-    LedgerAdmin(books := FileLedger(ledger)).set_cap("total", cap)
-    books.close()
+    LedgerAdmin(admin := FileLedger(ledger)).set_cap("total", cap)
+    admin.close()
     died = 0
     for i in range(100):
         label = crashing.LABELS[i % len(crashing.LABELS)]

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from money import claim_of, settled
+from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import Denial, SpendScope
@@ -26,8 +26,8 @@ def path(tmp_path):
     LedgerAdmin(ledger).set_cap("total", CAP)
     LedgerAdmin(ledger).set_cap("conversation", 2 * CAP)
     for i in range(40):
-        ledger.settle(settled(ledger.reserve(claim_of(1_000), SPENDER), SPENT // 40 + (i == 0) * (SPENT % 40)))
-    ledger.mark_sent(ledger.reserve(claim_of(RESERVED), SPENDER))
+        ledger.settle(settled(ledger.reserve(max_cost_of(1_000), SPENDER), SPENT // 40 + (i == 0) * (SPENT % 40)))
+    ledger.mark_sent(ledger.reserve(max_cost_of(RESERVED), SPENDER))
     ledger.close()
     return tmp_path / "ledger.sqlite"
 
@@ -37,7 +37,7 @@ def granted_by(path):
     ledger, granted = FileLedger(path), 0
     try:
         for amount in (2**45, 2**30, 50_000, 20_000, 1_000, 200, 50, 10, 1):
-            while not isinstance(ledger.reserve(claim_of(amount), SPENDER), Denial):
+            while not isinstance(ledger.reserve(max_cost_of(amount), SPENDER), Denial):
                 granted += amount
                 if granted > 2**50:
                     return granted
@@ -88,7 +88,7 @@ def test_no_flipped_bit_of_a_name_opens_a_window_or_an_endpoint(path, table, col
     """A day that became another day would have its whole cap again."""
     ledger = FileLedger(path)
     dear = replace(SPENDER, endpoint="http://dear")
-    ledger.settle(settled(ledger.reserve(claim_of(1), dear), 2, excess="it charged 2"))
+    ledger.settle(settled(ledger.reserve(max_cost_of(1), dear), 2, excess="it charged 2"))
     ledger.close()
     content = path.read_bytes()
     for bit in range(3):

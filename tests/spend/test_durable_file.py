@@ -13,7 +13,7 @@ import time
 
 import pytest
 from filelock import FileLock
-from money import claim_of, settled
+from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import SpendScope
@@ -27,7 +27,7 @@ SPENDER = SpendScope("http://gpu", "question", "talk", "client")
 def fails(ledger, *words):
     """Reserving fails in one sentence that holds these words, the file's name and what to do."""
     with pytest.raises(LedgerError) as found:
-        ledger.reserve(claim_of(1), SPENDER)
+        ledger.reserve(max_cost_of(1), SPENDER)
     said = str(found.value)
     assert all(word in said for word in (*words, str(ledger.file.path), "HYBRID_LEDGER")), said
     assert "\n" not in said
@@ -45,7 +45,7 @@ def test_a_file_that_is_no_database(file_ledger, tmp_path):
 def test_a_file_that_was_cut_off(file_ledger, tmp_path):
     ledger = file_ledger()
     for _ in range(200):
-        ledger.reserve(claim_of(1), SPENDER)
+        ledger.reserve(max_cost_of(1), SPENDER)
     ledger.close()
     os.truncate(tmp_path / "ledger.sqlite", 12_000)
     fails(file_ledger(), "is damaged")
@@ -54,7 +54,7 @@ def test_a_file_that_was_cut_off(file_ledger, tmp_path):
 def test_a_page_that_was_overwritten(file_ledger, tmp_path):
     ledger = file_ledger()
     for _ in range(200):
-        ledger.reserve(claim_of(1), SPENDER)
+        ledger.reserve(max_cost_of(1), SPENDER)
     ledger.close()
     with (tmp_path / "ledger.sqlite").open("r+b") as file:
         file.seek(8192)
@@ -65,7 +65,7 @@ def test_a_page_that_was_overwritten(file_ledger, tmp_path):
 def test_totals_that_cannot_be(file_ledger, tmp_path):
     """The constraints hold whoever writes: here somebody has."""
     ledger = file_ledger()
-    reservation = ledger.reserve(claim_of(9), SPENDER)
+    reservation = ledger.reserve(max_cost_of(9), SPENDER)
     with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
         db.execute("UPDATE totals SET reserved = 3")
     db.close()
@@ -93,7 +93,7 @@ def test_a_ledger_of_a_newer_version_is_left_alone(file_ledger, tmp_path):
 def test_a_file_of_two_names_is_refused_under_both(file_ledger, tmp_path):
     """Lock and log stand beside the name: under two names there would be two ledgers, and two times the cap."""
     first = file_ledger()
-    first.reserve(claim_of(1), SPENDER)
+    first.reserve(max_cost_of(1), SPENDER)
     first.close()
     (tmp_path / "second.sqlite").hardlink_to(tmp_path / "ledger.sqlite")
     for name in ("ledger.sqlite", "second.sqlite"):
@@ -110,7 +110,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(file_ledger, tmp_path, monk
     (inside / "ledger.sqlite").touch()
     monkeypatch.setattr(durable_file, "MOUNTS", tmp_path / "mountinfo")
     fails(file_ledger("in a box/ledger.sqlite"), "has a second name")
-    assert file_ledger("other.sqlite").reserve(claim_of(1), SPENDER).nanousd == 1
+    assert file_ledger("other.sqlite").reserve(max_cost_of(1), SPENDER).nanousd == 1
 
 
 def test_a_folder_in_its_place(file_ledger, tmp_path):
@@ -192,12 +192,12 @@ def test_a_disk_that_is_full_says_to_make_room(file_ledger, monkeypatch, number)
 
 def test_sqlites_own_word_for_a_full_disk_is_understood(file_ledger):
     ledger = file_ledger()
-    ledger.reserve(claim_of(1), SPENDER)
+    ledger.reserve(max_cost_of(1), SPENDER)
     with ledger.file.transaction(flushed=False) as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
     ledger.file._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(LedgerError, match="the disk is full: make room"):
-        any(ledger.reserve(claim_of(1), SPENDER) is None for _ in range(1000))
+        any(ledger.reserve(max_cost_of(1), SPENDER) is None for _ in range(1000))
 
 
 def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(file_ledger, tmp_path):
@@ -206,7 +206,7 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(file_
         began = time.monotonic()
         fails(ledger, "is held by another process for more than 0.3 s", "end that process")
         assert 0.25 < time.monotonic() - began < 3
-    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+    assert ledger.reserve(max_cost_of(1), SPENDER).nanousd == 1
 
 
 def test_a_file_system_without_locks(file_ledger, monkeypatch):
@@ -221,18 +221,18 @@ def test_a_file_system_without_locks(file_ledger, monkeypatch):
 
 def test_a_program_that_does_not_know_the_lock_is_waited_for_too(file_ledger, tmp_path):
     ledger = file_ledger(patience_s=0.3)
-    ledger.reserve(claim_of(1), SPENDER)
+    ledger.reserve(max_cost_of(1), SPENDER)
     other = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
     with contextlib.closing(other):
         other.execute("BEGIN IMMEDIATE")
         fails(ledger, "is held by another process")
         other.execute("ROLLBACK")
-    assert ledger.reserve(claim_of(1), SPENDER).nanousd == 1
+    assert ledger.reserve(max_cost_of(1), SPENDER).nanousd == 1
 
 
 def test_a_thread_that_holds_the_file_is_waited_for_and_then_given_up(file_ledger):
     ledger = file_ledger(patience_s=0.2)
-    ledger.reserve(claim_of(1), SPENDER)
+    ledger.reserve(max_cost_of(1), SPENDER)
     held, done = threading.Event(), threading.Event()
 
     def hold():
@@ -282,8 +282,8 @@ def test_nothing_touches_the_database_without_the_lock(file_ledger, tmp_path, mo
     monkeypatch.setattr(durable_file, "CHECKPOINT_BYTES", 20_000)
     ledger = file_ledger()
     for _ in range(5):
-        ledger.settle(settled(ledger.reserve(claim_of(9), SPENDER), 3))
-    ledger.standings(SPENDER)
+        ledger.settle(settled(ledger.reserve(max_cost_of(9), SPENDER), 3))
+    ledger.cap_statuses(SPENDER)
     LedgerAdmin(ledger).log(3)
     ledger.close()
     assert [what for what in seen if what.startswith("not")] == []
@@ -294,7 +294,7 @@ def test_the_log_is_written_back_before_it_grows_long(file_ledger, tmp_path, mon
     monkeypatch.setattr(durable_file, "CHECKPOINT_BYTES", 200_000)
     ledger, longest = file_ledger(), 0
     for _ in range(100):
-        ledger.settle(settled(ledger.reserve(claim_of(9), SPENDER), 3))
+        ledger.settle(settled(ledger.reserve(max_cost_of(9), SPENDER), 3))
         longest = max(longest, (tmp_path / "ledger.sqlite-wal").stat().st_size)
     assert 150_000 < longest < 300_000
 
@@ -305,7 +305,7 @@ def test_reservations_are_flushed_and_settlements_need_not_be(file_ledger):
     That a request has left must outlive its process only: after a power failure nothing is given back.
     """
     ledger, modes = file_ledger(), []
-    ledger.reserve(claim_of(1), SPENDER)
+    ledger.reserve(max_cost_of(1), SPENDER)
     transaction = ledger.file.transaction
 
     @contextlib.contextmanager
@@ -315,7 +315,7 @@ def test_reservations_are_flushed_and_settlements_need_not_be(file_ledger):
             yield db
 
     ledger.file.transaction = watched
-    first, second = ledger.reserve(claim_of(1), SPENDER), ledger.reserve(claim_of(1), SPENDER)
+    first, second = ledger.reserve(max_cost_of(1), SPENDER), ledger.reserve(max_cost_of(1), SPENDER)
     ledger.mark_sent(first)
     ledger.settle(settled(first, 1))
     ledger.settle(settled(second, 5, excess="too much"))
@@ -324,7 +324,7 @@ def test_reservations_are_flushed_and_settlements_need_not_be(file_ledger):
 
 def test_what_fails_in_the_middle_changes_nothing(file_ledger):
     ledger = file_ledger()
-    ledger.reserve(claim_of(5), SPENDER)
+    ledger.reserve(max_cost_of(5), SPENDER)
 
     def fail():
         with ledger.file.transaction(flushed=True) as db:
@@ -355,12 +355,12 @@ def test_two_ledgers_of_one_process_and_one_of_another_that_is_closed_see_each_o
     takes itself for the last one, removes the log, and what is written to it afterwards is nobody's.
     """
     first, second = file_ledger(), file_ledger()
-    first.reserve(claim_of(1), SPENDER)
-    second.reserve(claim_of(1), SPENDER)
+    first.reserve(max_cost_of(1), SPENDER)
+    second.reserve(max_cost_of(1), SPENDER)
     for number in (3, 6):
         command = [sys.executable, "-c", APART, str(first.file.path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.stdout == f"{number}\n", done.stderr
-        first.reserve(claim_of(1), SPENDER)
-        second.reserve(claim_of(1), SPENDER)
+        first.reserve(max_cost_of(1), SPENDER)
+        second.reserve(max_cost_of(1), SPENDER)
     assert len(LedgerAdmin(file_ledger()).log(99)) == 8

@@ -20,14 +20,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from money import Clock, claim_of, settled
+from money import Clock, max_cost_of, settled
 
-from hybrid.spend import CAP_LEVELS, Denial, SpendScope
+from hybrid.spend import STORED_CAP_LEVELS, Denial, SpendScope
 from hybrid.spend.caps import windows
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
-from hybrid.spend.durable.integrity import hold_whole
-from hybrid.spend.durable.schema import rebuild_totals
+from hybrid.spend.durable.schema import check_totals, rebuild_totals
 
 DAY = 86_400
 AMOUNTS = st.integers(0, 60)
@@ -43,7 +42,7 @@ class Writer:
         self.name, self.answers = name, 0
         self.waiting, self.sent = [], []
 
-    def spender(self):
+    def scope(self):
         return SpendScope("http://gpu", f"{self.name}-{self.answers}", f"talk {self.answers % 2}", self.name)
 
 
@@ -71,8 +70,8 @@ class Spending(RuleBasedStateMachine):
     def teardown(self):
         for each in self.patches:
             each.stop()
-        books = LedgerAdmin(self.writers[0].ledger)
-        assert all(entry.charged_nanousd + entry.reserved_nanousd <= entry.granted_nanousd for entry in books.log(999))
+        admin = LedgerAdmin(self.writers[0].ledger)
+        assert all(entry.charged_nanousd + entry.reserved_nanousd <= entry.granted_nanousd for entry in admin.log(999))
         for writer in [*self.writers, *self.crashed]:
             writer.ledger.close()
         with sqlite3.connect(self.path) as db:
@@ -80,25 +79,27 @@ class Spending(RuleBasedStateMachine):
         db.close()
         self.folder.cleanup()
 
-    @initialize(caps=st.dictionaries(st.sampled_from(CAP_LEVELS), st.integers(0, 200)), total=st.integers(50, 400))
+    @initialize(
+        caps=st.dictionaries(st.sampled_from(STORED_CAP_LEVELS), st.integers(0, 200)), total=st.integers(50, 400)
+    )
     def open(self, caps, total):
         self.caps = {"total": total} | caps
         for level, nanousd in self.caps.items():
             LedgerAdmin(self.writers[0].ledger).set_cap(level, nanousd)
 
-    def reserve(self, writer, claim, spender):
+    def reserve(self, writer, max_cost, scope):
         self.acting = writer.name
-        return writer.ledger.reserve(claim, spender)
+        return writer.ledger.reserve(max_cost, scope)
 
-    @rule(which=WRITERS, worst=AMOUNTS, least=AMOUNTS)
-    def ask(self, which, worst, least):
+    @rule(which=WRITERS, worst=AMOUNTS, min_limit=AMOUNTS)
+    def ask(self, which, worst, min_limit):
         """A denial tells the truth: not even the least would have fitted, with the money of the dead given back."""
         writer = self.writers[which]
-        reserved = self.reserve(writer, claim_of(max(worst, least + 1), least + 1), writer.spender())
+        reserved = self.reserve(writer, max_cost_of(max(worst, min_limit + 1), min_limit + 1), writer.scope())
         if isinstance(reserved, Denial):
-            assert reserved.left_nanousd < least + 1
+            assert reserved.left_nanousd < min_limit + 1
         else:
-            writer.waiting.append((reserved, writer.spender()))
+            writer.waiting.append((reserved, writer.scope()))
 
     @rule(which=WRITERS, number=st.integers(0, 9), share=st.integers(0, 4))
     def send(self, which, number, share):
@@ -106,12 +107,12 @@ class Spending(RuleBasedStateMachine):
         writer = self.writers[which]
         if not writer.waiting:
             return
-        reserved, spender = writer.waiting.pop(number % len(writer.waiting))
+        reserved, scope = writer.waiting.pop(number % len(writer.waiting))
         writer.ledger.mark_sent(reserved)
         charge = reserved.nanousd * share // 4
         self.true_charge += charge
-        self.by_question[spender.request] = self.by_question.get(spender.request, 0) + charge
-        self.by_talk[spender.conversation] = self.by_talk.get(spender.conversation, 0) + charge
+        self.by_question[scope.request] = self.by_question.get(scope.request, 0) + charge
+        self.by_talk[scope.conversation] = self.by_talk.get(scope.conversation, 0) + charge
         writer.sent.append((reserved, charge))
 
     @rule(which=WRITERS, number=st.integers(0, 9))
@@ -163,7 +164,9 @@ class Spending(RuleBasedStateMachine):
         self.give_back()
         before = self.gone()
         self.clock.now += days * DAY
-        reserved = self.reserve(writer, claim_of(worst), replace(writer.spender(), request="jump", conversation="jump"))
+        reserved = self.reserve(
+            writer, max_cost_of(worst), replace(writer.scope(), request="jump", conversation="jump")
+        )
         more = 0 if isinstance(reserved, Denial) else worst
         self.clock.now -= days * DAY
         after = self.gone()
@@ -173,10 +176,10 @@ class Spending(RuleBasedStateMachine):
     @precondition(lambda self: LedgerAdmin(self.writers[0].ledger).open_entries())
     @rule(which=WRITERS, number=st.integers(0, 99))
     def reconcile_as_charged(self, which, number):
-        books = LedgerAdmin(self.writers[which].ledger)
-        entries = books.open_entries()
+        admin = LedgerAdmin(self.writers[which].ledger)
+        entries = admin.open_entries()
         entry = entries[number % len(entries)]
-        books.reconcile(entry.id, None)
+        admin.reconcile(entry.id, None)
         for writer in self.writers:  # the process that tells later what it was would be believed
             writer.waiting = [known for known in writer.waiting if known[0].id != entry.id]
             writer.sent = [known for known in writer.sent if known[0].id != entry.id]
@@ -207,7 +210,7 @@ class Spending(RuleBasedStateMachine):
         recorded = sum(entry.charged_nanousd + entry.reserved_nanousd for entry in entries)
         assert self.gone()["total"] == recorded
         with self.writers[0].ledger.file.transaction(flushed=False) as db:
-            hold_whole(db)
+            check_totals(db)
             kept = db.execute("SELECT * FROM totals WHERE spent OR reserved ORDER BY level, window").fetchall()
             db.execute("SAVEPOINT summed")
             rebuild_totals(db)
@@ -225,46 +228,46 @@ def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_two_thousan
     run_state_machine_as_test(Spending, settings=settings(max_examples=2000, stateful_step_count=25))
 
 
-def test_a_ledger_remembers_when_it_is_opened_again(file_ledger, spender):
+def test_a_ledger_remembers_when_it_is_opened_again(file_ledger, scope):
     first = file_ledger()
     LedgerAdmin(first).set_cap("day", 100)
-    first.reserve(claim_of(60), spender)
-    first.settle(settled(first.reserve(claim_of(20), spender), 5))
+    first.reserve(max_cost_of(60), scope)
+    first.settle(settled(first.reserve(max_cost_of(20), scope), 5))
     first.close()
     again = file_ledger()
-    assert again.reserve(claim_of(36), spender).left_nanousd == 35
+    assert again.reserve(max_cost_of(36), scope).left_nanousd == 35
     assert [entry.state for entry in LedgerAdmin(again).log(9)] == ["settled", "reserved"]
 
 
-def test_many_ledgers_on_one_file_share_its_caps(file_ledger, spender):
+def test_many_ledgers_on_one_file_share_its_caps(file_ledger, scope):
     ledgers = [file_ledger() for _ in range(5)]
     LedgerAdmin(ledgers[0]).set_cap("total", 100)
-    granted = [ledger.reserve(claim_of(30), spender) for ledger in ledgers]
+    granted = [ledger.reserve(max_cost_of(30), scope) for ledger in ledgers]
     assert [isinstance(found, Denial) for found in granted] == [False, False, False, True, True]
 
 
-def test_a_file_that_is_taken_away_is_not_written_to_any_more(file_ledger, spender):
+def test_a_file_that_is_taken_away_is_not_written_to_any_more(file_ledger, scope):
     """Two processes with two files of one name would each have the whole cap."""
     first, second = file_ledger(), file_ledger()
-    first.reserve(claim_of(30), spender)
+    first.reserve(max_cost_of(30), scope)
     for path in first.file.path.parent.glob("ledger.sqlite*"):
         if path.suffix != ".lock":
             path.unlink()
-    second.reserve(claim_of(7), spender)
-    first.reserve(claim_of(5), spender)
+    second.reserve(max_cost_of(7), scope)
+    first.reserve(max_cost_of(5), scope)
     assert [entry.granted_nanousd for entry in LedgerAdmin(second).log(9)] == [5, 7]
 
 
-def test_what_a_process_that_is_alive_tells_replaces_what_was_reconciled_by_hand(file_ledger, spender):
+def test_what_a_process_that_is_alive_tells_replaces_what_was_reconciled_by_hand(file_ledger, scope):
     ledger = file_ledger()
-    reservation = ledger.reserve(claim_of(30), spender)
+    reservation = ledger.reserve(max_cost_of(30), scope)
     LedgerAdmin(ledger).reconcile(reservation.id, 0)
     ledger.settle(settled(reservation, 20))
     assert LedgerAdmin(ledger).rows()[-1].spent_nanousd == 20
 
 
-def test_only_its_owner_may_read_a_ledger(file_ledger, spender):
+def test_only_its_owner_may_read_a_ledger(file_ledger, scope):
     ledger = file_ledger("own/ledger.sqlite")
-    ledger.reserve(claim_of(1), spender)
+    ledger.reserve(max_cost_of(1), scope)
     assert ledger.file.path.stat().st_mode & 0o077 == 0
     assert ledger.file.path.parent.stat().st_mode & 0o077 == 0 or os.name == "nt"

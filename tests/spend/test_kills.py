@@ -15,7 +15,7 @@ import time
 import busy
 import pytest
 from counting_cloud import CountingCloud
-from money import claim_of
+from money import max_cost_of
 
 from hybrid.spend import Reservation, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
@@ -73,7 +73,7 @@ def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_le
                 crew.end(process, how)
         charged = cloud.account()["total_nanousd"]
     assert 0 < charged <= recorded(path) <= cap
-    last = ledger.reserve(claim_of(0), SpendScope("http://nobody", "q", "t", "c", cap))
+    last = ledger.reserve(max_cost_of(0), SpendScope("http://nobody", "q", "t", "c", cap))
     assert isinstance(last, Reservation)
     states = [entry.state for entry in LedgerAdmin(ledger).log(10**6)]
     assert states.count("reserved") == 1, "of this process; the dead have none that never left"

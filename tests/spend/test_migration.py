@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from money import claim_of
+from money import max_cost_of
 
 from hybrid.errors import LedgerError
 from hybrid.spend import SpendScope
@@ -57,11 +57,11 @@ def path(tmp_path):
 
 def known(ledger):
     """All that a person can see of a ledger."""
-    books = LedgerAdmin(ledger)
+    admin = LedgerAdmin(ledger)
     entries = [
-        (e.id, e.client, e.granted_nanousd, e.reserved_nanousd, e.charged_nanousd, e.state) for e in books.log(9)
+        (e.id, e.client, e.granted_nanousd, e.reserved_nanousd, e.charged_nanousd, e.state) for e in admin.log(9)
     ]
-    return books.rows(), entries, [closed.endpoint for closed in books.closed()]
+    return admin.rows(), entries, [closed.endpoint for closed in admin.closed()]
 
 
 def test_caps_charges_reservations_and_closed_endpoints_are_taken_over(path):
@@ -85,11 +85,11 @@ def test_caps_charges_reservations_and_closed_endpoints_are_taken_over(path):
 
 def test_what_one_absurd_charge_had_bricked_can_be_mended(path):
     ledger = FileLedger(path, clock=lambda: LAST)
-    spender = SpendScope("http://gpu:8000", "q9", "talk", "laptop")
-    assert "does not allow another request (0 USD left)" in ledger.reserve(claim_of(5), spender).why
+    scope = SpendScope("http://gpu:8000", "q9", "talk", "laptop")
+    assert "does not allow another request (0 USD left)" in ledger.reserve(max_cost_of(5), scope).why
     LedgerAdmin(ledger).reconcile(5, 1_000_000)
-    assert ledger.reserve(claim_of(5), spender).nanousd == 5
-    assert "is closed" in ledger.reserve(claim_of(5), SpendScope("https://dear.example.com", "q", "t", "c")).why
+    assert ledger.reserve(max_cost_of(5), scope).nanousd == 5
+    assert "is closed" in ledger.reserve(max_cost_of(5), SpendScope("https://dear.example.com", "q", "t", "c")).why
     ledger.close()
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_ledger_of_version_1_is_refused_and_left_as_it_is(path):
         db.commit()
     ledger = FileLedger(path)
     with pytest.raises(LedgerError, match="is damaged"):
-        ledger.reserve(claim_of(1), SpendScope("e", "q", "t", "c"))
+        ledger.reserve(max_cost_of(1), SpendScope("e", "q", "t", "c"))
     ledger.close()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 import pytest
-from money import claim_of, settled
+from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import Denial
@@ -62,11 +62,11 @@ def test_a_name_that_says_nothing_is_alive(name):
 
 def test_a_process_whose_start_is_not_told_is_alive(child, monkeypatch):
     """Some systems hide the processes of others; and one without a free descriptor cannot read its own start."""
-    started = owners._started
-    monkeypatch.setattr(owners, "_started", lambda _: None)
+    started = owners._start_time
+    monkeypatch.setattr(owners, "_start_time", lambda _: None)
     assert not owners.is_dead(child[0])
     mine = owners.owner()
-    monkeypatch.setattr(owners, "_started", started)
+    monkeypatch.setattr(owners, "_start_time", started)
     assert not owners.is_dead(mine)
     assert owners.owner() != mine, "it is told again as soon as it can be read"
 
@@ -80,7 +80,7 @@ def test_a_proc_that_shows_other_processes_tells_nothing(child, monkeypatch):
 
     name, end = child
     monkeypatch.setattr(owners, "Path", Elsewhere)
-    assert owners._started(int(name.split(" ")[-2])) is None
+    assert owners._start_time(int(name.split(" ")[-2])) is None
     assert not owners.is_dead(name)
     end()
     assert owners.is_dead(name)
@@ -101,9 +101,9 @@ def test_without_proc_psutil_tells(monkeypatch, child):
     monkeypatch.setattr(owners, "Path", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
     pid = int(name.split(" ")[-2])
     monkeypatch.setattr(owners, "Path", type("NoProc", (), {"__init__": lambda *_: None, "exists": lambda _: False}))
-    assert owners._started(pid) == repr(psutil.Process(pid).create_time())
+    assert owners._start_time(pid) == repr(psutil.Process(pid).create_time())
     end()
-    assert owners._started(pid) is None
+    assert owners._start_time(pid) is None
 
 
 # ---- what becomes of the money -------------------------------------------------------------------------------------
@@ -118,44 +118,44 @@ def named(monkeypatch):
     return acting, dead
 
 
-def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_is_dead(file_ledger, spender, named):
+def test_what_never_left_comes_back_with_the_next_reservation_once_its_process_is_dead(file_ledger, scope, named):
     """Sent, or settled, or of a process that lives, it stays."""
     acting, dead = named
     ledger = file_ledger()
     LedgerAdmin(ledger).set_cap("total", 100)
     acting[0] = "gone"
-    unsent, sent, over = [ledger.reserve(claim_of(amount), spender) for amount in (40, 25, 10)]
+    unsent, sent, over = [ledger.reserve(max_cost_of(amount), scope) for amount in (40, 25, 10)]
     ledger.mark_sent(sent)
     ledger.settle(settled(over, 7))
     acting[0] = "alive"
-    ledger.reserve(claim_of(5), spender)
+    ledger.reserve(max_cost_of(5), scope)
     acting[0] = "me"
-    assert ledger.reserve(claim_of(24), spender).left_nanousd == 100 - 40 - 25 - 7 - 5
+    assert ledger.reserve(max_cost_of(24), scope).left_nanousd == 100 - 40 - 25 - 7 - 5
     dead.add("gone")
-    reserved = ledger.reserve(claim_of(63), spender)
+    reserved = ledger.reserve(max_cost_of(63), scope)
     assert (reserved.nanousd, reserved.returned_nanousd) == (63, 40)
     states = {entry.id: entry.state for entry in LedgerAdmin(ledger).log(9)}
     assert (states[unsent.id], states[sent.id], states[over.id]) == ("returned", "sent", "settled")
-    assert isinstance(ledger.reserve(claim_of(1), spender), Denial)
+    assert isinstance(ledger.reserve(max_cost_of(1), scope), Denial)
 
 
-def test_what_was_reconciled_by_hand_before_it_left_does_not_leave(file_ledger, spender):
+def test_what_was_reconciled_by_hand_before_it_left_does_not_leave(file_ledger, scope):
     """Its money may be another's by now."""
     ledger = file_ledger()
-    reservation = ledger.reserve(claim_of(40), spender)
+    reservation = ledger.reserve(max_cost_of(40), scope)
     LedgerAdmin(ledger).reconcile(reservation.id, 0)
     with pytest.raises(LedgerError, match="ask again"):
         ledger.mark_sent(reservation)
 
 
-def test_what_was_reserved_in_a_file_that_was_replaced_touches_no_entry_of_the_new_one(file_ledger, spender):
+def test_what_was_reserved_in_a_file_that_was_replaced_touches_no_entry_of_the_new_one(file_ledger, scope):
     """A copy that is put in its place has entries of the same numbers, and they are others'."""
     first, second = file_ledger(), file_ledger()
-    mine = first.reserve(claim_of(40), spender)
+    mine = first.reserve(max_cost_of(40), scope)
     for path in first.file.path.parent.glob("ledger.sqlite*"):
         if path.suffix != ".lock":
             path.unlink()
-    theirs = second.reserve(claim_of(90), spender)
+    theirs = second.reserve(max_cost_of(90), scope)
     assert theirs.id == mine.id
     for attempt in (lambda: first.mark_sent(mine), lambda: first.settle(settled(mine, 5))):
         with pytest.raises(LedgerError, match="ask again"):
@@ -163,15 +163,15 @@ def test_what_was_reserved_in_a_file_that_was_replaced_touches_no_entry_of_the_n
     assert [(entry.state, entry.reserved_nanousd) for entry in LedgerAdmin(second).log(9)] == [("reserved", 90)]
 
 
-def test_money_that_was_given_back_cannot_be_sent(file_ledger, spender, named):
+def test_money_that_was_given_back_cannot_be_sent(file_ledger, scope, named):
     """Whoever was taken for dead must not spend what others have reserved meanwhile; a charge of it is recorded."""
     acting, dead = named
     ledger = file_ledger()
     acting[0] = "undead"
-    reservation = ledger.reserve(claim_of(40), spender)
+    reservation = ledger.reserve(max_cost_of(40), scope)
     dead.add("undead")
     acting[0] = "me"
-    ledger.reserve(claim_of(1), spender)
+    ledger.reserve(max_cost_of(1), scope)
     with pytest.raises(LedgerError, match="ask again"):
         ledger.mark_sent(reservation)
     ledger.settle(settled(reservation, 40))

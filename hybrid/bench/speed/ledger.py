@@ -75,10 +75,10 @@ async def _answers(ledger: FileLedger, repetitions: int) -> list[Figure]:
 async def _answer(account: Account) -> float:
     """Pay for an answer's checks; return the seconds in which they waited for leave."""
     waited = 0.0
-    async with account.purse() as purse:
+    async with account.open_budget() as purse:
         for i in range(CHECKS):
             began = time.perf_counter()
-            grant = await purse.ask(PROMPT + SPAN * i, 1)
+            grant = await purse.reserve(PROMPT + SPAN * i, 1)
             assert not isinstance(grant, Denial)
             await purse.mark_sent(grant)
             waited += time.perf_counter() - began

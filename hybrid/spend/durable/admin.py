@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
-from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, CapLevel, windows
-from hybrid.spend.durable.integrity import caps_of
-from hybrid.spend.durable.ledger import FileLedger, latest, replace_charge, total
-from hybrid.spend.durable.schema import checksum, rebuild_totals
-from hybrid.spend.max_cost import SpendScope
+from hybrid.spend.caps import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapLevel, windows
+from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, replace_charge
+from hybrid.spend.durable.schema import caps_of, checksum, rebuild_totals
 from hybrid.spend.price import as_usd
 
 # Their windows are not one's own to show: each question and each conversation has its own.
-_NOBODY = SpendScope("", "", "", "")
+_NO_SCOPE = SpendScope("", "", "", "")
 
 
 @dataclass(frozen=True)
-class LedgerRow:
+class CapRow:
     """A cap (None: there is none) and its present window; a question's and a conversation's have none to show."""
 
-    level: CapLevel
+    level: StoredCapLevel
     window: str | None
     cap_nanousd: int | None
     spent_nanousd: int | None
@@ -46,7 +44,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
-class LedgerClosed:
+class ClosedEndpoint:
     """An endpoint that charged more than was reserved."""
 
     endpoint: str
@@ -71,19 +69,19 @@ class LedgerAdmin:
         """Whether anything was ever written."""
         return self._file.exists()
 
-    def rows(self) -> list[LedgerRow]:
+    def rows(self) -> list[CapRow]:
         """Return every level's cap, and what has gone against those whose window is now."""
         with self._file.transaction(flushed=False) as db:
             caps = caps_of(db)
-            names = windows(_NOBODY, int(self._clock()))
+            names = windows(_NO_SCOPE, int(self._clock()))
             return [
-                LedgerRow(level, None, caps.get(level), None, None)
+                CapRow(level, None, caps.get(level), None, None)
                 if level in {"request", "conversation"}
-                else LedgerRow(level, names[level] or None, caps.get(level), *total(db, level, names[level]))
-                for level in CAP_LEVELS
+                else CapRow(level, names[level] or None, caps.get(level), *read_total(db, level, names[level]))
+                for level in STORED_CAP_LEVELS
             ]
 
-    def set_cap(self, level: CapLevel, nanousd: int | None) -> None:
+    def set_cap(self, level: StoredCapLevel, nanousd: int | None) -> None:
         """Set a cap; None removes it. A cap below what is spent allows nothing more."""
         if nanousd is not None and nanousd > MOST_NANOUSD:
             msg = f"a cap is at most {as_usd(MOST_NANOUSD)}: none removes it"
@@ -113,15 +111,15 @@ class LedgerAdmin:
             found = db.execute(f"SELECT {_FIELDS} WHERE state IN ({wanted}) ORDER BY id", states)
             return [LedgerEntry(*row) for row in found]
 
-    def closed(self) -> list[LedgerClosed]:
+    def closed(self) -> list[ClosedEndpoint]:
         """Return the endpoints that are not asked any more."""
         with self._file.transaction(flushed=False) as db:
-            return [LedgerClosed(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
+            return [ClosedEndpoint(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
 
     def ahead_s(self) -> int:
         """Return by how many seconds the last entry is later than this clock; 0 where it is not."""
         with self._file.transaction(flushed=False) as db:
-            return max(0, latest(db) - int(self._clock()))
+            return max(0, latest_time(db) - int(self._clock()))
 
     def reconcile(self, entry_id: int, charged_nanousd: int | None) -> LedgerEntry:
         """Replace what an entry holds by what was charged in all (None: with everything that is reserved).

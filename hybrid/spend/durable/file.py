@@ -18,8 +18,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hybrid.errors import LedgerError, one_line
-from hybrid.spend.durable.integrity import Damaged, hold_sound, hold_whole
-from hybrid.spend.durable.schema import APPLICATION_ID, VERSION, create, from_version_1
+from hybrid.spend.durable.schema import (
+    APPLICATION_ID,
+    VERSION,
+    DamagedLedger,
+    check_sqlite,
+    check_totals,
+    create,
+    from_version_1,
+)
 
 # A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
 PATIENCE_S = 5.0
@@ -30,7 +37,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
-class LedgerFile:
+class SqliteFile:
     """One process's way to the file. Opened at the first transaction; may be used from several threads."""
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
@@ -61,21 +68,21 @@ class LedgerFile:
 
         What is not flushed survives the end of the process, and is flushed with what comes next. Raises LedgerError.
         """
-        with self._named_errors(), self._alone():
-            connection = self._opened()
+        with self._named_errors(), self._locked():
+            connection = self._open()
             connection.execute(f"PRAGMA synchronous = {'FULL' if flushed else 'NORMAL'}")
-            with _whole(connection):
+            with _atomically(connection):
                 yield connection
             self._checkpoint_if_due(connection)
 
     def close(self) -> None:
         """Close the connection; the last one to go writes the log back, so that needs the lock too."""
         if self._connection is not None:
-            with suppress(LedgerError), self._named_errors(), self._alone():
+            with suppress(LedgerError), self._named_errors(), self._locked():
                 self._drop()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         if not self._threads.acquire(timeout=self._patience_s):
             raise Timeout(str(self.path))
         try:
@@ -95,7 +102,7 @@ class LedgerFile:
         except RuntimeError as error:  # filelock: this file system has no locks, or this process is a fork
             raise OSError(errno.ENOLCK, one_line(error) or "it cannot be locked") from error
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != self._identity():
             # The file was taken away or replaced: what we have open is nobody's ledger any more.
             self._drop()
@@ -172,7 +179,7 @@ class LedgerFile:
 
 
 # What Python raises for bytes that are no text, a length that cannot be, a number that is none of SQLite's.
-_DAMAGE = (Damaged, UnicodeError, MemoryError, OverflowError)
+_DAMAGE = (DamagedLedger, UnicodeError, MemoryError, OverflowError)
 _NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
@@ -201,7 +208,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not (application or version or tables):
-        with _whole(connection):
+        with _atomically(connection):
             create(connection)
         return
     if application != APPLICATION_ID:
@@ -209,14 +216,14 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if version > VERSION:
         raise NotALedger("was written by a newer version of hybrid")
     if version == 1:
-        hold_sound(connection)
-        with _whole(connection):
+        check_sqlite(connection)
+        with _atomically(connection):
             from_version_1(connection)
-    hold_whole(connection)
+    check_totals(connection)
 
 
 @contextmanager
-def _whole(connection: sqlite3.Connection) -> Iterator[None]:
+def _atomically(connection: sqlite3.Connection) -> Iterator[None]:
     """Make one transaction of a body."""
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -16,13 +16,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.errors import LedgerError
-from hybrid.spend.caps import LEVELS, MOST_NANOUSD, TIMED, CapStatus, Denial, Level, afford, windows
-from hybrid.spend.durable.file import PATIENCE_S, LedgerFile
-from hybrid.spend.durable.integrity import caps_of
+from hybrid.spend.caps import (
+    CAP_LEVELS,
+    MOST_NANOUSD,
+    TIMED,
+    CapLevel,
+    CapStatus,
+    Denial,
+    MaxCost,
+    SpendScope,
+    allow,
+    windows,
+)
+from hybrid.spend.durable.file import PATIENCE_S, SqliteFile
 from hybrid.spend.durable.owner import is_dead, owner
-from hybrid.spend.durable.schema import checksum
+from hybrid.spend.durable.schema import caps_of, checksum
 from hybrid.spend.ledger import Reservation, Settlement, closed_denial
-from hybrid.spend.max_cost import MaxCost, SpendScope
 
 
 class FileLedger:
@@ -32,7 +41,7 @@ class FileLedger:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time, patience_s: float = PATIENCE_S) -> None:
         """Name the file; it is made with the first reservation."""
-        self.file = LedgerFile(path, patience_s)
+        self.file = SqliteFile(path, patience_s)
         self.clock = clock
         self._capped_in: int | None = None  # which of the files of this name was seen with caps in it
 
@@ -40,33 +49,33 @@ class FileLedger:
         """Name the file."""
         return f"FileLedger({self.file.path})"
 
-    def reserve(self, claim: MaxCost, spender: SpendScope) -> Reservation | Denial:
+    def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
         """See the port."""
         with self.file.transaction(flushed=True) as db:
             returned = give_back_unsent(db)
-            closed = db.execute("SELECT why FROM closed WHERE endpoint = ?", (spender.endpoint,)).fetchone()
+            closed = db.execute("SELECT why FROM closed WHERE endpoint = ?", (scope.endpoint,)).fetchone()
             if closed:
-                return closed_denial(spender.endpoint, closed[0])
+                return closed_denial(scope.endpoint, closed[0])
             now = int(self.clock())
-            afforded = afford(claim, self._standings(db, spender, now))
-            if isinstance(afforded, Denial):
-                return afforded
-            at = max(now, latest(db))  # time never runs backwards in a ledger
-            who = (spender.endpoint, spender.request, spender.conversation, spender.client)
+            allowance = allow(max_cost, self._cap_statuses(db, scope, now))
+            if isinstance(allowance, Denial):
+                return allowance
+            at = max(now, latest_time(db))  # time never runs backwards in a ledger
+            who = (scope.endpoint, scope.request, scope.conversation, scope.client)
             price, worst, nonce = (
-                f"{claim.price}, {claim.price.source}",
-                afforded.claim.worst_nanousd,
+                f"{max_cost.price}, {max_cost.price.source}",
+                allowance.max_cost.worst_nanousd,
                 secrets.randbits(62),
             )
-            room = None if afforded.room_nanousd is None else min(afforded.room_nanousd, 4 * MOST_NANOUSD)
+            room = None if allowance.left_nanousd is None else min(allowance.left_nanousd, 4 * MOST_NANOUSD)
             cursor = db.execute(
                 "INSERT INTO entries (at, endpoint, request, conversation, client, price, room, granted, reserved, "
                 "owner, nonce) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (at, *who, price, room, worst, worst, owner(), nonce),
             )
-            add(db, windows(spender, at), 0, worst)
+            add_to_totals(db, windows(scope, at), 0, worst)
             assert cursor.lastrowid is not None
-            return Reservation(cursor.lastrowid, worst, afforded.claim.limit, nonce, returned)
+            return Reservation(cursor.lastrowid, worst, allowance.max_cost.limit, nonce, returned)
 
     def mark_sent(self, reservation: Reservation) -> None:
         """See the port. Raises LedgerError where its money was given back, or reconciled, or is in no such file."""
@@ -75,7 +84,7 @@ class FileLedger:
             db.execute("UPDATE entries SET state = 'sent' WHERE id = ? AND nonce = ? AND state = 'reserved'", mine)
             found = db.execute("SELECT state FROM entries WHERE id = ? AND nonce = ?", mine).fetchone()
         if found != ("sent",):
-            raise self._lost()
+            raise self._missing_reservation()
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
@@ -83,7 +92,7 @@ class FileLedger:
             reservation = settlement.reservation
             found = db.execute("SELECT nonce, state FROM entries WHERE id = ?", (reservation.id,)).fetchone()
             if found is None or found[0] != reservation.nonce:
-                raise self._lost()  # the file was replaced: that entry is somebody else's
+                raise self._missing_reservation()  # the file was replaced: that entry is somebody else's
             if found[1] in {"settled", "disputed"}:
                 raise KeyError(reservation.id)
             state = "settled" if settlement.excess is None else "disputed"
@@ -91,21 +100,21 @@ class FileLedger:
             if settlement.excess is not None:
                 close_endpoint(db, reservation.id, int(self.clock()), settlement.excess)
 
-    def standings(self, spender: SpendScope) -> list[CapStatus]:
+    def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
         """See the port. Where there is no file yet, none is made."""
         if self._capped_in is None and not self.file.exists():
-            return own_cap(spender)
+            return own_cap(scope)
         with self.file.transaction(flushed=False) as db:
-            return self._standings(db, spender, int(self.clock()))
+            return self._cap_statuses(db, scope, int(self.clock()))
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
 
-    def _lost(self) -> LedgerError:
+    def _missing_reservation(self) -> LedgerError:
         return LedgerError(f"the ledger {self.file.path} does not hold this request's reservation any more: ask again")
 
-    def _standings(self, db: sqlite3.Connection, spender: SpendScope, now: int) -> list[CapStatus]:
+    def _cap_statuses(self, db: sqlite3.Connection, scope: SpendScope, now: int) -> list[CapStatus]:
         """Return the caps that bind a spender, with their present windows. Raises LedgerError where they vanished."""
         kept, this = caps_of(db), self.file.generation
         if not kept and self._capped_in not in {None, this}:
@@ -115,25 +124,27 @@ class FileLedger:
             )
             raise LedgerError(msg)
         self._capped_in = this if kept else None
-        caps: dict[Level, int] = {level: kept[level] for level in LEVELS if level in kept}
-        if spender.cap_nanousd is not None:
-            caps["client"] = spender.cap_nanousd
-        names = windows(spender, now)
-        return [CapStatus(level, caps[level], *total(db, level, names[level])) for level in LEVELS if level in caps]
+        caps: dict[CapLevel, int] = {level: kept[level] for level in CAP_LEVELS if level in kept}
+        if scope.cap_nanousd is not None:
+            caps["client"] = scope.cap_nanousd
+        names = windows(scope, now)
+        return [
+            CapStatus(level, caps[level], *read_total(db, level, names[level])) for level in CAP_LEVELS if level in caps
+        ]
 
 
-def own_cap(spender: SpendScope) -> list[CapStatus]:
+def own_cap(scope: SpendScope) -> list[CapStatus]:
     """Return the client's own cap, if it has one, with nothing gone against it."""
-    return [] if spender.cap_nanousd is None else [CapStatus("client", spender.cap_nanousd, 0, 0)]
+    return [] if scope.cap_nanousd is None else [CapStatus("client", scope.cap_nanousd, 0, 0)]
 
 
-def latest(db: sqlite3.Connection) -> int:
+def latest_time(db: sqlite3.Connection) -> int:
     """Return the moment of the last entry, 0 where there is none."""
     found = db.execute("SELECT at FROM entries ORDER BY id DESC LIMIT 1").fetchone()
     return found[0] if found else 0
 
 
-def total(db: sqlite3.Connection, level: Level, window: str) -> tuple[int, int]:
+def read_total(db: sqlite3.Connection, level: CapLevel, window: str) -> tuple[int, int]:
     """Return what was spent and what is reserved in a window.
 
     Of days and months all that are not over count. So a clock that was set forward and back again, or back and forward,
@@ -147,7 +158,7 @@ def total(db: sqlite3.Connection, level: Level, window: str) -> tuple[int, int]:
     return spent, reserved
 
 
-def add(db: sqlite3.Connection, names: dict[Level, str], spent: int, reserved: int) -> None:
+def add_to_totals(db: sqlite3.Connection, names: dict[CapLevel, str], spent: int, reserved: int) -> None:
     """Add to the totals of some windows; either amount may be negative."""
     db.executemany(
         "INSERT INTO totals VALUES (?1, ?2, max(?3, 0), max(?4, 0)) ON CONFLICT (level, window) DO UPDATE SET "
@@ -164,7 +175,9 @@ def replace_charge(db: sqlite3.Connection, entry_id: int, charged_nanousd: int, 
     now_charged = min(charged_nanousd, MOST_NANOUSD)
     update = "UPDATE entries SET reserved = 0, charged = ?, state = ? WHERE id = ?"
     db.execute(update, (now_charged, state, entry_id))
-    add(db, windows(SpendScope(endpoint, request, conversation, client), at), now_charged - charged, -reserved)
+    add_to_totals(
+        db, windows(SpendScope(endpoint, request, conversation, client), at), now_charged - charged, -reserved
+    )
 
 
 def close_endpoint(db: sqlite3.Connection, entry_id: int, at: int, why: str) -> None:

@@ -14,27 +14,27 @@ from pathlib import Path
 
 import psutil
 
-UNTOLD = "?"
+UNKNOWN = "?"
 
 
 def owner() -> str:
     """Name this process: host, boot, namespaces, pid and start time; one that is not told never counts as dead."""
-    return f"{_place()} {os.getpid()} {_started(os.getpid()) or UNTOLD}"
+    return f"{_host_id()} {os.getpid()} {_start_time(os.getpid()) or UNKNOWN}"
 
 
 def is_dead(name: str) -> bool:
     """Whether the process that ``owner`` has named is known to have ended."""
     place, pid, started = ["", "", *name.rsplit(" ", 2)][-3:]
-    if place != _place() or not pid.isdecimal() or started == UNTOLD:
+    if place != _host_id() or not pid.isdecimal() or started == UNKNOWN:
         return False
     if not _exists(int(pid)):
         return True
-    now = _started(int(pid))
+    now = _start_time(int(pid))
     return now is not None and now != started
 
 
 @lru_cache(maxsize=1)
-def _place() -> str:
+def _host_id() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         pids, times = (str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "time"))
@@ -56,7 +56,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """Return when a process was started, in a form that no change of the clock alters; None: that is not told.
 
     On Linux in clock ticks since the boot, as the kernel has it (proc_pid_stat(5), field 22): psutil adds the boot's

@@ -126,5 +126,44 @@ def from_version_1(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+# Both ways: a window that is missing, and one that no entry is in. Half a second for 100,000 entries, 0.1 for 10,000.
+_DIFFERING = f"""WITH sums(level, window, spent, reserved) AS ({SUMS}) SELECT 1 FROM (SELECT * FROM sums EXCEPT
+    SELECT level, window, spent, reserved FROM totals) UNION ALL SELECT 1 FROM (SELECT level, window, spent, reserved
+    FROM totals EXCEPT SELECT * FROM sums) LIMIT 1"""  # noqa: S608
+
+
+class DamagedLedger(sqlite3.DatabaseError):
+    """A ledger, but not as it was written."""
+
+
+def check_sqlite(db: sqlite3.Connection) -> None:
+    """Raise Damaged where SQLite finds a fault, or a constraint does not hold."""
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise DamagedLedger(found)
+
+
+def check_totals(db: sqlite3.Connection) -> None:
+    """Raise Damaged where the file is not sound, a row not as it was set, or totals are not the sums of entries."""
+    check_sqlite(db)
+    caps_of(db)
+    for *row, written in db.execute("SELECT endpoint, at, why, checksum FROM closed"):
+        if written != checksum(*row):
+            raise DamagedLedger("a closed endpoint is not what was written")
+    if db.execute(_DIFFERING).fetchone():
+        raise DamagedLedger("its totals are not the sums of its entries")
+
+
+def caps_of(db: sqlite3.Connection) -> dict[str, int]:
+    """Return the caps by level. Raises Damaged for one that is not as it was set."""
+    caps = {}
+    for level, nanousd, written in db.execute("SELECT level, nanousd, checksum FROM caps"):
+        if written != checksum(level, nanousd):
+            msg = f"its {level} cap is not what was set"
+            raise DamagedLedger(msg)
+        caps[level] = nanousd
+    return caps
+
+
 def _named() -> tuple[str, str]:
     return f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}"
