@@ -7,6 +7,7 @@ import math
 from collections import Counter
 
 import pytest
+from cases import each
 
 from hybrid.bench.arms import Trial
 from hybrid.bench.comparison import MOST_PROBLEMS, balanced, fingerprints, plain, plain_bill
@@ -20,8 +21,8 @@ NAMES = [family.name for family in FAMILIES]
 HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "written", why="doubt")
 
 
-@pytest.mark.parametrize("split", ["test", "calibration"])
-@pytest.mark.parametrize("count", [14, 15, 20, 60, 61, 120])
+@each("split", ["test", "calibration"])
+@each("count", [14, 15, 20, 60, 61, 120])
 def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(count, split):
     problems = balanced(count, split, 0)
     assert len(problems) == len({problem.question for problem in problems}) == count
@@ -38,14 +39,14 @@ def test_the_seed_draws_the_problems():
     assert balanced(20, "test", 0) == balanced(20, "test", 0) != balanced(20, "test", 1)
 
 
-@pytest.mark.parametrize("count", [-60, 0, 1, 13, MOST_PROBLEMS + 1, 10**12])
+@each("count", [-60, 0, 1, 13, MOST_PROBLEMS + 1, 10**12])
 def test_fewer_than_one_of_each_family_or_more_than_there_are_is_a_usage_error(count):
     """At once: looking for a million different problems would take hours to fail."""
     with pytest.raises(UsageError, match=f"{count} tasks: 14, one of each family"):
         balanced(count, "test", 0)
 
 
-@pytest.mark.parametrize("split", ["test", "calibration"])
+@each("split", ["test", "calibration"])
 def test_either_split_has_the_most_problems_that_may_be_asked_for(split):
     assert len(balanced(MOST_PROBLEMS, split, 3)) == MOST_PROBLEMS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
+from cases import each
 
 from hybrid.bench.demo import ARMS, DOUBT, KL, examples, to_json
 from hybrid.run.answer import Token
@@ -73,7 +73,7 @@ def test_the_json_holds_exactly_what_is_promised(compared, answer):
     }
 
 
-@pytest.mark.parametrize("right", ["1" * 10, "0" * 10, "1010101010"])
+@each("right", ["1" * 10, "0" * 10, "1010101010"])
 def test_the_json_has_no_number_that_json_has_not(compared, right):
     """No gap and no bill: nothing divides by them."""
     found = to_json(compared({arm.name: right for arm in ARMS}))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD
@@ -207,7 +208,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     assert "pip install '.[bench]'" in result.stderr
 
 
-@pytest.mark.parametrize(
+@each(
     "flags",
     [
         ["nothing"],

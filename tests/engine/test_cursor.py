@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ WALKS = st.lists(
 
 
 @pytest.mark.parametrize("num_examples", [5, pytest.param(15, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["bundled", "hybrid"])
+@each("kind", ["bundled", "hybrid"])
 def test_a_real_model_is_read_as_if_it_had_never_held_anything_else(opened, afresh, agree, weights, kind, num_examples):
     """To what batches of different shapes do to float16 sums, as ``agree`` has it."""
     text = weights[kind].tokenize("What is 27 + 48? Add the tens, then the ones: 20 + 40 = 60 and 7 + 8 = 15. So 75.")

@@ -9,6 +9,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each
 from gguf_mutants import Gguf
 from typer.testing import CliRunner
 
@@ -61,8 +62,8 @@ def is_one_sentence(done, path):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("raw", [NAN, INF])
-@pytest.mark.parametrize("args", [(), ("--json",), ("--temperature", "1"), ("--policy", "local")])
+@each("raw", [NAN, INF])
+@each("args", [(), ("--json",), ("--temperature", "1"), ("--policy", "local")])
 def test_a_model_of_no_numbers_is_one_sentence_and_exit_3(damaged, raw, args):
     path = damaged("output_norm.weight", 8, raw)
     done = ask(path, *args)
@@ -88,8 +89,8 @@ def test_a_batch_keeps_what_was_answered_and_ends_with_the_sentence(tmp_path, la
     assert len(out.read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize("policy", ["kl", "doubt", "greedy-exact", "paper"])
-@pytest.mark.parametrize("overlap", [True, False])
+@each("policy", ["kl", "doubt", "greedy-exact", "paper"])
+@each("overlap", [True, False])
 def test_it_is_raised_whatever_reads_the_local_model(damaged, cloud, monkeypatch, policy, overlap):
     """Drafts, rows read along with what the cloud writes, and what is read ahead while a check is waited for.
 
@@ -126,7 +127,7 @@ def test_a_row_that_is_not_asked_for_is_not_judged(damaged):
     weights.close()
 
 
-@pytest.mark.parametrize(("num", "code"), [(2**31, 2), (2**32, 2), (2**32 + 512, 2), (10**30, 2), (2**31 - 1, 2)])
+@each(("num", "code"), [(2**31, 2), (2**32, 2), (2**32 + 512, 2), (10**30, 2), (2**31 - 1, 2)])
 def test_a_context_that_no_memory_holds_is_one_sentence(num, code):
     """2**32 was 0 to llama.cpp, and 2**32 + 512 was 512; a context that almost fits would end in the system's hands."""
     done = CliRunner().invoke(app, ["ask", QUESTION, "--offline", "--ctx", str(num)])
@@ -135,7 +136,7 @@ def test_a_context_that_no_memory_holds_is_one_sentence(num, code):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("num", [-1, 2**31, 2**32 + 64])
+@each("num", [-1, 2**31, 2**32 + 64])
 def test_a_context_that_is_none_is_refused_by_the_engine(weights, num):
     with pytest.raises(EngineError, match=f"^no model has a context of {num} tokens$"):
         weights["bundled"].context(num)

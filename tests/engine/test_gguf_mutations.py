@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gguf
 import pytest
+from cases import each
 from gguf_mutants import ARRAY, STRING, Gguf, items, mutant
 from gguf_opener import Opener
 
@@ -193,7 +194,7 @@ DEADLY = {
 }
 
 
-@pytest.mark.parametrize("what", DEADLY)
+@each("what", DEADLY)
 def test_what_ends_llama_cpp_is_refused_before(bases, opener, tmp_path, what):
     """Each of these ended the process (the template: in a traceback); none needs llama.cpp to be told."""
     kind, change, words = DEADLY[what]
@@ -223,7 +224,7 @@ SOUND = {
 }
 
 
-@pytest.mark.parametrize("what", SOUND)
+@each("what", SOUND)
 def test_what_llama_cpp_survives_is_not_refused(bases, tmp_path, what):
     """Real files have these; a rule that is too wide costs somebody a model that works."""
     kind, change = SOUND[what]
@@ -326,7 +327,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("what", HEADERS)
+@each("what", HEADERS)
 def test_a_header_that_cannot_be_is_told_what_is_wrong(bases, tmp_path, what):
     change, words = HEADERS[what]
     file = deepcopy(bases["attention"])
@@ -334,7 +335,7 @@ def test_a_header_that_cannot_be_is_told_what_is_wrong(bases, tmp_path, what):
     assert words in refusal(tmp_path / "wrong.gguf", file.dump())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_what_a_header_says_is_what_another_reader_reads(weights, kind):
     path = weights[kind].path
     header, oracle = read_header(path), gguf.GGUFReader(path)

@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import psutil
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def test_a_vocabulary_is_named_by_its_tokens_and_its_ends():
 NORMAL, UNUSED, USER_DEFINED = gguf.TokenType.NORMAL, gguf.TokenType.UNUSED, gguf.TokenType.USER_DEFINED
 
 
-@pytest.mark.parametrize(
+@each(
     ("spelled", "kind"),
     [("[PAD{}]", UNUSED), ("<extra_{}>", UNUSED), ("[PAD{}]", USER_DEFINED)],
     ids=["unused", "unused by another name", "as older converters wrote it"],
@@ -77,7 +78,7 @@ def test_what_a_file_is_padded_with_is_no_token_whatever_its_scores(tiny_file, s
     assert bare.vocabulary_digest != full.vocabulary_digest  # findings stay under the name they were kept by
 
 
-@pytest.mark.parametrize(
+@each(
     "after",
     [[("<reserved>", UNUSED), ("word", NORMAL)], [("[PAD7]", USER_DEFINED), ("[PAD8]", USER_DEFINED)]],
     ids=["unused before a token", "named after other numbers"],
@@ -86,7 +87,7 @@ def test_what_stands_before_a_token_or_only_looks_like_padding_is_a_token(tiny_f
     assert Weights(tiny_file(padding=after)).num_tokens == Weights(tiny_file()).num_tokens + 2
 
 
-@pytest.mark.parametrize("length", [0, 3, 4, 5, 8, 23, 24, 100, 2000, 10_000, 0.5, 0.99, -1])
+@each("length", [0, 3, 4, 5, 8, 23, 24, 100, 2000, 10_000, 0.5, 0.99, -1])
 def test_a_truncated_file_is_one_sentence_that_names_it(tmp_path, length):
     """A download that broke off is the commonest bad model; it must be told from a bug."""
     whole = BUNDLED.read_bytes()
@@ -106,7 +107,7 @@ def test_a_directory_is_named(tmp_path):
     assert refusal(tmp_path) == f"{tmp_path} is not a file"
 
 
-@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 a zip", b"version https://git-lfs.github.com/spec/v1"])
+@each("content", [b"", b"GGU", b"PK\x03\x04 a zip", b"version https://git-lfs.github.com/spec/v1"])
 def test_a_file_of_another_kind_is_named(tmp_path, content):
     path = tmp_path / "other.gguf"
     path.write_bytes(content)
@@ -138,7 +139,7 @@ def test_a_context_that_cannot_be_opened_is_one_sentence(weights, monkeypatch):
         weights["bundled"].context(64)
 
 
-@pytest.mark.parametrize("bad", [-1, 260, 10**6])
+@each("bad", [-1, 260, 10**6])
 def test_a_token_that_is_none_is_an_error_and_changes_nothing(opened, afresh, agree, bad):
     with opened("attention") as engine:
         engine.extend((1, 2), 0)
@@ -191,11 +192,11 @@ def test_two_contexts_in_two_threads_write_what_one_alone_writes(weights, opened
     assert alone[0] != alone[1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("physical", "allowed", "threads"),
     [(1, 1, 1), (2, 2, 1), (8, 8, 7), (8, 16, 7), (8, 4, 3), (8, 1, 1), (None, 8, 7), (None, None, 1)],
 )
-@pytest.mark.parametrize("affinity", [True, False])
+@each("affinity", [True, False])
 def test_one_physical_core_is_left_free(monkeypatch, physical, allowed, threads, affinity):
     """llama.cpp spins while it waits for a core: 2,416 ms a token against 39 ms on a busy machine with two."""
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else physical)
@@ -224,7 +225,7 @@ def test_the_longest_context_is_the_trained_one_unless_more_is_meant(weights, mo
         assert weights["bundled"].longest_context == longest
 
 
-@pytest.mark.parametrize("kind", ["attention", "bundled"])
+@each("kind", ["attention", "bundled"])
 @given(text=st.text(max_size=30))
 def test_text_survives_tokens(weights, kind, text):
     vocabulary = weights[kind]
@@ -284,7 +285,7 @@ def test_what_a_file_says_under_a_key_is_text_and_what_it_does_not_say_is_none(w
     long.close()
 
 
-@pytest.mark.parametrize("kind", ["attention", "sliding", "recurrent", "hybrid", "bundled"])
+@each("kind", ["attention", "sliding", "recurrent", "hybrid", "bundled"])
 def test_the_parameters_are_the_numbers_that_the_tensors_hold(weights, kind):
     """Counted by the library that writes such files."""
     held = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(weights[kind].path).tensors)

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.engine import ScriptedEngine
 from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
@@ -52,7 +53,7 @@ def test_where_no_token_is_ever_likely_it_is_assumed():
     assert measure(ScriptedEngine([str(i) for i in range(5000)], lambda _: [0.0] * 5000), (1,)) == UNMEASURED
 
 
-@pytest.mark.parametrize("kind", ["bundled", "attention", "sliding", "recurrent", "hybrid"])
+@each("kind", ["bundled", "attention", "sliding", "recurrent", "hybrid"])
 def test_a_real_engine_has_some_hundredths_of_a_nat_and_is_left_as_it_was(opened, kind):
     with opened(kind) as engine:
         found = measure(engine, engine.tokenize("What is 47 + 86? Sort 42 17 99."))
@@ -64,10 +65,13 @@ def test_a_real_engine_has_some_hundredths_of_a_nat_and_is_left_as_it_was(opened
 # ---- what is kept --------------------------------------------------------------------------------------------------
 
 
+CONTENT = b"GGUF" + b"\0" * (3 << 20) + b"end"
+
+
 @pytest.fixture
 def model(tmp_path):
     file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF" + b"\0" * (3 << 20) + b"end")
+    file.write_bytes(CONTENT)
     return file
 
 
@@ -85,14 +89,16 @@ def test_what_was_measured_of_a_file_is_read_again_wherever_it_lies(notebook, mo
     assert (notebook.read(moved, 0), notebook.read(moved, -1), notebook.read(moved, 3)) == (0.25, 0.5, None)
 
 
-@pytest.mark.parametrize("change", [lambda raw: raw + b"x", lambda raw: b"GGUG" + raw[4:], lambda raw: raw[:-1] + b"x"])
+@each("change", [lambda raw: raw + b"x", lambda raw: b"GGUG" + raw[4:], lambda raw: raw[:-1] + b"x"])
 def test_another_file_is_another_model(notebook, model, change):
+    model.write_bytes(CONTENT)
     notebook.write(model, 0, 0.25)
-    model.write_bytes(change(model.read_bytes()))
+    assert notebook.read(model, 0) == 0.25
+    model.write_bytes(change(CONTENT))
     assert notebook.read(model, 0) is None
 
 
-@pytest.mark.parametrize("entry", ["0.1", None, -0.1, float("nan"), float("inf"), True, []])
+@each("entry", ["0.1", None, -0.1, float("nan"), float("inf"), True, []])
 def test_an_entry_that_is_no_noise_is_none(notebook, model, tmp_path, entry):
     notebook.write(model, 0, 0.25)
     file = tmp_path / "cache" / "models.json"

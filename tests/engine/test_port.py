@@ -7,6 +7,7 @@ from contextlib import suppress
 import llama_cpp as ll
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def stop_at(call: int):
 
 
 @pytest.mark.parametrize("num_examples", [12, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_rows_depend_on_what_is_held_and_not_on_what_was(opened, afresh, agree, kind, num_examples):
     """A cache that answers from a forgotten token is fluent and wrong; nothing else would notice."""
 
@@ -63,9 +64,9 @@ def test_rows_depend_on_what_is_held_and_not_on_what_was(opened, afresh, agree, 
     after()
 
 
-@pytest.mark.parametrize("num_back", [1, 5, SNAPSHOTS, SNAPSHOTS + 1, 40])
-@pytest.mark.parametrize("span", [1, 3, 20, 60])
-@pytest.mark.parametrize("kind", LLAMA)
+@each("num_back", [1, 5, SNAPSHOTS, SNAPSHOTS + 1, 40])
+@each("span", [1, 3, 20, 60])
+@each("kind", LLAMA)
 def test_stepping_back_is_exact_however_the_tokens_came(opened, afresh, agree, kind, span, num_back):
     """llama.cpp steps a hybrid model back over tokens of which it kept no snapshot, and then answers wrongly."""
     ids, other = text(60), (6, 5, 6)
@@ -80,7 +81,7 @@ def test_stepping_back_is_exact_however_the_tokens_came(opened, afresh, agree, k
         assert agree(rows(engine, (2,), 1)[0], afresh(kind, (*ids[: 59 - num_back], 2))[0])
 
 
-@pytest.mark.parametrize("kind", LLAMA)
+@each("kind", LLAMA)
 def test_stepping_back_behind_a_window_that_has_moved_on_is_exact(opened, afresh, agree, kind):
     """By default llama.cpp keeps a window and a chunk of a sliding-window layer, and overwrites the rest."""
     ids, other = text(1000), (6, 5, 6)
@@ -105,7 +106,7 @@ def test_llama_cpp_forgets_in_three_ways(opened):
     assert not agrees_to_drop("hybrid", 30)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_what_rewinds_freely_gives_back_the_very_numbers_that_were_there(opened, kind):
     """Nobody reads ahead of a model that would read its prefix again: it costs more, and other sums come out."""
     with opened(kind) as engine:
@@ -118,7 +119,7 @@ def test_what_rewinds_freely_gives_back_the_very_numbers_that_were_there(opened,
             assert (engine.extend((3,), 1) == before).all()
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_rows_of_one_decode_equal_one_by_one_decoding(opened, agree, kind):
     ids = text(20)
     with opened(kind) as at_once, opened(kind) as one_by_one:
@@ -126,7 +127,7 @@ def test_rows_of_one_decode_equal_one_by_one_decoding(opened, agree, kind):
         assert all(map(agree, together, [rows(one_by_one, (token,), 1)[0] for token in ids]))
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_more_rows_than_one_decode_returns_are_all_given_in_order(opened, afresh, agree, kind):
     ids = text(2 * MAX_ROWS + 20)
     with opened(kind) as engine:
@@ -136,7 +137,7 @@ def test_more_rows_than_one_decode_returns_are_all_given_in_order(opened, afresh
         assert agree(found[-1 - num_after], afresh(kind, ids[: len(ids) - num_after])[0])
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_no_rows_may_be_asked_for(opened, afresh, agree, kind):
     with opened(kind) as engine:
         assert engine.extend((1, 2, 3), 0).shape == (0, engine.num_tokens)
@@ -144,7 +145,7 @@ def test_no_rows_may_be_asked_for(opened, afresh, agree, kind):
         assert agree(rows(engine, (4,), 1)[0], afresh(kind, (1, 2, 3, 4))[0])
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_rows_are_a_copy(opened, kind):
     """llama.cpp writes the next decode's scores where the last ones were."""
     with opened(kind) as engine:
@@ -155,7 +156,7 @@ def test_rows_are_a_copy(opened, kind):
         assert first.dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_overflow_is_raised_before_anything_is_decoded(opened, afresh, agree, kind):
     with opened(kind, 300) as engine:
         engine.extend(text(20), 0)
@@ -167,8 +168,8 @@ def test_overflow_is_raised_before_anything_is_decoded(opened, afresh, agree, ki
         assert len(engine.ids) == engine.num_context
 
 
-@pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("call", [0, 1, 2, 3, 4])
+@each("kind", ENGINES)
+@each("call", [0, 1, 2, 3, 4])
 def test_a_cancelled_prefill_holds_exactly_what_was_taken(opened, afresh, agree, kind, call):
     """A server drops a client in the middle of a prompt; the next client must not meet half a cache."""
     ids = text(600)
@@ -182,8 +183,8 @@ def test_a_cancelled_prefill_holds_exactly_what_was_taken(opened, afresh, agree,
         assert agree(rows(engine, ids[len(engine.ids) :], 1)[0], afresh(kind, ids)[0])
 
 
-@pytest.mark.parametrize("kind", LLAMA)
-@pytest.mark.parametrize("call", [0, 1, 2, 3])
+@each("kind", LLAMA)
+@each("call", [0, 1, 2, 3])
 def test_a_prefill_stops_at_the_next_chunk(opened, kind, call):
     """A chunk bounds how long a cancelled caller waits; the last token has a chunk of its own, for its row."""
     with opened(kind) as engine, pytest.raises(Interrupted):
@@ -191,7 +192,7 @@ def test_a_prefill_stops_at_the_next_chunk(opened, kind, call):
     assert len(engine.ids) == min(call * CHUNK, 599)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@each("kind", ENGINES)
 def test_rewinding_to_more_than_is_held_changes_nothing(opened, kind):
     with opened(kind) as engine:
         engine.extend((1, 2, 3), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from cases import each
 
 from hybrid.engine.llama import Weights
 from hybrid.engine.template import render_chat
@@ -26,7 +27,7 @@ def test_a_template_sees_the_turns_the_marks_and_that_the_assistant_is_next():
     assert render(template) == "<bos>[system] Be brief.<eos>[user] Hi\n<eos>[assistant]"
 
 
-@pytest.mark.parametrize(
+@each(
     "reach",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -55,7 +56,7 @@ def test_a_template_that_reaches_out_is_refused_and_does_nothing(tmp_path, monke
     assert turns == [Message("user", str(mark))]
 
 
-@pytest.mark.parametrize(
+@each(
     "broken",
     [
         "{% if",
@@ -80,7 +81,7 @@ def test_a_template_may_refuse_a_conversation_in_its_own_words():
         render("{{ raise_exception('roles must alternate') }}")
 
 
-@pytest.mark.parametrize("kind", ["attention"])
+@each("kind", ["attention"])
 def test_a_file_without_a_template_names_raw(weights, kind):
     with pytest.raises(UsageError, match=rf"^{kind}\.gguf has no chat template: use --raw"):
         weights[kind].render(TURNS)

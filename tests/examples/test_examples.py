@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from cases import each
 
 import hybrid
 
@@ -163,7 +164,7 @@ def test_a_model_with_another_vocabulary_is_one_sentence(run, endpoint, tmp_path
     assert said.startswith("These two models cannot work together: ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "words"),
     [
         (["--cloud-model", "gpt-9"], "The endpoint refuses: .*gpt-9"),

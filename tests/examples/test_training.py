@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.engine.llama import Weights
 from hybrid.models.answering import Answerer
@@ -96,7 +97,7 @@ def test_both_write_the_same_tokens(toy):
             assert row.max() - row[token] < TOLERANCE
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@each("text", TEXTS)
 def test_both_split_text_alike(toy, text):
     run, engine = toy
     ids = tuple(run.tokenizer.encode(text).ids)
@@ -214,7 +215,7 @@ def test_only_answers_are_learnt_and_every_token_of_them():
             assert tokenizer.decode(ids[: where[0] + 1], skip_special_tokens=False).endswith("assistant\n")
 
 
-@pytest.mark.parametrize("name", ["small", "mid", "large", "alien"])
+@each("name", ["small", "mid", "large", "alien"])
 def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
     """By the text of the question, beside the law of the stream itself in tests/tasks/test_mix.py."""
     asked = {problem.question for family in FAMILIES for problem in distinct(family, "test", 100, seed=0)}

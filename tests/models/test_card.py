@@ -6,9 +6,11 @@ import hashlib
 import re
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 import hybrid
@@ -69,13 +71,17 @@ def made(**right):
     return Card(split="test", num_problems=NUM, models=models)
 
 
+def filled(folder):
+    """Write four files of five bytes or fewer and their card; pages and sums need no weights."""
+    for name in room.NAMES:
+        (folder / f"{name}.gguf").write_bytes(name.encode())
+    (folder / room.CARD).write_text(made().model_dump_json())
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """Four files of five bytes or fewer and their card; pages and sums need no weights."""
-    for name in room.NAMES:
-        (tmp_path / f"{name}.gguf").write_bytes(name.encode())
-    (tmp_path / room.CARD).write_text(made().model_dump_json())
-    return tmp_path
+    return filled(tmp_path)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -102,8 +108,8 @@ def test_a_fingerprint_is_the_size_and_the_sha256_of_all_bytes(tmp_path):
     assert room.fingerprint(tmp_path / "b").sha256 != expected.sha256
 
 
-@pytest.mark.parametrize("name", room.NAMES)
-@pytest.mark.parametrize(
+@each("name", room.NAMES)
+@each(
     ("spoil", "words"),
     [
         (lambda path: path.write_bytes(b"?" + path.read_bytes()[1:]), "SHA-256 .*, not "),
@@ -116,14 +122,16 @@ def test_a_fingerprint_is_the_size_and_the_sha256_of_all_bytes(tmp_path):
     ],
     ids=["first byte", "last byte", "truncated", "longer", "empty", "missing", "a folder"],
 )
-def test_a_file_that_is_another_one_is_told_and_the_others_are_not(folder, name, spoil, words):
-    spoil(folder / f"{name}.gguf")
-    found = differences(folder, load(folder))
+def test_a_file_that_is_another_one_is_told_and_the_others_are_not(name, spoil, words):
+    with TemporaryDirectory() as fresh:
+        folder = filled(Path(fresh))
+        spoil(folder / f"{name}.gguf")
+        found = differences(folder, load(folder))
     assert re.match(words, found.pop(name))
     assert set(found.values()) == {None}
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         *(None, b"", b"{", b"[]", b"\xff", b"null"),
@@ -156,7 +164,7 @@ def test_what_is_no_card_is_refused_with_its_path(tmp_path, content):
     assert str(caught.value) == f"{tmp_path / 'card.json'}: {said}"
 
 
-@pytest.mark.parametrize("said", [None, "", "{", '{"steps": 3}', "[]"])
+@each("said", [None, "", "{", '{"steps": 3}', "[]"])
 def test_of_a_file_that_another_script_made_no_training_is_known(said):
     assert room._training(said) is None
 
@@ -240,7 +248,7 @@ def compared(large, other):
     return room._beside("mid", models, graded)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "same"),
     [(["a", "b"], True), (["b", "a"], False), (["a", "b", "c"], False), (["a"], False), (["a", "B"], False)],
 )
@@ -308,7 +316,7 @@ def paragraph(text, model):
     return next(part for part in text.split("\n\n") if part.startswith(f"`{model}` is "))
 
 
-@pytest.mark.parametrize("model", ["mid", "small"])
+@each("model", ["mid", "small"])
 def test_what_a_model_was_not_given_is_on_the_page_and_what_it_was_given_is_not(model):
     said = paragraph(section(page(made()), "What each was given"), model)
     mix = MIXES[model]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def written(small):
 # ---- one model answers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_tokens", [MAX_TOKENS, 4])
+@each("max_tokens", [MAX_TOKENS, 4])
 def test_what_is_written_is_what_the_product_shows(small, max_tokens):
     """A score of anything else would be of a model that nobody can ask."""
     with hybrid.open(local=BUNDLED, policy="local", max_tokens=max_tokens) as client:
@@ -98,7 +99,7 @@ def scripted(table, ends=frozenset({0}), asked=None):
     return Answerer(ScriptedEngine(WORDS, scores, end_ids=ends))
 
 
-@pytest.mark.parametrize("max_tokens", [1, 2, 7, MAX_TOKENS])
+@each("max_tokens", [1, 2, 7, MAX_TOKENS])
 def test_an_answer_without_an_end_has_the_most_tokens_there_may_be(max_tokens):
     asked = []
     found = scripted(lambda _: (0, 1, 0, 0, 0), asked=asked).write("c", max_tokens)
@@ -107,7 +108,7 @@ def test_an_answer_without_an_end_has_the_most_tokens_there_may_be(max_tokens):
     assert len(asked) == max_tokens  # the last token is not decoded for nothing
 
 
-@pytest.mark.parametrize("end", [0, 4])
+@each("end", [0, 4])
 def test_the_end_is_among_the_ids_and_not_in_the_text(end):
     endings = scripted(lambda text: np.eye(5)[2 if text != "b b" else end], ends=frozenset({0, 4}))
     found = endings.write("c", 3)
@@ -285,7 +286,7 @@ def test_the_summary_holds_shares_means_and_numbers():
     )
 
 
-@pytest.mark.parametrize("bit", [True, False])
+@each("bit", [True, False])
 def test_where_the_models_never_or_always_differ_there_is_nothing_to_rank(bit):
     made = Agreement(np.zeros(2), np.array([True, True]), np.array([0.5, 1.0]), np.array([bit, bit]))
     assert made.summary().auroc is None

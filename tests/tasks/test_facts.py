@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-import pytest
+from cases import each
 
 from hybrid.tasks import BY_NAME, split_of
 from hybrid.tasks.fact_table import FACTS
@@ -66,7 +66,7 @@ def test_the_hardest_level_are_the_facts_with_a_popular_answer_and_that_one_is_w
         assert not FAMILY.grade(asked(rng, fact, 0), worded(rng, fact.popular))
 
 
-@pytest.mark.parametrize("fact", FACTS.values(), ids=lambda fact: fact.phrase)
+@each("fact", FACTS.values(), ids=lambda fact: fact.phrase)
 def test_every_fact_is_trained_on_and_tested_in_other_phrasings(fact):
     problems = [asked(random.Random(0), fact, number) for number in range(len(PHRASINGS))]
     assert len({problem.question for problem in problems}) == len(PHRASINGS) == 10

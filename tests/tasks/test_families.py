@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ SPLITS = ("train", "calibration", "test")
 LONG = {"arithmetic", "multiplication", "gcd", "sorting", "base"}
 WORDED = {"word_problem", "equation", "ordering", "units", "facts"}
 
-families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+families = each("family", FAMILIES, ids=lambda family: family.name)
 
 
 def draws(few, many):
@@ -282,7 +283,7 @@ def test_generation_reads_no_random_numbers_but_its_own(family):
 
 
 @families
-@pytest.mark.parametrize("split", SPLITS)
+@each("split", SPLITS)
 def test_distinct_problems_are_no_twins_and_of_their_split(family, split):
     problems = distinct(family, split, 120, seed=0)
     assert len({problem.canonical for problem in problems}) == len(problems) == 120
@@ -346,7 +347,7 @@ def test_the_freely_worded_families_begin_and_end_in_several_ways(family):
         assert family.wordings == 1
 
 
-@pytest.mark.parametrize("name", sorted(WORDED))
+@each("name", sorted(WORDED))
 def test_one_opening_is_preferred_to_each_other_one(name):
     """With even chances two models would differ by accident, and uncertainty would not be harmless. 2000 draws."""
     firsts = Counter(problem.worked.split()[0] for problem in drawn(BY_NAME[name], 2000, level=1))

@@ -8,13 +8,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.tasks import BY_NAME, FAMILIES, Problem, polynomial
 from hybrid.tasks.wording import Wording
 
-families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+families = each("family", FAMILIES, ids=lambda family: family.name)
 
 
 def drawn(family, count):
@@ -174,7 +175,7 @@ def test_the_forms_in_which_an_answer_may_come(family):
         assert not family.grade(problem, text), text
 
 
-@pytest.mark.parametrize(
+@each(
     ("final", "right", "wrong"),
     [
         ("March 5, 2024", ["5 March 2024", "March 5 2024"], ["March 5, 2023", "May 3, 2024", "5, March 2024"]),
@@ -193,9 +194,7 @@ def test_a_moment_may_be_written_in_several_right_ways(final, right, wrong):
     assert not any(BY_NAME["rewriting"].grade(problem, text) for text in wrong)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "6x2", "2 3", "6x 2", "x^2^3", "3^2", "^2", "x^", "+", "6x + + 2", "6y", "6x = 2"]
-)
+@each("text", ["", "6x2", "2 3", "6x 2", "x^2^3", "3^2", "^2", "x^", "+", "6x + + 2", "6y", "6x = 2"])
 def test_what_is_no_polynomial_is_not_read(text):
     assert polynomial.read(text) is None
 
@@ -370,7 +369,7 @@ RAMBLINGS = (
 
 @families
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", [*RAMBLINGS, "[" * 5, "NaN", "null", "\ud800", "+ + +", "x^", "C + C", "Answer:"])
+@each("text", [*RAMBLINGS, "[" * 5, "NaN", "null", "\ud800", "+ + +", "x^", "C + C", "Answer:"])
 def test_the_ramblings_of_a_model_are_wrong_and_end_no_run(family, text):
     """A small model that is stuck repeats one token to the end: brackets beyond what a parser nests, for one."""
     for problem in drawn(family, 1):

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from cases import each
 
 from hybrid.tasks import BY_NAME, FAMILIES, MIXES, distinct, split_of, training_stream
 from hybrid.tasks.fact_table import FACTS
@@ -13,8 +14,8 @@ from hybrid.tasks.facts import WORDING, fact_of
 from hybrid.tasks.mix import CONFUSED, POPULAR_SHARE, levels_given, levels_heard, text_given
 
 MODELS = ("small", "mid", "large")
-models = pytest.mark.parametrize("model", MODELS)
-families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+models = each("model", MODELS)
+families = each("family", FAMILIES, ids=lambda family: family.name)
 
 
 @pytest.fixture(scope="module")

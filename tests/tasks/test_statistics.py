@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def test_there_is_an_rpi_exactly_where_the_gap_is_above_two_standard_errors(trip
     assert (rpi(small, hybrid, large, num_resamples=50) is not None) == told_apart(small, large)
 
 
-@pytest.mark.parametrize(("gained", "count"), [(2, 3), (3, 9)])
+@each(("gained", "count"), [(2, 3), (3, 9)])
 def test_a_gap_of_exactly_two_standard_errors_is_not_above_them(gained, count):
     """2 of 3: mean 2/3, variance 1/3, standard error 1/3."""
     large = [1] * gained + [0] * (count - gained)
@@ -86,7 +87,7 @@ def test_no_gap_a_negative_gap_one_problem_and_no_problem_give_no_rpi():
         assert rpi(small, small, large) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "triples",
     [
         [(0, 0, 1), (0, 0, 1), (0, 1, 1), (1, 0, 1), (0, 0, 1)],
@@ -133,13 +134,13 @@ def test_the_order_of_the_problems_does_not_matter_and_the_seed_does():
     assert first.low < first.value < first.high
 
 
-@pytest.mark.parametrize(("count", "place"), [(1, 1), (39, 1), (40, 1), (41, 2), (80, 2), (81, 3), (10_000, 250)])
+@each(("count", "place"), [(1, 1), (39, 1), (40, 1), (41, 2), (80, 2), (81, 3), (10_000, 250)])
 def test_an_end_is_the_first_value_with_a_fortieth_at_or_below_it(count, place):
     values = np.random.default_rng(1).permutation(np.arange(1.0, count + 1))
     assert _order_statistic(values, 0.025) == place
 
 
-@pytest.mark.parametrize(
+@each(
     "scores",
     [([0, 1], [0, 1, 1], [1, 1]), ([0, 2], [0, 1], [1, 1]), ([0, -1], [0, 1], [1, 1]), ([[0], [1]],) * 3],
     ids=["unpaired", "two points", "a negative score", "no list"],
@@ -199,7 +200,7 @@ def test_wrong_answers_have_the_mirror_image_of_the_right_ones_interval(case):
     assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low))
 
 
-@pytest.mark.parametrize("count", [1, 3, 100])
+@each("count", [1, 3, 100])
 def test_all_and_none_right_leave_room_for_doubt(count):
     """Two standard errors around such a share would say "surely"."""
     none, every = wilson(0, count), wilson(count, count)
@@ -207,7 +208,7 @@ def test_all_and_none_right_leave_room_for_doubt(count):
     assert every == Estimate(1.0, pytest.approx(count / (count + QUANTILE**2)), 1.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("right", "count", "low", "high"),
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
@@ -223,7 +224,7 @@ def test_no_problem_tells_nothing():
     assert (found.low, found.high) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("right", "count"), [(3, 2), (-1, 2), (1, 0), (0, -1)])
+@each(("right", "count"), [(3, 2), (-1, 2), (1, 0), (0, -1)])
 def test_counts_that_cannot_be_are_refused(right, count):
     with pytest.raises(ValueError, match=f"{right} right answers of {count}"):
         wilson(right, count)
@@ -274,6 +275,6 @@ def test_positives_above_all_others_have_an_auroc_of_1_and_equal_scores_of_a_hal
     assert ranked([(1, True), (2, False), (0, False), (2, True)]) == (1 + 1.5) / 4
 
 
-@pytest.mark.parametrize("pairs", [[], [(1, True), (2, True)], [(1, False), (2, False)]])
+@each("pairs", [[], [(1, True), (2, True)], [(1, False), (2, False)]])
 def test_without_both_kinds_there_is_no_auroc(pairs):
     assert ranked(pairs) is None

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 
 import pytest
+from cases import each
 
 from hybrid.tasks import BY_NAME, FAMILIES, column
 
-families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+families = each("family", FAMILIES, ids=lambda family: family.name)
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -275,7 +276,7 @@ CHAIN = re.compile(r"\d+(?:[-+*/]\d+)+(?:=\d+(?:[-+r]\d+)*)+")
 TERMS = re.compile(r"(\d)([xynt])-(\d)\2=(\d)\2,")
 
 
-@pytest.mark.parametrize("name", ["arithmetic", "multiplication", "word_problem", "equation", "gcd", "base"])
+@each("name", ["arithmetic", "multiplication", "word_problem", "equation", "gcd", "base"])
 def test_every_equation_in_a_worked_answer_is_true(name):
     """The final number may be right by way of two wrong steps; a model would learn the steps."""
     family = next(family for family in FAMILIES if family.name == name)
@@ -294,7 +295,7 @@ def test_every_equation_in_a_worked_answer_is_true(name):
         assert "=" not in re.sub(r"\b(\d+)=\1;", "", rest).replace(problem.final, "")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_the_columns_end_in_the_result_and_say_what_is_carried(seed):
     rng = random.Random(seed)
     first, second, third = (rng.randrange(10 ** rng.randint(1, 5)) for _ in range(3))
