@@ -27,7 +27,7 @@ from hybrid.cloud.probe import Probe, SettleQuestion
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured
 from hybrid.cloud.server_flags import FlagAdvice, hints
 from hybrid.cloud.wire import KEY_HINT, Wire
-from hybrid.config import Settings, findings_file, ledger_file, load, models_file, price_file
+from hybrid.config import Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
@@ -35,6 +35,7 @@ from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.client import policy_of
+from hybrid.sources import findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 from hybrid.types import CloudUsage, Ids, Message
@@ -57,7 +58,7 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
     Flags are the fields of ``hybrid.config.Settings``; what is not given comes from ``HYBRID_*`` variables, then from
-    files (``hybrid.config`` says which; ``config`` is read instead of the user's own), then from the defaults: the
+    files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 
     Raises UsageError at once for settings that cannot be; EngineError on entering where the local model cannot be used.

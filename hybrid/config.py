@@ -1,143 +1,221 @@
-"""Settings, and where they come from. Wires nothing.
+"""Every setting, declared once: its type and range, its default, its sentence, and where it may be chosen.
 
-Every field is a parameter of ``hybrid.open``; all but the deadlines, ``retries``, ``cool_down_s``, ``cloud_top_k`` and
-``cache_salt`` are flags of ``hybrid ask``. ``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say
-the same. The first source that names a setting wins:
+A setting is a field of a group (connection, money, decoding, text, sampling, local model), and ``Settings`` is all of
+them. What is derived from a field, and where:
 
-1. flags, and the parameters of ``hybrid.open``
-2. ``HYBRID_*`` variables
-3. the file of ``--config`` or ``HYBRID_CONFIG``
-4. ``hybrid.toml`` in the working directory
-5. without 3, the user's own: ``hybrid.toml`` in their configuration folder
+- the ``HYBRID_*`` variable and the TOML key: ``sources.py``; the flags and their help: ``cli/flags.py``
+- what one answer may choose (``Use.ANSWER``), what the working directory's file may set (``Use.PROJECT``), what
+  ``hybrid replay`` and ``hybrid probe`` take
+- what a policy is built from and what a trace keeps of it: the fields of ``PolicyChoices``
 
-The law: the fourth may come from whoever wrote the folder, so it sets what stands in ``PROJECT_SETTINGS`` and nothing
-else; a file that says more is refused as a whole (``tests/test_config.py`` goes through every field). The fifth may
-say everything, so nobody else may be able to write it.
+Type checkers want the keyword arguments of ``hybrid.open`` and ``generate`` in a form of their own: ``AnswerChoices``
+and ``SettingsFlags``, at the end. The law: nothing else lists settings (``tests/test_settings.py`` goes through every
+field and each derived place). Where values come from is not known here.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
-from platformdirs import user_cache_path, user_config_path, user_state_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hybrid.errors import UsageError, one_line
-
-CONFIG_FILE = "hybrid.toml"
-PREFIX = "HYBRID_"
-CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-# What a file in the working directory may set: how the text is decoded and drawn. Such a file may come with a folder
-# that somebody else wrote, so nothing is on this list by which it could send data to another place, lift a bound on
-# spending or on what is sent, load a file, or put words into a question. Not on it, for example: ``system`` and ``raw``
-# (other words, special tokens read from the prompt), ``offline`` (whether anything is sent), ``conversation`` (whose
-# cap counts), ``ctx`` (how long a text may get at all), ``trace_rows`` (what a trace gives away). What is on it changes
-# what an answer costs: the caps, which are not on it, bound that.
-PROJECT_SETTINGS = frozenset({
-    "policy", "gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens",
-    "stop", "temperature", "top_p", "top_k", "min_p", "seed", "overlap",
-})  # fmt: skip
-# The name of this program's folders among the user's own; without an author, which only Windows would show.
-APP = "hybrid-llm"
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
 MOST_SPAN = 256
-# What pydantic finds wrong with a value, as a user reads it; {} is the bound.
-_WORDS = (
-    dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number")
-    | dict.fromkeys(("float_type", "float_parsing"), "must be a number")
-    | dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
-    | dict.fromkeys(("string_type", "path_type"), "must be text")
-    | {
-        "finite_number": "must be a finite number",
-        "string_too_short": "must not be empty",
-        "tuple_type": "must be a list of texts",
-        "greater_than": "must be more than {gt}",
-        "greater_than_equal": "must be at least {ge}",
-        "less_than": "must be less than {lt}",
-        "less_than_equal": "must be at most {le}",
-    }
-)
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
-class Settings(BaseModel):
-    """What a user may choose; None means: the bundled model, the preset's own value, no limit."""
+class Use(Flag):
+    """Where a setting may be chosen, beside ``hybrid.open``, variables and the user's own files, which take all."""
+
+    NONE = 0
+    FLAG = auto()
+    """A flag of ``hybrid ask`` and ``hybrid batch``."""
+    ANSWER = auto()
+    """``generate`` and ``stream``, and a line of a batch. All else is fixed when a client is opened."""
+    PROJECT = auto()
+    """``hybrid.toml`` in the working directory, which may come with a folder that somebody else wrote.
+
+    It says how the text is decoded and drawn, and nothing by which it could send data to another place, lift a bound
+    on spending or on what is sent, load a file, or put words into a question: neither ``system`` nor ``raw`` (special
+    tokens read from the prompt), ``offline`` (whether anything is sent), ``conversation`` (whose cap counts), ``ctx``
+    (how long a text may get at all) nor ``trace_rows`` (what a trace gives away). What it may say changes what an
+    answer costs: the caps, which it may not, bound that.
+    """
+    REPLAY = auto()
+    """A flag of ``hybrid replay``."""
+    PROBE = auto()
+    """A flag of ``hybrid probe``."""
+    TRACE = auto()
+    """A flag of commands that write a trace."""
+
+
+# A knob of the policy, and all the places that decide how a text is decoded.
+KNOB = Use.FLAG | Use.ANSWER | Use.PROJECT | Use.REPLAY
+# How tokens are drawn: a replay draws as it was recorded.
+DRAWN = Use.FLAG | Use.ANSWER | Use.PROJECT
+ASKED = Use.FLAG | Use.ANSWER
+PROBED = Use.FLAG | Use.PROBE
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A sentence about a setting, what a flag's value is called, and where it may be chosen.
+
+    ``default``: what None stands for, where the field's own default does not say it.
+    """
+
+    help: str
+    metavar: str | None = None
+    uses: Use = Use.FLAG
+    default: str = ""
+
+
+class _Group(BaseModel):
+    """Settings that belong together; None means: the bundled model, the policy's own value, no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    local: Path | None = Field(None, description="GGUF file of the local model")
-    cloud: str | None = Field(None, description="base URL of the cloud endpoint")
-    cloud_model: str | None = Field(None, description="model name at the endpoint")
-    dialect: str | None = Field(
-        None, description="the endpoint's dialect, where it cannot be found out; see hybrid probe"
+
+class ConnectionSettings(_Group):
+    """The endpoint, and how long it is waited for."""
+
+    cloud: Annotated[str | None, Setting("Base URL of the endpoint", "URL", default="the bundled large model")] = None
+    cloud_model: Annotated[str | None, Setting("Model name at the endpoint", "M", default="the one it serves")] = None
+    dialect: Annotated[str | None, Setting("The endpoint's dialect", "D", PROBED, default="found out")] = None
+    api_key_env: Annotated[str, Setting("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
+    offline: Annotated[bool, Setting("Send no request", uses=ASKED)] = False
+    cloud_top_k: Annotated[int, Field(ge=1), Setting("Log-probabilities asked for at each position", uses=Use.NONE)] = (
+        20
     )
-    api_key_env: str = Field("HYBRID_API_KEY", description="environment variable that holds the endpoint's key")
-    price: str | None = Field(
-        None, description="USD per million prompt/cached/completion tokens (and per request), or free"
+    cache_salt: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting("Text that parts this client's prefix cache from others'", uses=Use.NONE),
+    ] = None
+    connect_timeout_s: Annotated[
+        float, Field(gt=0), Setting("Deadline for a connection: the name, a proxy, TLS", uses=Use.NONE)
+    ] = 5.0
+    first_byte_timeout_s: Annotated[
+        float, Field(gt=0), Setting("Deadline for the first byte of a reply", uses=Use.NONE)
+    ] = 20.0
+    read_timeout_s: Annotated[float, Field(gt=0), Setting("Deadline between two parts of a reply", uses=Use.NONE)] = (
+        10.0
     )
-    prices: Path | None = Field(None, description="price file; default: prices.toml in the user's configuration")
-    cap: str | None = Field(None, description="most USD this client may spend, besides the ledger's caps")
-    ledger: Path | None = Field(
-        None, description="file that keeps what was spent; none: no file; default: in the user's state folder"
+    request_timeout_s: Annotated[
+        float, Field(gt=0), Setting("Most waiting for one question, its retries included", uses=Use.NONE)
+    ] = 120.0
+    cool_down_s: Annotated[
+        float,
+        Field(gt=0),
+        Setting("How long an endpoint that failed is left alone; doubled while it fails", uses=Use.NONE),
+    ] = 5.0
+    retries: Annotated[
+        int,
+        Field(ge=0, le=9),
+        Setting("Requests more for a question that failed before anything came of it", uses=Use.NONE),
+    ] = 2
+
+    @field_validator("cloud")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and not _is_address(value):
+            msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
+            raise ValueError(msg)
+        return value
+
+
+class MoneySettings(_Group):
+    """What a request costs, how much may be spent, and where that is written."""
+
+    price: Annotated[
+        str | None,
+        Setting(
+            "USD per million prompt/cached/completion tokens, perhaps /USD per request; or free",
+            "P/C/O",
+            PROBED | Use.REPLAY,
+        ),
+    ] = None
+    prices: Annotated[
+        Path | None, Setting("Price file", "FILE", PROBED, default="prices.toml in your configuration folder")
+    ] = None
+    cap: Annotated[
+        str | None, Setting("Most USD this client may spend, besides the caps of `hybrid budget`", "USD", PROBED)
+    ] = None
+    ledger: Annotated[
+        Path | None,
+        Setting("File that keeps what is spent; none: no file", "FILE", PROBED, default="in your state folder"),
+    ] = None
+    spender: Annotated[
+        str | None, Field(min_length=1), Setting("Name under which the cap counts over several runs", uses=Use.NONE)
+    ] = None
+    conversation: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting("Count the question to the conversation NAME", "NAME", ASKED | Use.PROBE, default="this client's own"),
+    ] = None
+
+    @field_validator("price", "cap", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        """Take numbers of a TOML file or a program as they are written: amounts are read from text, exactly."""
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class PolicyChoices(_Group):
+    """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
+
+    policy: Annotated[str, Setting("How to decode; `hybrid policies` lists them all", "P", KNOB)] = "kl"
+    gate: Annotated[
+        str | None, Setting("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:CALL]]", KNOB)
+    ] = None
+    judge: Annotated[str | None, Setting("Another judge, such as js:0.1 or multiplicative:0.3", "NAME[:X]", KNOB)] = (
+        None
     )
-    spender: str | None = Field(None, min_length=1, description="name under which --cap counts over several runs")
-    conversation: str | None = Field(
-        None, min_length=1, description="whose cap a question counts against; default: this client's own"
-    )
-    policy: str = Field("kl", description="decoding policy; see hybrid policies")
-    gate: str | None = Field(None, description="another gate for the policy, NAME or NAME:NUMBER[:CALL]")
-    judge: str | None = Field(None, description="another judge for the policy, NAME or NAME:NUMBER")
-    scope: int | None = Field(None, ge=0, description="trailing drafted tokens that a check judges; the others stand")
-    bonus: bool | None = Field(None, description="take the cloud's own token after a span that stands")
-    threshold: float | None = Field(None, ge=0, description="the policy's number; kl: nats of KL(cloud || local)")
-    entropy: float | None = Field(None, ge=0, description="nats of local entropy above which doubt asks")
-    strict: bool = Field(default=False, description="judge by the upper end of the KL interval")
-    span: int | Literal["auto", "cheap"] | None = Field(
-        None, description="tokens drafted before a question; auto: the most tokens a second; cheap: the fewest USD"
-    )
-    lead: int | None = Field(None, ge=0, description="tokens the cloud opens the text with")
-    hold: int | None = Field(None, ge=1, description="tokens the cloud writes before it may hand back; then doubled")
-    max_tokens: int = Field(512, ge=1, description="most tokens in an answer")
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        (), description="strings that end the text before them"
-    )
-    temperature: float = Field(0.0, ge=0, allow_inf_nan=False, description="0: always the most likely token")
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
-    top_k: int = Field(0, ge=0, description="0: all tokens")
-    min_p: float = Field(0.0, ge=0, lt=1, description="least probability beside the best token's")
-    seed: int | None = Field(None, ge=0, description="seed of all draws; default: another for every answer")
-    system: str | None = Field(None, description="system message")
-    raw: bool = Field(default=False, description="send the prompt as it stands, without the chat template")
-    overlap: bool = Field(default=True, description="draft on while a check is waited for")
-    trace_rows: bool = Field(default=False, description="tell every row that is read; a trace can then be replayed")
-    offline: bool = Field(default=False, description="send no request")
-    ctx: int = Field(
-        0, ge=0, lt=2**31, description="local context in tokens; 0: what the model was trained with, 8192 at most"
-    )
-    threads: int | None = Field(None, ge=1, le=256, description="llama.cpp threads; default: one core is left free")
-    gpu_layers: int = Field(0, ge=-1, description="layers to keep on a GPU; -1: all")
-    cloud_top_k: int = Field(20, ge=1, description="log-probabilities asked for at each position")
-    cache_salt: str | None = Field(None, min_length=1, description="parts this client's prefix cache from others'")
-    connect_timeout_s: float = Field(5.0, gt=0, description="deadline for a connection: the name, a proxy, TLS")
-    first_byte_timeout_s: float = Field(20.0, gt=0, description="deadline for the first byte of an answer")
-    read_timeout_s: float = Field(10.0, gt=0, description="deadline between two parts of an answer")
-    request_timeout_s: float = Field(120.0, gt=0, description="most waiting for one question, its retries included")
-    cool_down_s: float = Field(
-        5.0, gt=0, description="how long an endpoint that failed is left alone; doubled while it fails"
-    )
-    retries: int = Field(
-        2, ge=0, le=9, description="requests more for a question that failed before anything came of it"
-    )
+    scope: Annotated[
+        int | None, Field(ge=0), Setting("Trailing drafted tokens that a check judges", "N", KNOB, default="all")
+    ] = None
+    bonus: Annotated[bool | None, Setting("Take the cloud's token after a span that stands", uses=KNOB)] = None
+    threshold: Annotated[
+        float | None,
+        Field(ge=0),
+        Setting(
+            "The policy's number; kl: nats of KL that are tolerated; doubt: nats to hand back",
+            "T",
+            KNOB,
+            "kl: 0.5; doubt: 0.02",
+        ),
+    ] = None
+    entropy: Annotated[
+        float | None,
+        Field(ge=0),
+        Setting("Policy doubt: nats of local entropy above which it asks", "H", KNOB, default="0.5"),
+    ] = None
+    strict: Annotated[bool, Setting("Judge by the upper end of the KL interval", uses=KNOB)] = False
+    span: Annotated[
+        int | Literal["auto", "cheap"] | None,
+        Setting(
+            "Tokens drafted before a check; auto: the most tokens a second; cheap: the fewest USD",
+            "K",
+            KNOB,
+            default="8; kl: 32",
+        ),
+    ] = None
+    lead: Annotated[
+        int | None, Field(ge=0), Setting("Tokens the cloud opens the text with", "N", KNOB, default="0; paper: 8")
+    ] = None
+    hold: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting("Tokens the cloud writes before it may hand back; then doubled", "N", KNOB, default="4"),
+    ] = None
 
     @field_validator("span", mode="before")
     @classmethod
@@ -150,19 +228,26 @@ class Settings(BaseModel):
         msg = f"between 1 and {MOST_SPAN}, auto or cheap"
         raise ValueError(msg)
 
-    @field_validator("cloud")
-    @classmethod
-    def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and not _is_address(value):
-            msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
-            raise ValueError(msg)
-        return value
 
-    @field_validator("price", "cap", mode="before")
-    @classmethod
-    def _as_text(cls, value: object) -> object:
-        """Take numbers of a TOML file or a program as they are written: amounts are read from text, exactly."""
-        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+class DecodingSettings(PolicyChoices):
+    """The policy, and what is drafted or told beside it."""
+
+    overlap: Annotated[bool, Setting("Draft on while a check is waited for", uses=DRAWN)] = True
+    trace_rows: Annotated[
+        bool, Setting("Tell every row that is read; `hybrid replay` needs them", uses=Use.ANSWER | Use.TRACE)
+    ] = False
+
+
+class TextSettings(_Group):
+    """What is put before and around the question, and where the text ends."""
+
+    system: Annotated[str | None, Setting("System message", "TEXT", ASKED)] = None
+    raw: Annotated[bool, Setting("No chat template: continue the prompt as it stands", uses=ASKED)] = False
+    max_tokens: Annotated[int, Field(ge=1), Setting("Most tokens in the answer", "N", KNOB)] = 512
+    stop: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        Setting("End the text before this string; may be given again", "TEXT", KNOB),
+    ] = ()
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -176,37 +261,63 @@ class Settings(BaseModel):
             msg = 'a list of texts, in a variable one in JSON like ["END"]'
             raise ValueError(msg) from None
 
-    def choosing(self, choices: Mapping[str, object]) -> Settings:
-        """Return these settings with some replaced; None replaces none. No source is read again.
 
-        Raises UsageError with one sentence.
-        """
-        given = {name: value for name, value in choices.items() if value is not None}
-        return _validated(self.model_dump() | given, {})
+class SamplingSettings(_Group):
+    """How tokens are drawn, whoever draws them."""
 
-
-def price_file(settings: Settings) -> Path | None:
-    """Return the price file to read: the one that was named, or the user's own if there is one."""
-    if settings.prices is not None:
-        return settings.prices
-    return _own_file("prices.toml")
-
-
-def ledger_file(settings: Settings) -> Path | None:
-    """Return the file that keeps what was spent; None where no file is wanted. Raises UsageError without a home."""
-    if settings.ledger is None:
-        return _home(user_state_path) / "ledger.sqlite"
-    return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
+    temperature: Annotated[
+        float, Field(ge=0, allow_inf_nan=False), Setting("0: always the most likely token", "T", DRAWN)
+    ] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1), Setting("Nucleus sampling; 1: all", "P", DRAWN)] = 1.0
+    top_k: Annotated[int, Field(ge=0), Setting("Draw from the K best tokens; 0: all", "K", DRAWN)] = 0
+    min_p: Annotated[
+        float, Field(ge=0, lt=1), Setting("Drop tokens below this share of the best one's chance", "P", DRAWN)
+    ] = 0.0
+    seed: Annotated[
+        int | None, Field(ge=0), Setting("Seed of all draws", "S", DRAWN, default="another for every answer")
+    ] = None
 
 
-def findings_file() -> Path:
-    """Return the file that keeps what probes have found about endpoints. Raises UsageError without a home."""
-    return _home(user_cache_path) / "endpoints.json"
+class LocalSettings(_Group):
+    """The local model."""
+
+    local: Annotated[
+        Path | None, Setting("GGUF file of the local model", "GGUF", PROBED, default="the bundled small model")
+    ] = None
+    ctx: Annotated[
+        int,
+        Field(ge=0, lt=2**31),
+        Setting("Local context in tokens; 0: what the model was trained with, 8192 at most", "N"),
+    ] = 0
+    threads: Annotated[
+        int | None, Field(ge=1, le=256), Setting("llama.cpp threads", "N", default="one core is left free")
+    ] = None
+    gpu_layers: Annotated[int, Field(ge=-1), Setting("Layers to keep on a GPU; -1: all", "N")] = 0
 
 
-def models_file() -> Path:
-    """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
-    return _home(user_cache_path) / "models.json"
+# Every group with the title of its flags, in the order of the help.
+GROUPS: Mapping[str, type[_Group]] = {
+    "Local model": LocalSettings,
+    "Connection": ConnectionSettings,
+    "Money": MoneySettings,
+    "Decoding": DecodingSettings,
+    "Text": TextSettings,
+    "Sampling": SamplingSettings,
+}
+
+
+class Settings(SamplingSettings, TextSettings, DecodingSettings, MoneySettings, ConnectionSettings, LocalSettings):
+    """What a user may choose."""
+
+
+def setting(name: str) -> Setting:
+    """Return the description of a setting."""
+    return next(each for each in Settings.model_fields[name].metadata if isinstance(each, Setting))
+
+
+def names_for(use: Use) -> frozenset[str]:
+    """Return the settings that may be chosen in a place."""
+    return frozenset(name for name in Settings.model_fields if use in setting(name).uses)
 
 
 def _is_address(value: str) -> bool:
@@ -219,140 +330,60 @@ def _is_address(value: str) -> bool:
         return False
 
 
-def load(*, config: Path | str | None = None, **flags: object) -> Settings:
-    """Read all sources; flags that are None were not given. ``config``: a file to read instead of the user's own.
-
-    Raises UsageError with one sentence, which names the file and the line where one is to be mended.
-    """
-    given = {name: value for name, value in flags.items() if value is not None}
-    values: dict[str, object] = {}
-    origins: dict[str, _Source] = {}
-    try:
-        sources = [_Source(given), _environment(), *_files(config)]
-    except OSError as error:
-        msg = f"{error.filename} cannot be read: {error.strerror}"
-        raise UsageError(msg) from None
-    for source in reversed(sources):
-        values |= source.values
-        origins |= dict.fromkeys(source.values, source)
-    return _validated(values, origins)
+# An amount: a number as a program has it, or text that is read exactly.
+Amount: TypeAlias = str | float
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Settings from one place. ``name``: that of a file, or what variables begin with; ``text``: what a file holds."""
+class AnswerChoices(TypedDict, total=False):
+    """What one answer may choose, for type checkers: the settings for ``Use.ANSWER``. None: not chosen."""
 
-    values: Mapping[str, object]
-    name: str = ""
-    text: str = ""
-
-    def place(self, setting: str) -> str:
-        """Say which variable it is, or where in a file it stands; empty for a flag."""
-        if self.name in {"", PREFIX}:
-            return f"{self.name}{setting.upper()}" if self.name else ""
-        number = self.line(setting)
-        return self.name if number is None else f"{self.name}, line {number}"
-
-    def line(self, setting: str) -> int | None:
-        """Return the number of the first line that begins with a setting's name."""
-        key = re.compile(rf"""\s*\[*\s*["']?{re.escape(setting)}["']?\s*[\].=]""")
-        return next((n for n, line in enumerate(self.text.splitlines(), start=1) if key.match(line)), None)
-
-
-def _validated(values: Mapping[str, object], origins: Mapping[str, _Source]) -> Settings:
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        origin = origins.get(str(first["loc"][0]))
-        where = origin.place(str(first["loc"][0])) if origin else ""
-        if first["type"] == "extra_forbidden":
-            msg = f"there is no setting called {one_line(name)}" + (f" ({where})" if where else "")
-        else:
-            given = f"it is {first['input']!r}" + (f" in {where}" if where else "")
-            words = _WORDS.get(first["type"])
-            told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
-            msg = f"{one_line(name)}: {told} ({given})"
-        raise UsageError(msg) from None
+    offline: bool | None
+    conversation: str | None
+    policy: str | None
+    gate: str | None
+    judge: str | None
+    scope: int | None
+    bonus: bool | None
+    threshold: float | None
+    entropy: float | None
+    strict: bool | None
+    span: int | Literal["auto", "cheap"] | None
+    lead: int | None
+    hold: int | None
+    overlap: bool | None
+    trace_rows: bool | None
+    system: str | None
+    raw: bool | None
+    max_tokens: int | None
+    stop: Sequence[str] | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    seed: int | None
 
 
-def _environment() -> _Source:
-    said = {name.upper(): value for name, value in os.environ.items()}
-    named = {setting: f"{PREFIX}{setting.upper()}" for setting in Settings.model_fields}
-    return _Source({setting: said[name] for setting, name in named.items() if name in said}, PREFIX)
+class SettingsFlags(AnswerChoices, total=False):
+    """What ``hybrid.open`` takes, for type checkers: every setting. None: not given."""
 
-
-def _files(config: Path | str | None) -> Iterator[_Source]:
-    """Yield what the files say, the first to win first. Raises UsageError for one that cannot be read or trusted."""
-    named, here, own = config or os.environ.get(CONFIG_VARIABLE), Path(CONFIG_FILE), _own_file(CONFIG_FILE)
-    trusted = Path(named) if named else own
-    if named:
-        yield _read(Path(named), str(named))
-    if here.is_file() and not (trusted and trusted.exists() and here.samefile(trusted)):
-        yield _only_decoding(_read(here, f"./{CONFIG_FILE}"))
-    if own and not named:
-        _mind_writers(own)
-        yield _read(own, str(own))
-
-
-def _read(path: Path, name: str) -> _Source:
-    try:
-        text = path.read_bytes().decode()
-        return _Source(tomllib.loads(text), name, text)
-    except ValueError as error:  # not UTF-8, or not TOML
-        msg = f"{name}: {one_line(error)}"
-        raise UsageError(msg) from None
-    except RecursionError:
-        msg = f"{name} is nested too deeply"
-        raise UsageError(msg) from None
-
-
-def _only_decoding(here: _Source) -> _Source:
-    """Return what a file of the working directory says. Raises UsageError where it says what it may not."""
-    if beyond := [name for name in here.values if name in Settings.model_fields and name not in PROJECT_SETTINGS]:
-        lines = {name: here.line(name) for name in beyond}
-        told = ", ".join(name if number is None else f"{name} (line {number})" for name, number in lines.items())
-        own = (_own_folder(user_config_path) or Path("your configuration folder")) / CONFIG_FILE
-        msg = (
-            f"{here.name}: a file in the working directory may choose how to decode and nothing else: move {told} to "
-            f"{own}, or name the file with --config if you trust all of it"
-        )
-        raise UsageError(msg)
-    return here
-
-
-def _mind_writers(own: Path) -> None:
-    """Raise UsageError where somebody else could have written the user's own file (as OpenSSH does for its own)."""
-    found = own.stat()
-    if found.st_uid not in {os.geteuid(), 0}:
-        msg = f"{own} belongs to another user: make it your own, or name it with --config if you trust it"
-        raise UsageError(msg)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        msg = f"{own} can be written by others than you: chmod go-w it"
-        raise UsageError(msg)
-
-
-def _own_file(name: str) -> Path | None:
-    """Return a file of the user's configuration folder; None where there is none."""
-    folder = _own_folder(user_config_path)
-    return folder / name if folder and (folder / name).is_file() else None
-
-
-def _home(kind: Callable[[str], Path]) -> Path:
-    if (folder := _own_folder(kind)) is None:
-        raise UsageError("there is no home folder to keep files in: set HOME to an absolute path")
-    return folder
-
-
-def _own_folder(kind: Callable[[str], Path]) -> Path | None:
-    """Return a folder of the user's; None where they have no home.
-
-    A relative one, which older versions of platformdirs then give, is in the working directory, where anybody may have
-    made it.
-    """
-    try:
-        folder = kind(APP)
-    except RuntimeError:
-        return None
-    return folder if folder.is_absolute() else None
+    local: Path | str | None
+    ctx: int | None
+    threads: int | None
+    gpu_layers: int | None
+    cloud: str | None
+    cloud_model: str | None
+    dialect: str | None
+    api_key_env: str | None
+    cloud_top_k: int | None
+    cache_salt: str | None
+    connect_timeout_s: float | None
+    first_byte_timeout_s: float | None
+    read_timeout_s: float | None
+    request_timeout_s: float | None
+    cool_down_s: float | None
+    retries: int | None
+    price: Amount | None
+    prices: Path | str | None
+    cap: Amount | None
+    ledger: Path | str | None
+    spender: str | None

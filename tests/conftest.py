@@ -20,8 +20,8 @@ import server_environments
 from hypothesis import HealthCheck, settings
 
 import hybrid
-from hybrid.config import CONFIG_FILE
 from hybrid.prob import Dense
+from hybrid.sources import CONFIG_FILE
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from hybrid import assemble
-from hybrid.config import load
 from hybrid.errors import UsageError
+from hybrid.sources import load
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
 
@@ -76,9 +76,9 @@ def test_an_empty_salt_is_refused():
 
 
 def test_a_salt_belongs_to_the_client():
-    from hybrid.run.client import PER_ANSWER
+    from hybrid.config import Use, names_for
 
-    assert "cache_salt" not in PER_ANSWER
+    assert "cache_salt" not in names_for(Use.ANSWER)
 
 
 PRICES = """
@@ -165,7 +165,8 @@ def test_no_test_meets_the_users_own_ledger_or_prices():
     """Also where a child process is started without our variables, as far as the system lets a folder be named."""
     from pathlib import Path
 
-    from hybrid.config import Settings, ledger_file, price_file
+    from hybrid.config import Settings
+    from hybrid.sources import ledger_file, price_file
 
     own = Path(os.environ["HYBRID_LEDGER"]).parent
     assert ledger_file(load()).parent == price_file(load()).parent == own

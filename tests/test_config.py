@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.config import APP, CONFIG_FILE, Settings, findings_file, ledger_file, load, price_file
+from hybrid.config import Settings, Use, names_for
 from hybrid.errors import UsageError
-from hybrid.run.client import PER_ANSWER
 from hybrid.run.events import TRACE_VERSION
+from hybrid.sources import APP, CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
 DECODING = {
@@ -84,7 +84,7 @@ def test_every_setting_is_decided_to_be_a_strangers_choice_or_not():
 
 def test_a_stranger_chooses_nothing_that_an_answer_cannot_choose():
     """What belongs to models, endpoint and money is fixed when a client is opened; decoding is not."""
-    assert DECODING.keys() <= PER_ANSWER
+    assert DECODING.keys() <= names_for(Use.ANSWER)
 
 
 @pytest.mark.parametrize("name", DECODING)
@@ -222,7 +222,7 @@ def test_a_user_without_a_home_has_no_own_files(here, monkeypatch, folder):
         theirs.parent.mkdir(parents=True, exist_ok=True)
         theirs.write_text("cloud = 'https://evil.example'\n")
     for kind in ("config", "state", "cache"):
-        monkeypatch.setattr(f"hybrid.config.user_{kind}_path", folder)
+        monkeypatch.setattr(f"hybrid.sources.user_{kind}_path", folder)
     settings = load()
     assert settings.cloud is None
     assert price_file(settings) is None
@@ -307,6 +307,6 @@ def test_an_answers_choices_are_laid_over_its_clients_settings_and_no_source_is_
     """A program may stand in another folder by then."""
     mine = load(max_tokens=7, seed=3)
     (here / CONFIG_FILE).write_text("temperature = 2\nno_such_setting = 1\n")
-    assert mine.choosing({"seed": 4, "policy": None}) == mine.model_copy(update={"seed": 4})
+    assert choosing(mine, {"seed": 4, "policy": None}) == mine.model_copy(update={"seed": 4})
     with pytest.raises(UsageError, match=r"^max_tokens: .* \(it is 0\)$"):
-        mine.choosing({"max_tokens": 0})
+        choosing(mine, {"max_tokens": 0})

@@ -12,6 +12,7 @@ from hybrid.cli.batch import batch
 from hybrid.cli.bench import bench
 from hybrid.cli.budget import budget
 from hybrid.cli.demo import demo
+from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
 from hybrid.cli.probe import probe
@@ -26,13 +27,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(ask)
-app.command()(batch)
+app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(batch)
 app.command()(demo)
 app.command()(bench)
 app.command()(policies)
-app.command()(probe)
-app.command()(replay)
+app.command(cls=GroupedCommand)(probe)
+app.command(cls=GroupedCommand)(replay)
 app.add_typer(budget)
 app.add_typer(tasks)
 app.add_typer(models)

@@ -7,7 +7,7 @@ import json
 import sys
 from contextlib import aclosing, closing
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
@@ -15,9 +15,10 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
-from hybrid.config import CONFIG_FILE
+from hybrid.config import Use
 from hybrid.errors import UsageError
 from hybrid.run.events import Finished
+from hybrid.sources import CONFIG_FILE
 
 EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
@@ -49,7 +50,7 @@ endpoint unusable, 130 interrupted (143 terminated).
 """
 
 
-@takes_flags()
+@takes_flags(Use.FLAG, Use.TRACE)
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
     *,
@@ -57,16 +58,13 @@ def ask(
     trace: Annotated[
         Path | None, typer.Option(help="Write every event to FILE, one JSON object a line.", metavar="FILE")
     ] = None,
-    trace_rows: Annotated[
-        bool | None, typer.Option("--trace-rows/--no-trace-rows", help="Rows into the trace: see `hybrid replay`.")
-    ] = None,
     **flags: Unpack[Flags],
 ) -> None:
     """Answer one question."""
     with exit_codes():
-        if trace_rows and trace is None:
+        if flags.get("trace_rows") and trace is None:
             raise UsageError("--trace-rows writes into a trace: add --trace FILE")
-        asyncio.run(_ask(_text(prompt), {**flags, "trace_rows": trace_rows}, as_json=as_json, trace=trace))
+        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
@@ -86,7 +84,7 @@ def _text(prompt: str) -> str:
     return text.rstrip("\n") if prompt == "-" else text
 
 
-async def _ask(prompt: str, flags: dict[str, Any], *, as_json: bool, trace: Path | None) -> None:
+async def _ask(prompt: str, flags: Flags, *, as_json: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     with closing(Trace(trace)) as file:

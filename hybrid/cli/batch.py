@@ -23,6 +23,7 @@ from hybrid.cli.journal import Journal
 from hybrid.cli.progress import progress
 from hybrid.cli.questions import Line, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
+from hybrid.config import Use
 from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, visible
 from hybrid.run.answer import Answer
 
@@ -56,7 +57,7 @@ DECODING = frozenset(("policy", "gate", "judge"))
 Generate: TypeAlias = Callable[..., Answer]
 
 
-@takes_flags()
+@takes_flags(Use.FLAG)
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
     out: Annotated[Path, typer.Argument(help="Where the answers go, one a line.", metavar="OUT")],

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
-from hybrid.config import ledger_file, load
 from hybrid.errors import UsageError, visible
+from hybrid.sources import ledger_file, load
 from hybrid.spend import StoredCapLevel, as_usd, endpoint_id, usd_to_nanousd
 
 if TYPE_CHECKING:

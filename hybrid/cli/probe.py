@@ -13,6 +13,7 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
+from hybrid.config import Use
 from hybrid.errors import visible
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _VOCABULARY = {True: "the local model's", False: "another than the local model's
 _WIDTH = 23  # of what stands before a fact
 
 
-@takes_flags("local", "dialect", "api_key_env", "price", "prices", "cap", "ledger", "conversation", "config")
+@takes_flags(Use.PROBE)
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
     *,

@@ -22,14 +22,14 @@ from typing import Any, BinaryIO, get_args
 
 import msgspec
 
+from hybrid.config import Use, names_for
 from hybrid.errors import UsageError, one_line
-from hybrid.run.client import PER_ANSWER, Prompt
+from hybrid.run.client import Prompt
 from hybrid.types import Message, Role
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
-# A batch writes no trace.
-CHOICES = PER_ANSWER - {"trace_rows"}
+CHOICES = names_for(Use.ANSWER) - names_for(Use.TRACE)
 _ENVELOPE = frozenset(("body", "method", "url"))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
 from hybrid.cli.exits import exit_codes
+from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
+from hybrid.config import Use
 
 EPILOG = """
 A trace is replayed with the settings it was recorded with, but for those given here; a --policy that is given starts
@@ -30,29 +32,14 @@ Exit codes: 0 decoded, 1 a row is missing, 2 usage.
 """
 
 
+@takes_flags(Use.REPLAY)
 def replay(
     trace: Annotated[Path, typer.Argument(help="A file that --trace and --trace-rows wrote.", metavar="TRACE")],
-    policy: Annotated[str | None, typer.Option(help="How to decode; default: as recorded.", metavar="P")] = None,
-    gate: Annotated[str | None, typer.Option(help="Another gate.", metavar="NAME[:X[:CALL]]")] = None,
-    judge: Annotated[str | None, typer.Option(help="Another judge.", metavar="NAME[:X]")] = None,
-    scope: Annotated[int | None, typer.Option(help="Trailing tokens that a check judges.", metavar="N")] = None,
-    bonus: Annotated[bool | None, typer.Option("--bonus/--no-bonus", help="Take the token after a span.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="The policy's number.", metavar="T")] = None,
-    entropy: Annotated[float | None, typer.Option(help="Policy doubt: entropy in nats.", metavar="H")] = None,
-    strict: Annotated[bool | None, typer.Option("--strict/--no-strict", help="Judge by the upper end.")] = None,
-    span: Annotated[int | None, typer.Option(help="Tokens drafted before a check.", metavar="K")] = None,
-    lead: Annotated[int | None, typer.Option(help="Tokens the cloud opens with.", metavar="N")] = None,
-    hold: Annotated[int | None, typer.Option(help="Tokens the cloud writes at once.", metavar="N")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in the answer.", metavar="N")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string.", metavar="TEXT")] = None,
-    price: Annotated[str | None, typer.Option(help="USD per million tokens.", metavar="P/C/O")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Read settings from FILE, not from your own hybrid.toml.", metavar="FILE")
-    ] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    **flags: Unpack[Flags],
 ) -> None:
     """Decode a recorded answer under another policy, without a model call."""
-    flags = {k: v for k, v in locals().items() if k not in {"trace", "as_json"} and v is not None}
     with exit_codes():
         from hybrid.run.replay import replay as decode  # noqa: PLC0415  (help and usage errors need no llama.cpp)
         from hybrid.run.replay_trace import MissingRow  # noqa: PLC0415

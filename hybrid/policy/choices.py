@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
+from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
 from hybrid.policy.loop import Ability, Policy
 from hybrid.types import Sampling
@@ -16,27 +18,24 @@ SPAN = 8
 HOLD = 4
 
 
-@dataclass(frozen=True)
-class Choices:
-    """None takes the policy's own value.
+class Choices(PolicyChoices):
+    """The user's choices within a policy, and what it must know beside them. None takes the policy's own value.
 
     ``threshold`` is the policy's one number, whatever it measures. ``lead``, ``hold``, ``scope``, ``bonus``, ``gate``
-    and ``judge`` replace the policy's own (``compose.py``); the others are for the policy's builder.
+    and ``judge`` replace the policy's own (``compose.py``); the others are for the policy's builder. ``span`` is a
+    number here: what ``auto`` stands for was measured before.
     """
 
-    threshold: float | None = None
-    entropy: float | None = None
     span: int | None = None
-    lead: int | None = None
-    hold: int | None = None
-    scope: int | None = None
-    bonus: bool | None = None
-    gate: str | None = None
-    judge: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    strict: bool = False
+    sampling: Sampling = Sampling()
     max_tokens: int = 512
     cloud_top_k: int = 20
+
+    def __init__(self, **values: Any) -> None:
+        """Take values as they are: ``Settings`` has validated a user's, and a policy minds the range of its number."""
+        trusted = self.model_construct(**values)
+        for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+            object.__setattr__(self, slot, getattr(trusted, slot))
 
     @property
     def greedy(self) -> bool:

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.breaker import BreakerConfig
-from hybrid.config import Settings
+from hybrid.config import PolicyChoices, Settings, Use, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
@@ -31,6 +31,7 @@ from hybrid.run.events import Event, Finished
 from hybrid.run.line import EndpointHealth, RetryingCaller
 from hybrid.run.retry import RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
+from hybrid.sources import choosing
 from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
@@ -38,19 +39,8 @@ Prompt: TypeAlias = str | Sequence[Message]
 # Takes the time from which the total deadline counts.
 Connect: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]
 
-
-# What one answer may choose for itself; all else belongs to the models, the endpoint and the money behind a client.
-PER_ANSWER = frozenset({
-    "policy", "gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold", "max_tokens",
-    "stop", "temperature", "top_p", "top_k", "min_p", "seed", "system", "raw", "offline", "overlap", "trace_rows",
-    "conversation",
-})  # fmt: skip
-
 # Endpoints take seeds of so many bits.
 SEED_BITS = 31
-
-# Of these, what makes a policy: in a trace it belongs to the policy that was recorded.
-COMPOSITION = ("gate", "judge", "scope", "bonus", "threshold", "entropy", "strict", "span", "lead", "hold")
 
 
 @dataclass(frozen=True)
@@ -118,11 +108,12 @@ class AsyncClient:
             await _at_rest(task)
 
     def _settings_with(self, choices: dict[str, Any]) -> Settings:
-        if fixed := sorted(choices.keys() - PER_ANSWER):
-            own = ", ".join(sorted(PER_ANSWER))
+        allowed = names_for(Use.ANSWER)
+        if fixed := sorted(choices.keys() - allowed):
+            own = ", ".join(sorted(allowed))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
             raise UsageError(msg)
-        return _seeded(self._settings.choosing(choices))
+        return _seeded(choosing(self._settings, choices))
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
@@ -217,7 +208,7 @@ class AsyncClient:
 
 def _seeded(settings: Settings) -> Settings:
     """Return settings that name a seed: a fresh one where none was given."""
-    return settings if settings.seed is not None else settings.choosing({"seed": secrets.randbits(SEED_BITS)})
+    return settings if settings.seed is not None else choosing(settings, {"seed": secrets.randbits(SEED_BITS)})
 
 
 def _seeing(settings: Settings, can: Capabilities) -> Settings:
@@ -258,17 +249,9 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
     Raises UsageError where they contradict each other.
     """
     choices = Choices(
-        threshold=settings.threshold,
-        entropy=settings.entropy,
-        span=settings.span if isinstance(settings.span, int) else measured,
-        lead=settings.lead,
-        hold=settings.hold,
-        scope=settings.scope,
-        bonus=settings.bonus,
-        gate=settings.gate,
-        judge=settings.judge,
+        **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
+        | {"span": settings.span if isinstance(settings.span, int) else measured},
         sampling=sampling_of(settings),
-        strict=settings.strict,
         max_tokens=settings.max_tokens,
         cloud_top_k=settings.cloud_top_k,
     )
@@ -278,7 +261,7 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
 
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
     """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
-    chosen = {} if settings.offline else {name: getattr(settings, name) for name in COMPOSITION}
+    chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
     chosen |= {"span": policy.span, "cloud_top_k": settings.cloud_top_k}  # ``auto`` was a number by then
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
     return {**written, "stop": settings.stop}

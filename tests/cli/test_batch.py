@@ -9,13 +9,11 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-import typer.main
 from anyio.from_thread import start_blocking_portal
 from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.cli.flags import Flags
 from hybrid.cli.questions import lines
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
@@ -124,18 +122,6 @@ BAD = {
     '{"id": "z", "prompt": "a", "cap": 1}': "no field called cap",
     json.dumps({"id": "z", "prompt": "a " * 50}): "the local context holds 40",
 }
-
-
-def test_the_flags_are_those_of_ask_with_the_same_help():
-    commands = typer.main.get_command(app).commands
-    ask, found = ({each.name: each for each in commands[name].params} for name in ("ask", "batch"))
-    for name in Flags.__annotations__:
-        assert (found[name].opts, found[name].help) == (ask[name].opts, ask[name].help)
-    assert (
-        ask.keys() - Flags.__annotations__.keys() == {"prompt", "as_json", "trace", "trace_rows", "help"} & ask.keys()
-    )
-    settings = Settings.model_fields.keys()
-    assert (Flags.__annotations__.keys() - {"config"}) | {"trace_rows"} <= settings
 
 
 def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):

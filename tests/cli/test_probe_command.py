@@ -335,6 +335,6 @@ def test_a_cache_that_cannot_be_written_is_no_failure(served, tmp_path, monkeypa
 
 
 def test_the_cache_of_these_tests_is_not_the_users():
-    from hybrid.config import findings_file
+    from hybrid.sources import findings_file
 
     assert Path(os.environ["XDG_CACHE_HOME"]) in findings_file().parents

@@ -191,7 +191,7 @@ def test_the_key_stands_in_no_repr(monkeypatch):
     import hybrid
     from hybrid.assemble import _key
     from hybrid.cloud.endpoint import Endpoint
-    from hybrid.config import load
+    from hybrid.sources import load
 
     monkeypatch.setenv("HYBRID_API_KEY", KEY)
     key = _key("HYBRID_API_KEY")

@@ -7,10 +7,10 @@ import pytest
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
-from hybrid.config import findings_file, models_file
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseNotebook
 from hybrid.prob import UNMEASURED
+from hybrid.sources import findings_file, models_file
 
 # The bundled models part by 0.13 nats at one of its tokens.
 QUESTION = "Give 1978-04-24 07:12 in words."

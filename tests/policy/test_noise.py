@@ -105,7 +105,7 @@ def test_strict_decides_when_the_pen_goes_back_too(toys, name):
     small = toys.Made(lambda _: Dense.from_logits(np.log(SMALL)))
     found = kl_divergence(TopK.from_dense(large(()), 2), small(()))
     choices = Choices(threshold=(found.lower + found.upper) / 2, entropy=0.0, span=2, strict=True)
-    strict, loose = preset(name, choices), preset(name, replace(choices, strict=False))
+    strict, loose = preset(name, choices), preset(name, choices.model_copy(update={"strict": False}))
     assert reached(toys, strict, small, large, 2) is None
     assert reached(toys, replace(strict, back=loose.back), small, large, 2) < 10
 

@@ -1,0 +1,228 @@
+"""Where settings come from. Wires nothing; what a setting is stands in ``hybrid.config``.
+
+``--max-tokens 64``, ``HYBRID_MAX_TOKENS=64`` and ``max_tokens = 64`` say the same. The first source that names a
+setting wins:
+
+1. flags, and the parameters of ``hybrid.open``
+2. ``HYBRID_*`` variables
+3. the file of ``--config`` or ``HYBRID_CONFIG``
+4. ``hybrid.toml`` in the working directory
+5. without 3, the user's own: ``hybrid.toml`` in their configuration folder
+
+The law: the fourth may come from whoever wrote the folder, so it sets what ``Use.PROJECT`` marks and nothing else; a
+file that says more is refused as a whole (``tests/test_config.py`` goes through every field). The fifth may say
+everything, so nobody else may be able to write it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_config_path, user_state_path
+from pydantic import ValidationError
+
+from hybrid.config import NO_LEDGER, Settings, Use, names_for
+from hybrid.errors import UsageError, one_line
+
+CONFIG_FILE = "hybrid.toml"
+PREFIX = "HYBRID_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+# The name of this program's folders among the user's own; without an author, which only Windows would show.
+APP = "hybrid-llm"
+# What pydantic finds wrong with a value, as a user reads it; {} is the bound.
+_WORDS = (
+    dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number")
+    | dict.fromkeys(("float_type", "float_parsing"), "must be a number")
+    | dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
+    | dict.fromkeys(("string_type", "path_type"), "must be text")
+    | {
+        "finite_number": "must be a finite number",
+        "string_too_short": "must not be empty",
+        "tuple_type": "must be a list of texts",
+        "greater_than": "must be more than {gt}",
+        "greater_than_equal": "must be at least {ge}",
+        "less_than": "must be less than {lt}",
+        "less_than_equal": "must be at most {le}",
+    }
+)
+
+
+def price_file(settings: Settings) -> Path | None:
+    """Return the price file to read: the one that was named, or the user's own if there is one."""
+    if settings.prices is not None:
+        return settings.prices
+    return _own_file("prices.toml")
+
+
+def ledger_file(settings: Settings) -> Path | None:
+    """Return the file that keeps what was spent; None where no file is wanted. Raises UsageError without a home."""
+    if settings.ledger is None:
+        return _home(user_state_path) / "ledger.sqlite"
+    return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
+
+
+def findings_file() -> Path:
+    """Return the file that keeps what probes have found about endpoints. Raises UsageError without a home."""
+    return _home(user_cache_path) / "endpoints.json"
+
+
+def models_file() -> Path:
+    """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
+    return _home(user_cache_path) / "models.json"
+
+
+def load(*, config: Path | str | None = None, **flags: object) -> Settings:
+    """Read all sources; flags that are None were not given. ``config``: a file to read instead of the user's own.
+
+    Raises UsageError with one sentence, which names the file and the line where one is to be mended.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    values: dict[str, object] = {}
+    origins: dict[str, _Source] = {}
+    try:
+        sources = [_Source(given), _environment(), *_files(config)]
+    except OSError as error:
+        msg = f"{error.filename} cannot be read: {error.strerror}"
+        raise UsageError(msg) from None
+    for source in reversed(sources):
+        values |= source.values
+        origins |= dict.fromkeys(source.values, source)
+    return _validated(values, lambda name: origins[name].place(name) if name in origins else "")
+
+
+def choosing(settings: Settings, choices: Mapping[str, object]) -> Settings:
+    """Return settings with some replaced; None replaces none. No source is read again.
+
+    Raises UsageError with one sentence.
+    """
+    given = {name: value for name, value in choices.items() if value is not None}
+    return _validated(settings.model_dump() | given)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Settings from one place. ``name``: that of a file, or what variables begin with; ``text``: what a file holds."""
+
+    values: Mapping[str, object]
+    name: str = ""
+    text: str = ""
+
+    def place(self, setting: str) -> str:
+        """Say which variable it is, or where in a file it stands; empty for a flag."""
+        if self.name in {"", PREFIX}:
+            return f"{self.name}{setting.upper()}" if self.name else ""
+        number = self.line(setting)
+        return self.name if number is None else f"{self.name}, line {number}"
+
+    def line(self, setting: str) -> int | None:
+        """Return the number of the first line that begins with a setting's name."""
+        key = re.compile(rf"""\s*\[*\s*["']?{re.escape(setting)}["']?\s*[\].=]""")
+        return next((n for n, line in enumerate(self.text.splitlines(), start=1) if key.match(line)), None)
+
+
+def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambda _: "") -> Settings:
+    """Return settings of these values; ``place`` says where a setting's value stands, empty for a flag.
+
+    Raises UsageError with one sentence.
+    """
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name, where = ".".join(str(part) for part in first["loc"]), place(str(first["loc"][0]))
+        if first["type"] == "extra_forbidden":
+            msg = f"there is no setting called {one_line(name)}" + (f" ({where})" if where else "")
+        else:
+            given = f"it is {first['input']!r}" + (f" in {where}" if where else "")
+            words = _WORDS.get(first["type"])
+            told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
+            msg = f"{one_line(name)}: {told} ({given})"
+        raise UsageError(msg) from None
+
+
+def _environment() -> _Source:
+    said = {name.upper(): value for name, value in os.environ.items()}
+    named = {setting: f"{PREFIX}{setting.upper()}" for setting in Settings.model_fields}
+    return _Source({setting: said[name] for setting, name in named.items() if name in said}, PREFIX)
+
+
+def _files(config: Path | str | None) -> Iterator[_Source]:
+    """Yield what the files say, the first to win first. Raises UsageError for one that cannot be read or trusted."""
+    named, here, own = config or os.environ.get(CONFIG_VARIABLE), Path(CONFIG_FILE), _own_file(CONFIG_FILE)
+    trusted = Path(named) if named else own
+    if named:
+        yield _read(Path(named), str(named))
+    if here.is_file() and not (trusted and trusted.exists() and here.samefile(trusted)):
+        yield _only_decoding(_read(here, f"./{CONFIG_FILE}"))
+    if own and not named:
+        _mind_writers(own)
+        yield _read(own, str(own))
+
+
+def _read(path: Path, name: str) -> _Source:
+    try:
+        text = path.read_bytes().decode()
+        return _Source(tomllib.loads(text), name, text)
+    except ValueError as error:  # not UTF-8, or not TOML
+        msg = f"{name}: {one_line(error)}"
+        raise UsageError(msg) from None
+    except RecursionError:
+        msg = f"{name} is nested too deeply"
+        raise UsageError(msg) from None
+
+
+def _only_decoding(here: _Source) -> _Source:
+    """Return what a file of the working directory says. Raises UsageError where it says what it may not."""
+    project = names_for(Use.PROJECT)
+    if beyond := [name for name in here.values if name in Settings.model_fields and name not in project]:
+        lines = {name: here.line(name) for name in beyond}
+        told = ", ".join(name if number is None else f"{name} (line {number})" for name, number in lines.items())
+        own = (_own_folder(user_config_path) or Path("your configuration folder")) / CONFIG_FILE
+        msg = (
+            f"{here.name}: a file in the working directory may choose how to decode and nothing else: move {told} to "
+            f"{own}, or name the file with --config if you trust all of it"
+        )
+        raise UsageError(msg)
+    return here
+
+
+def _mind_writers(own: Path) -> None:
+    """Raise UsageError where somebody else could have written the user's own file (as OpenSSH does for its own)."""
+    found = own.stat()
+    if found.st_uid not in {os.geteuid(), 0}:
+        msg = f"{own} belongs to another user: make it your own, or name it with --config if you trust it"
+        raise UsageError(msg)
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        msg = f"{own} can be written by others than you: chmod go-w it"
+        raise UsageError(msg)
+
+
+def _own_file(name: str) -> Path | None:
+    """Return a file of the user's configuration folder; None where there is none."""
+    folder = _own_folder(user_config_path)
+    return folder / name if folder and (folder / name).is_file() else None
+
+
+def _home(kind: Callable[[str], Path]) -> Path:
+    if (folder := _own_folder(kind)) is None:
+        raise UsageError("there is no home folder to keep files in: set HOME to an absolute path")
+    return folder
+
+
+def _own_folder(kind: Callable[[str], Path]) -> Path | None:
+    """Return a folder of the user's; None where they have no home.
+
+    A relative one, which older versions of platformdirs then give, is in the working directory, where anybody may have
+    made it.
+    """
+    try:
+        folder = kind(APP)
+    except RuntimeError:
+        return None
+    return folder if folder.is_absolute() else None

@@ -1,0 +1,193 @@
+"""A setting is declared once: what is derived from the declaration, for every setting and each derived place."""
+
+from __future__ import annotations
+
+import ast
+from inspect import signature
+from pathlib import Path
+from types import NoneType
+from typing import get_args, get_type_hints
+
+import pytest
+import typer.main
+
+from hybrid.cli import app
+from hybrid.cli.ask import ask
+from hybrid.cli.batch import batch
+from hybrid.cli.flags import help_of
+from hybrid.cli.probe import probe
+from hybrid.cli.replay import replay
+from hybrid.config import GROUPS, AnswerChoices, PolicyChoices, Settings, SettingsFlags, Use, names_for, setting
+from hybrid.errors import UsageError
+from hybrid.policy import Choices
+from hybrid.run import client as room
+
+ROOT = Path(__file__).parent.parent
+# Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a trace), and its
+# default. Names, places and defaults are promises to users: whoever changes one changes this table.
+PROMISED = """
+local                 f---p- None
+ctx                   f----- 0
+threads               f----- None
+gpu_layers            f----- 0
+cloud                 f----- None
+cloud_model           f----- None
+dialect               f---p- None
+api_key_env           f---p- 'HYBRID_API_KEY'
+offline               fa---- False
+cloud_top_k           ------ 20
+cache_salt            ------ None
+connect_timeout_s     ------ 5.0
+first_byte_timeout_s  ------ 20.0
+read_timeout_s        ------ 10.0
+request_timeout_s     ------ 120.0
+cool_down_s           ------ 5.0
+retries               ------ 2
+price                 f--rp- None
+prices                f---p- None
+cap                   f---p- None
+ledger                f---p- None
+spender               ------ None
+conversation          fa--p- None
+policy                fawr-- 'kl'
+gate                  fawr-- None
+judge                 fawr-- None
+scope                 fawr-- None
+bonus                 fawr-- None
+threshold             fawr-- None
+entropy               fawr-- None
+strict                fawr-- False
+span                  fawr-- None
+lead                  fawr-- None
+hold                  fawr-- None
+overlap               faw--- True
+trace_rows            -a---t False
+system                fa---- None
+raw                   fa---- False
+max_tokens            fawr-- 512
+stop                  fawr-- ()
+temperature           faw--- 0.0
+top_p                 faw--- 1.0
+top_k                 faw--- 0
+min_p                 faw--- 0.0
+seed                  faw--- None
+"""
+ROWS = {name: (uses, ast.literal_eval(default)) for name, uses, default in map(str.split, PROMISED.split("\n")[1:-1])}
+LETTERS = {"f": Use.FLAG, "a": Use.ANSWER, "w": Use.PROJECT, "r": Use.REPLAY, "p": Use.PROBE, "t": Use.TRACE}
+# What each command has beside the settings. ``probe`` takes two as its own arguments.
+COMMANDS = {
+    "ask": ("ft", {"prompt", "as_json", "trace"}),
+    "batch": ("f", {"source", "out", "as_json"}),
+    "replay": ("r", {"trace", "as_json"}),
+    "probe": ("p", {"url", "model", "as_json"}),
+}
+
+
+def places(letters):
+    return {name for name, (uses, _) in ROWS.items() if set(uses) & set(letters)}
+
+
+def test_every_setting_has_the_places_and_the_default_that_were_promised():
+    assert [*Settings.model_fields] == [*ROWS]
+    assert {name: field.default for name, field in Settings.model_fields.items()} == {
+        n: d for n, (_, d) in ROWS.items()
+    }
+    for letter, use in LETTERS.items():
+        assert names_for(use) == places(letter), use
+
+
+def test_every_setting_is_in_one_group_and_has_a_sentence():
+    for name in ROWS:
+        assert sum(name in group.model_fields for group in GROUPS.values()) == 1, name
+        assert setting(name).help[-1] not in ".,;", name
+        assert help_of(name).count("(") <= 1, name
+    assert help_of("max_tokens") == "Most tokens in the answer (512)."
+    assert help_of("overlap") == "Draft on while a check is waited for (on)."
+    assert help_of("offline") == "Send no request."
+    assert help_of("span").endswith("(8; kl: 32).")
+
+
+def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
+    """Under one name, with one type, one help text and in one section; and it takes no setting that is not its own."""
+    commands = typer.main.get_command(app).commands
+    titles = {name: title for title, group in GROUPS.items() for name in group.model_fields}
+    named, seen = {"ask": ask, "batch": batch, "replay": replay, "probe": probe}, {}
+    for command, (letters, own) in COMMANDS.items():
+        options = {each.name: each for each in commands[command].params if each.name != "help"}
+        assert options.keys() == places(letters) | own | {"config"}, command
+        for name in places(letters):
+            found = options[name]
+            flags = [f"--{name.replace('_', '-')}"], [f"--no-{name.replace('_', '-')}"]
+            is_switch = Settings.model_fields[name].annotation in {bool, bool | None}
+            assert (found.opts, found.secondary_opts) == (flags if is_switch else (flags[0], [])), (command, name)
+            told = (found.help, found.metavar, found.rich_help_panel)
+            assert told == (help_of(name), setting(name).metavar, titles[name]), (command, name)
+            assert found.default is None, "what is not given comes from elsewhere"
+            kind = get_args(signature(named[command]).parameters[name].annotation)[0]
+            assert seen.setdefault(name, kind) == kind, (command, name)
+    types = {"stop": list[str], "span": str, "cap": str, "local": Path, "hold": int, "top_p": float, "strict": bool}
+    assert {name: seen[name] for name in types} == {name: kind | None for name, kind in types.items()}
+
+
+def test_an_answer_may_choose_what_is_its_own_and_nothing_else():
+    client = room.AsyncClient.__new__(room.AsyncClient)
+    client._settings = Settings()
+
+    def choose(name):
+        return client._settings_with({name: None})
+
+    for name in ROWS:
+        if name in places("a"):
+            assert choose(name).seed is not None
+        else:
+            with pytest.raises(
+                UsageError, match=rf"^{name}: fixed when a client is opened; an answer may choose bonus,"
+            ):
+                choose(name)
+
+
+def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_setting_has():
+    answers, every = get_type_hints(AnswerChoices), get_type_hints(SettingsFlags)
+    assert answers.keys() == places("a")
+    assert every.keys() == ROWS.keys()
+    for name, field in Settings.model_fields.items():
+        kinds = set(get_args(field.annotation)) if NoneType in get_args(field.annotation) else {field.annotation}
+        if name != "stop":  # a sequence there, a tuple here
+            assert kinds | {NoneType} <= set(get_args(every[name])), name
+
+
+# A value for every knob of a policy, none of them its default.
+KNOBS = {
+    "policy": "doubt", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
+    "entropy": 0.75, "strict": True, "span": 5, "lead": 6, "hold": 7,
+}  # fmt: skip
+
+
+def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
+    built = []
+    monkeypatch.setattr(room, "preset", lambda name, choices: built.append((name, choices)))
+    assert KNOBS.keys() == PolicyChoices.model_fields.keys()
+    assert KNOBS.keys() <= places("r"), "a replay may choose what a trace keeps"
+    settings = Settings(**KNOBS, temperature=1.0, max_tokens=9, cloud_top_k=4)
+    room.policy_of(settings)
+    name, choices = built[0]
+    assert name == "doubt"
+    assert {knob: getattr(choices, knob) for knob in KNOBS} == KNOBS
+    assert (choices.sampling.temperature, choices.max_tokens, choices.cloud_top_k) == (1.0, 9, 4)
+    kept = room.choices_of(settings, Choices(span=5))
+    assert kept == {knob: str(value) for knob, value in KNOBS.items()} | {"cloud_top_k": "4", "stop": ()}
+
+
+def test_nothing_else_lists_settings():
+    """Four names of settings in one literal are a list of settings, which somebody would have to keep."""
+    listed = {}
+    for path in ROOT.glob("hybrid/**/*.py"):
+        if {"bench", "cloud"} & set(path.relative_to(ROOT).parts):
+            continue  # an experiment chooses settings, as a user does; the wire has names of its own
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Set | ast.List | ast.Tuple | ast.Dict):
+                each = node.keys if isinstance(node, ast.Dict) else node.elts
+                names = {x.value for x in each if isinstance(x, ast.Constant)} & ROWS.keys()
+                if len(names) > 3:
+                    listed[str(path.relative_to(ROOT)), node.lineno] = sorted(names)
+    assert listed == {}
