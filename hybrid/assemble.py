@@ -30,7 +30,7 @@ from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
+from hybrid.engine.noise import MEASURED, NoiseCache, measure
 from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
@@ -194,7 +194,7 @@ def _notebook(settings: Settings, words: Weights) -> ProbeCache | None:
 def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
     """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
     with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
-        if (known := NoiseNotebook(models_file()).read(weights.path, gpu_layers)) is not None:
+        if (known := NoiseCache(models_file()).read(weights.path, gpu_layers)) is not None:
             return known
     return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else UNMEASURED
 
@@ -251,7 +251,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
         ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
-        NoiseNotebook(models_file()).write(words.path, settings.gpu_layers, noise)
+        NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
         return Probed(findings, measured(said, findings), noise, hints(findings, settings.cloud_top_k))
 
 

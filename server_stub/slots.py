@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.engine import Cancelled, ContextPool, Engine, Worker, num_shared
+from hybrid.engine import ContextPool, Engine, IsCancelled, Worker, num_shared
 from hybrid.prob import Dense
 from server_stub.ask import Scoring
 from server_stub.prefix_cache import PrefixCache
@@ -39,16 +39,16 @@ class Slot:
         """Hold nothing yet. ``rows[n]`` follows the first n tokens."""
         self.rows: dict[int, Row] = {}
 
-    def prefill(self, ids: tuple[int, ...], cancelled: Cancelled) -> tuple[NDArray[np.float32], int]:
+    def prefill(self, ids: tuple[int, ...], cancelled: IsCancelled) -> tuple[NDArray[np.float32], int]:
         """Stand at ``ids`` and return the scores after them and how many tokens were already there."""
         cached = self.cache.longest(ids[:-1], self.salt)
-        self._stand(min(cached, num_shared(self.engine.ids, ids)))
+        self._rewind(min(cached, num_shared(self.engine.ids, ids)))
         logits = self.engine.extend(ids[len(self.engine.ids) :], 1, cancelled).ravel()
         self.remember()
         return logits, cached
 
     def score(
-        self, ids: tuple[int, ...], scoring: Scoring, cancelled: Cancelled
+        self, ids: tuple[int, ...], scoring: Scoring, cancelled: IsCancelled
     ) -> tuple[list[Row | None], NDArray[np.float32], int]:
         """Return a row per position of the prompt (None before the wanted ones), the scores after it, the cached count.
 
@@ -58,7 +58,7 @@ class Slot:
             cached = self._answered(ids)
         else:
             cached = self.cache.longest(ids[: min(len(ids) - 1, scoring.max_cached)], self.salt)
-        self._stand(min(cached, num_shared(self.engine.ids, ids)))
+        self._rewind(min(cached, num_shared(self.engine.ids, ids)))
         start = max(cached, min(scoring.start, len(ids) - 1))
         if start > len(self.engine.ids):
             self.engine.extend(ids[len(self.engine.ids) : start], 0, cancelled)
@@ -87,13 +87,13 @@ class Slot:
 
     def forget(self) -> None:
         """Hold nothing."""
-        self._stand(0)
+        self._rewind(0)
 
-    def _stand(self, length: int) -> None:
+    def _rewind(self, length: int) -> None:
         self.engine.rewind(length)
         self.rows = {n: row for n, row in self.rows.items() if n <= length}
 
-    def extend(self, token: int, cancelled: Cancelled) -> NDArray[np.float32]:
+    def extend(self, token: int, cancelled: IsCancelled) -> NDArray[np.float32]:
         """Append one token and return the scores after it."""
         return self.engine.extend((token,), 1, cancelled).ravel()
 

@@ -1,19 +1,20 @@
-"""Stand an engine at any prefix with the least decoding, and read rows there.
+"""Read rows at any prefix with the least decoding.
 
-The laws (``tests/engine/test_cursor.py``): what is read depends on the prefix alone, not on what the cache held before;
-``follow`` gives what ``row`` would give, and its work does not grow with the text. Rows stay known while the cache
-holds what they follow, so what was decoded ahead need not be decoded again.
+A rejected token stays in the KV cache; the next read at another prefix rewinds to the longest common prefix. Rows are
+kept as long as the cache holds their prefix, so tokens that were decoded ahead are not decoded again.
+
+The laws (``tests/engine/test_cursor.py``): a row depends on its prefix alone, not on what the cache held before;
+``follow`` gives what ``row`` would give, and its work does not grow with the text.
 """
 
 from __future__ import annotations
 
-from hybrid.engine.port import Cancelled, Engine, never
+from hybrid.engine.port import Engine, IsCancelled, never
 from hybrid.prob import Dense
 from hybrid.types import Ids
 
-# So many missing tokens are read one by one, as a draft reads its own: sums of float16 depend on what is decoded
-# together, and a row must be the same number whether its prefix was decoded ahead or not. Two is the last drafted token
-# and the one that the cloud gave after it.
+# Up to two missing tokens are decoded singly. A batch sums float16 in another order, and a row must not depend on
+# whether its prefix was decoded ahead. Two can be missing: the last drafted token and the cloud's one after it.
 ONE_BY_ONE = 2
 
 
@@ -29,70 +30,71 @@ def num_shared(first: Ids, second: Ids) -> int:
 
 
 class Cursor:
-    """An engine, and the rows that are known of what it holds."""
+    """An engine, and the known rows along the tokens in its cache."""
 
     def __init__(self, engine: Engine, noise: float = 0.0) -> None:
-        """Take an engine in whatever state it is, and what its log-probabilities may be off by, in nats."""
+        """Take an engine in any state, and the error of its log-probabilities in nats."""
         self.engine = engine
         self.noise = noise
-        self._held: list[int] = []  # what the engine holds, unless somebody else has driven it since
-        self._rows: dict[int, Dense] = {}  # by the length of what they follow, all of it held
-        self._at = 0  # how much of what is held the last row follows
+        self._cached_ids: list[int] = []  # the engine's ids when it was last used here; others may drive it, too
+        self._rows: dict[int, Dense] = {}  # by the length of the prefix, which is cached
+        self._row_length = 0  # tokens before the row that was read last
 
-    def row(self, at: Ids, cancelled: Cancelled = never) -> Dense:
-        """Return the distribution of the token after ``at`` (at least one token)."""
-        shared = self._shared(at)
-        if shared == len(at) and (known := self._rows.get(shared)) is not None:
-            self._at = shared
+    def row(self, prefix: Ids, cancelled: IsCancelled = never) -> Dense:
+        """Return the distribution of the token after ``prefix`` (at least one token)."""
+        self._sync_with_engine()
+        shared = num_shared(self.engine.ids, prefix)
+        if shared == len(prefix) and (known := self._rows.get(shared)) is not None:
+            self._row_length = shared
             return known
-        if 1 < len(at) - shared <= ONE_BY_ONE:
-            self.row(at[:-1], cancelled)
-            return self.follow(at[-1], cancelled)
-        start = min(shared, len(at) - 1)
-        return self._read(at[start:], start, 1, cancelled)[0]
+        if 1 < len(prefix) - shared <= ONE_BY_ONE:
+            self.row(prefix[:-1], cancelled)
+            return self.follow(prefix[-1], cancelled)
+        start = min(shared, len(prefix) - 1)
+        return self._read(prefix[start:], start, 1, cancelled)[0]
 
-    def follow(self, token: int, cancelled: Cancelled = never) -> Dense:
-        """Return the distribution after the text of the last row and one more token.
+    def follow(self, token: int, cancelled: IsCancelled = never) -> Dense:
+        """Return the distribution after the prefix of the last row and one more token.
 
         To be called only where nobody else has driven the engine since that row was read.
         """
-        known = self._rows.get(self._at + 1)
-        if known is None or self._held[self._at] != token:
-            return self._read((token,), self._at, 1, cancelled)[0]
-        self._at += 1
+        known = self._rows.get(self._row_length + 1)
+        if known is None or self._cached_ids[self._row_length] != token:
+            return self._read((token,), self._row_length, 1, cancelled)[0]
+        self._row_length += 1
         return known
 
-    def rows(self, at: Ids, num_rows: int, cancelled: Cancelled = never) -> list[Dense]:
-        """Return the distributions after each of the last ``num_rows`` prefixes of ``at``, ``at`` itself included."""
-        start = min(self._shared(at), len(at) - num_rows)
-        return self._read(at[start:], start, num_rows, cancelled)
+    def rows(self, prefix: Ids, num_rows: int, cancelled: IsCancelled = never) -> list[Dense]:
+        """Return the distributions after each of the last ``num_rows`` prefixes of ``prefix``, itself included."""
+        self._sync_with_engine()
+        start = min(num_shared(self.engine.ids, prefix), len(prefix) - num_rows)
+        return self._read(prefix[start:], start, num_rows, cancelled)
 
-    def _shared(self, at: Ids) -> int:
-        """Return how much of ``at`` is held; forget the rows of what no longer is."""
-        held = self.engine.ids
-        self._forget_from(num_shared(held, tuple(self._held)) + 1)
-        self._held = list(held)
-        return num_shared(held, at)
-
-    def _read(self, ids: Ids, start: int, num_rows: int, cancelled: Cancelled) -> list[Dense]:
-        """Decode ``ids`` after the first ``start`` tokens of what is held."""
-        self.stand(start)
-        logits = self.engine.extend(ids, num_rows, cancelled)
-        self._held.extend(ids)
-        self._at = start + len(ids)
-        rows = [Dense.from_logits(scores, self.noise) for scores in logits]
-        self._rows[self._at] = rows[-1]
-        return rows
-
-    def stand(self, length: int) -> None:
-        """Rewind to the first ``length`` tokens of what the engine holds."""
+    def rewind(self, length: int) -> None:
+        """Rewind the engine to the first ``length`` tokens of its cache, and forget the rows after them."""
         self.engine.rewind(length)
-        del self._held[length:]
-        self._forget_from(length + 1)
-
-    def _forget_from(self, length: int) -> None:
-        self._rows = {n: row for n, row in self._rows.items() if n < length}
+        del self._cached_ids[length:]
+        self._forget_rows_after(length)
 
     def forget_rows(self, before: int) -> None:
-        """Let go of the rows after fewer than ``before`` tokens; their tokens stay in the cache."""
+        """Forget the rows after fewer than ``before`` tokens; their tokens stay in the cache."""
         self._rows = {n: row for n, row in self._rows.items() if n >= before}
+
+    def _sync_with_engine(self) -> None:
+        """Forget the rows whose prefix the engine no longer holds."""
+        ids = self.engine.ids
+        self._forget_rows_after(num_shared(ids, tuple(self._cached_ids)))
+        self._cached_ids = list(ids)
+
+    def _read(self, ids: Ids, start: int, num_rows: int, cancelled: IsCancelled) -> list[Dense]:
+        """Decode ``ids`` after the first ``start`` cached tokens."""
+        self.rewind(start)
+        logits = self.engine.extend(ids, num_rows, cancelled)
+        self._cached_ids.extend(ids)
+        self._row_length = start + len(ids)
+        rows = [Dense.from_logits(scores, self.noise) for scores in logits]
+        self._rows[self._row_length] = rows[-1]
+        return rows
+
+    def _forget_rows_after(self, length: int) -> None:
+        self._rows = {n: row for n, row in self._rows.items() if n <= length}

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from hybrid.errors import EngineError, one_line
 
-Value: TypeAlias = int | float | str | tuple[int | float, ...] | None
+MetadataValue: TypeAlias = int | float | str | tuple[int | float, ...] | None
 TOKENS, TEMPLATE, ALIGNMENT = "tokenizer.ggml.tokens", "tokenizer.chat_template", "general.alignment"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -41,7 +41,7 @@ class _Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorInfo:
     """What the header says of one tensor: its dimensions, innermost first, and how its numbers are stored."""
 
     dims: tuple[int, ...]
@@ -49,20 +49,20 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Header:
+class GgufHeader:
     """What a file says. ``values``: None for arrays of texts and long ones. ``data_start``: bytes before the tensors.
 
     ``tokens``: the vocabulary's texts; empty where there are none.
     """
 
     path: Path
-    values: Mapping[str, Value]
+    values: Mapping[str, MetadataValue]
     tokens: Sequence[bytes]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, TensorInfo]
     data_start: int
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     """Return what a GGUF file says. Raises EngineError: missing, unreadable, of another kind, damaged or cut off."""
     try:
         if not path.exists():
@@ -76,7 +76,7 @@ def read_header(path: Path) -> Header:
                 msg = f"{path} is not a GGUF file"
                 raise EngineError(msg)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-                return _Reader(raw).header(path)
+                return _GgufReader(raw).header(path)
     except OSError as error:
         msg = f"the model file {path} cannot be read: {error.strerror}"
         raise EngineError(msg) from error
@@ -88,21 +88,21 @@ def read_header(path: Path) -> Header:
         raise EngineError(msg) from None
 
 
-class _Reader:
+class _GgufReader:
     """A position in the file's bytes."""
 
     def __init__(self, raw: mmap.mmap) -> None:
         self._raw, self._size, self._at = raw, len(raw), 4
         self._tokens: list[bytes] = []
 
-    def header(self, path: Path) -> Header:
+    def header(self, path: Path) -> GgufHeader:
         version = self._number("I")
         if version not in {2, 3}:
             swapped = version & 0xFFFF == 0
             msg = "its numbers are in big-endian order" if swapped else f"GGUF version {version} is not 2 or 3"
             raise _Damaged(msg)
         num_tensors, num_values = self._count(24), self._count(13)
-        values: dict[str, Value] = {}
+        values: dict[str, MetadataValue] = {}
         for _ in range(num_values):
             key = self._name("key")
             if key in values:
@@ -118,7 +118,7 @@ class _Reader:
         if num_tensors and data_start + num_bytes > self._size:
             msg = f"it is cut off: its tensors end at byte {data_start + num_bytes}, the file at {self._size}"
             raise _Damaged(msg)
-        return Header(path, values, self._tokens, tensors, data_start)
+        return GgufHeader(path, values, self._tokens, tensors, data_start)
 
     def _number(self, form: str) -> int:
         number: int = struct.unpack_from("<" + form, self._raw, self._at)[0]
@@ -152,7 +152,7 @@ class _Reader:
             raise _Damaged(msg)
         return name
 
-    def _value(self, key: str) -> Value:
+    def _value(self, key: str) -> MetadataValue:
         kind = self._number("I")
         if kind == _ARRAY:
             return self._array(key)
@@ -173,7 +173,7 @@ class _Reader:
             raise _Damaged(msg)
         return _SCALARS[kind]
 
-    def _array(self, key: str) -> Value:
+    def _array(self, key: str) -> MetadataValue:
         kind, count = self._number("I"), self._number("Q")
         if kind == _STRING:
             self._strings(key, count)
@@ -201,9 +201,9 @@ class _Reader:
             raise _Damaged(msg)
         self._at = at
 
-    def _tensors(self, count: int, alignment: int) -> tuple[dict[str, Tensor], int]:
+    def _tensors(self, count: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
         """Return the tensors by name, and the bytes from the first one's begin to the last one's end."""
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, TensorInfo] = {}
         due: int | None = 0  # where the next one begins; None after one whose size is unknown
         end = 0
         for _ in range(count):
@@ -221,7 +221,7 @@ class _Reader:
             due = None if size is None else end + -end % alignment
         return tensors, end
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> TensorInfo:
         num_dims = self._number("I")
         if num_dims > _MOST_DIMS:
             msg = f"the tensor {one_line(name)} has {num_dims} dimensions"
@@ -230,10 +230,10 @@ class _Reader:
         if not 0 < math.prod(dims) < 2**63:
             msg = f"the tensor {one_line(name)} has the dimensions {', '.join(map(str, dims))}"
             raise _Damaged(msg)
-        return Tensor(dims, self._number("I"))
+        return TensorInfo(dims, self._number("I"))
 
 
-def _num_bytes(name: str, tensor: Tensor) -> int | None:
+def _num_bytes(name: str, tensor: TensorInfo) -> int | None:
     if tensor.kind not in _BLOCKS:
         return None
     block, size = _BLOCKS[tensor.kind]

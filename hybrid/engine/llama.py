@@ -21,7 +21,7 @@ import psutil
 
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model
-from hybrid.engine.port import MEND_CONTEXT, Cancelled, Interrupted, Logits, never
+from hybrid.engine.port import MEND_CONTEXT, Interrupted, IsCancelled, Logits, never
 from hybrid.engine.template import render_chat
 from hybrid.errors import ContextOverflow, EngineError, UsageError, one_line
 from hybrid.types import Ids, Message
@@ -299,7 +299,7 @@ class LlamaEngine:
         return tuple(self._ids)
 
     @property
-    def rewinds_freely(self) -> bool:
+    def has_exact_rewind(self) -> bool:
         """Not where layers are recurrent: their state is read again from the prefix."""
         model = self.weights._model
         return not (ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
@@ -316,7 +316,7 @@ class LlamaEngine:
         """Render a conversation."""
         return self.weights.render(messages)
 
-    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Decode ``ids`` in chunks and return the last ``num_rows`` rows."""
         if len(self._ids) + len(ids) > self.num_context:
             total = len(self._ids) + len(ids)
@@ -363,9 +363,9 @@ class LlamaEngine:
         """Forget all but ``length`` tokens. A model that cannot step back (recurrent layers) reads them again."""
         if length >= len(self._ids):
             return
-        # Snapshots are of the last decode's tokens; llama.cpp agrees to step back over more and then answers wrongly.
-        stale = self._has_snapshots and len(self._ids) - length >= self._num_last
-        if not stale and ll.llama_memory_seq_rm(self._memory, 0, length, -1):
+        # Snapshots cover only the last decode. llama.cpp accepts a longer rewind and then returns wrong logits.
+        beyond_snapshots = self._has_snapshots and len(self._ids) - length >= self._num_last
+        if not beyond_snapshots and ll.llama_memory_seq_rm(self._memory, 0, length, -1):
             del self._ids[length:]
             return
         kept = tuple(self._ids[:length])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hybrid.engine.gguf_header import Header, Tensor, Value
+from hybrid.engine.gguf_header import GgufHeader, MetadataValue, TensorInfo
 from hybrid.errors import EngineError
 
 MOST_LAYERS, MOST_EXPERTS = 512, 1024  # llama-hparams.h
@@ -29,7 +29,7 @@ _DELTA_NETS = frozenset(("qwen35", "qwen35moe"))
 _SCALINGS = frozenset(("none", "linear", "yarn", "longrope"))
 
 
-def check_model(header: Header) -> None:
+def check_model(header: GgufHeader) -> None:
     """Raise EngineError, in one sentence, for a model whose loading, opening or decoding would end the process."""
     for rule in _RULES:
         if said := rule(header):
@@ -37,12 +37,12 @@ def check_model(header: Header) -> None:
             raise EngineError(msg)
 
 
-def _of(header: Header, name: str) -> Value:
+def _of(header: GgufHeader, name: str) -> MetadataValue:
     """Return what the file says under a key of its architecture."""
     return header.values.get(f"{header.values.get('general.architecture')}.{name}")
 
 
-def _whole(header: Header, name: str) -> int | None:
+def _whole(header: GgufHeader, name: str) -> int | None:
     """Return a number; the largest, where there is one for each layer; None where there is none."""
     value = _of(header, name)
     if isinstance(value, tuple) and value and all(isinstance(each, int) for each in value):
@@ -50,8 +50,8 @@ def _whole(header: Header, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _within(name: str, least: int, most: int) -> Callable[[Header], str]:
-    def said(header: Header) -> str:
+def _within(name: str, least: int, most: int) -> Callable[[GgufHeader], str]:
+    def said(header: GgufHeader) -> str:
         number = _whole(header, name)
         outside = number is not None and not least <= number <= most
         return f"{name} is {number}, and no model's is" if outside else ""
@@ -72,7 +72,7 @@ _SIZES = (
 )
 
 
-def _check_sizes(header: Header) -> str:
+def _check_sizes(header: GgufHeader) -> str:
     layers, extra = _whole(header, "block_count"), _whole(header, "nextn_predict_layers")
     if layers is not None and extra is not None and extra > layers:
         return f"nextn_predict_layers is {extra} of {layers}"
@@ -81,7 +81,7 @@ def _check_sizes(header: Header) -> str:
     return next(filter(None, (rule(header) for rule in _SIZES)), "")
 
 
-def _check_numbers(header: Header) -> str:
+def _check_numbers(header: GgufHeader) -> str:
     for key, value in header.values.items():
         if key.endswith("_epsilon") and isinstance(value, float) and not 0 <= value < math.inf:
             return f"{key} is {value}"
@@ -89,14 +89,14 @@ def _check_numbers(header: Header) -> str:
     return "it scales positions in an unknown way" if isinstance(scaling, str) and scaling not in _SCALINGS else ""
 
 
-def _check_heads(header: Header) -> str:
+def _check_heads(header: GgufHeader) -> str:
     architecture, heads = str(header.values.get("general.architecture")), _whole(header, "attention.head_count")
     if heads == 0 and not architecture.startswith(_RECURRENT):
         return "attention.head_count is 0"
     return ""
 
 
-def _check_rope(header: Header) -> str:
+def _check_rope(header: GgufHeader) -> str:
     """Rotations turn pairs of a head's numbers."""
     width, heads = _whole(header, "embedding_length"), _whole(header, "attention.head_count")
     head = _whole(header, "attention.key_length") or (width // heads if width and heads else None)
@@ -111,7 +111,7 @@ def _check_rope(header: Header) -> str:
     return ""
 
 
-def _check_experts(header: Header) -> str:
+def _check_experts(header: GgufHeader) -> str:
     architecture = str(header.values.get("general.architecture"))
     num, used = _whole(header, "expert_count") or 0, _whole(header, "expert_used_count") or 0
     groups, groups_used = _whole(header, "expert_group_count") or 0, _whole(header, "expert_group_used_count") or 0
@@ -126,7 +126,7 @@ def _check_experts(header: Header) -> str:
     return ""
 
 
-def _check_delta_net(header: Header) -> str:
+def _check_delta_net(header: GgufHeader) -> str:
     """Layers of a gated delta net: llama.cpp takes two of their tensors as optional, and computes with them."""
     in_parts = header.values.get("split.count") not in {None, 0, 1}  # then other files hold tensors, too
     if header.values.get("general.architecture") not in _DELTA_NETS or in_parts:
@@ -139,7 +139,7 @@ def _check_delta_net(header: Header) -> str:
     return next((f"the tensor {name} is missing" for name in needed if name not in header.tensors), "")
 
 
-def _check_vocabulary(header: Header) -> str:
+def _check_vocabulary(header: GgufHeader) -> str:
     model = header.values.get("tokenizer.ggml.model")
     if model in {"none", "no_vocab"}:
         return "it has no vocabulary"
@@ -153,14 +153,14 @@ def _check_vocabulary(header: Header) -> str:
     return ""
 
 
-def _check_types(header: Header) -> str:
+def _check_types(header: GgufHeader) -> str:
     for name, tensor in header.tensors.items():
         if not name.removesuffix(".weight").endswith(_IDS) and not _is_factor(tensor):
             return f"the tensor {name} has type {tensor.kind}, which llama.cpp cannot compute with"
     return ""
 
 
-def _is_factor(tensor: Tensor) -> bool:
+def _is_factor(tensor: TensorInfo) -> bool:
     if len(tensor.dims) <= 1:  # norms and biases
         return tensor.kind == _F32
     return tensor.kind not in _NO_PRODUCT

@@ -40,7 +40,7 @@ def measure(engine: Engine, text: Ids) -> float:
     return max((nats for nats in found if nats < np.inf), default=UNMEASURED)
 
 
-class NoiseNotebook:
+class NoiseCache:
     """What was measured of local models, on disk."""
 
     def __init__(self, path: Path) -> None:

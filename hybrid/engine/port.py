@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hybrid.types import Ids, Message, Vocabulary
 
 Logits: TypeAlias = NDArray[np.float32]
-Cancelled: TypeAlias = Callable[[], bool]
+IsCancelled: TypeAlias = Callable[[], bool]
 
 # What a person can do about a text that is too long.
 MEND_CONTEXT = "shorten the text, or raise --ctx to at most what the model was trained with"
@@ -58,11 +58,11 @@ class Engine(ChatVocabulary, Protocol):
         ...
 
     @property
-    def rewinds_freely(self) -> bool:
-        """Whether ``rewind`` costs nothing and leaves the very numbers that were there; if not, nobody reads ahead."""
+    def has_exact_rewind(self) -> bool:
+        """Whether ``rewind`` is free and exact: the same logits come again. Nothing is decoded ahead without it."""
         ...
 
-    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Append at least one token and return raw scores after each of the last ``num_rows`` of them.
 
         Shape (num_rows, V), a copy; ``num_rows`` at most len(ids), 0 allowed. Raises ContextOverflow before anything

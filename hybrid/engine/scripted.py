@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hybrid.engine.port import Cancelled, Interrupted, Logits, never
+from hybrid.engine.port import Interrupted, IsCancelled, Logits, never
 from hybrid.errors import ContextOverflow
 from hybrid.types import Ids, Message
 
@@ -30,7 +30,7 @@ class ScriptedEngine:
         self._scores = scores
         self.end_ids = end_ids
         self.num_context = num_context
-        self.rewinds_freely = True
+        self.has_exact_rewind = True
         self.num_tokens = len(self._words)
         self.num_decoded = 0
         self._ids: Ids = ()
@@ -52,7 +52,7 @@ class ScriptedEngine:
         """Join the turns' contents."""
         return self.tokenize(" ".join(message.content for message in messages))
 
-    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Append and look the rows up."""
         if len(self._ids) + len(ids) > self.num_context:
             msg = f"{len(self._ids) + len(ids)} tokens do not fit the context of {self.num_context}"

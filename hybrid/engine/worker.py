@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from hybrid.engine.port import Cancelled
+from hybrid.engine.port import IsCancelled
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Worker:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._begun: Future[None] | None = None
 
-    async def do(self, work: Callable[[Cancelled], T]) -> T:
+    async def do(self, work: Callable[[IsCancelled], T]) -> T:
         """Run ``work`` on the thread; it is told through its argument when the caller no longer wants it."""
         stop, begun = threading.Event(), self._begun
         self._begun = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from hybrid.engine import ONE_BY_ONE, Cancelled, Cursor, Interrupted, num_shared
+from hybrid.engine import ONE_BY_ONE, Cursor, Interrupted, IsCancelled, num_shared
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, CoinKey, DraftPosition
 from hybrid.policy.requests import Draft, Drafted, PendingToken, ids
@@ -33,7 +33,7 @@ class Drafter:
         self._looked = False
         self._needed: int | None = None  # how long a prefix the last draft decoded; what is beyond was decoded ahead
 
-    def draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
+    def draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> Drafted:
         """Write up to ``limit`` tokens after ``request.at``; stops at an end token or where the gate says so."""
         at, needed = self.prompt + request.at, self._needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
@@ -47,13 +47,13 @@ class Drafter:
         self._looked = False
         return drafted
 
-    def look_ahead(self, request: Draft, limit: int, cancelled: Cancelled) -> None:
+    def look_ahead(self, request: Draft, limit: int, cancelled: IsCancelled) -> None:
         """Decode what ``request`` would need, for nobody yet. What fails here fails again where it counts."""
         self._looked = True
         with suppress(Interrupted, EngineError, ContextOverflow):
             self._draft(request, limit, cancelled)
 
-    def rows(self, at: Ids, written: Ids, cancelled: Cancelled) -> list[Dense]:
+    def rows(self, at: Ids, written: Ids, cancelled: IsCancelled) -> list[Dense]:
         """Read along: the local rows that each written token answers to."""
         self._take_back()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
@@ -66,14 +66,14 @@ class Drafter:
         """Leave no token in the cache that was not shown."""
         self._take_back()
         self._looked = False
-        self.cursor.stand(num_shared(self.cursor.engine.ids, self.prompt + shown))
+        self.cursor.rewind(num_shared(self.cursor.engine.ids, self.prompt + shown))
 
     def _take_back(self) -> None:
         if self._needed is not None:
-            self.cursor.stand(self._needed)
+            self.cursor.rewind(self._needed)
         self._needed = None
 
-    def _draft(self, request: Draft, limit: int, cancelled: Cancelled) -> Drafted:
+    def _draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> Drafted:
         span: list[PendingToken] = []
         call, after = None, None
         rows: list[Dense] = []
@@ -97,7 +97,7 @@ class Drafter:
             after = self._row(request.at, span, cancelled)
         return Drafted(tuple(span), call or request.gate.full, after)
 
-    def _row(self, at: Ids, span: list[PendingToken], cancelled: Cancelled) -> Dense:
+    def _row(self, at: Ids, span: list[PendingToken], cancelled: IsCancelled) -> Dense:
         """Return the row after a drafted span; only the first one of a draft is found by the text before it."""
         row = self.cursor.follow(span[-1].id, cancelled) if span else self.cursor.row(self.prompt + at, cancelled)
         if self.seen is not None:

@@ -189,7 +189,7 @@ class Driver:
         span = ids(request.span)
         # One more than a span: the cloud may give the token after it, and then the next draft begins there.
         limit = min(last.limit + 1, self._room() - len(span)) if last else 0
-        wanted = self._limits.overlap and self._engine.rewinds_freely and limit > 0
+        wanted = self._limits.overlap and self._engine.has_exact_rewind and limit > 0
         if last and wanted and not (span and span[-1] in self._engine.end_ids):
             ahead = replace(last, at=request.at + span)
             self._worker.begin(lambda: self._drafter.look_ahead(ahead, limit, found.is_set))

@@ -28,7 +28,7 @@ from hybrid.cloud import (
     unrecorded,
     worst,
 )
-from hybrid.engine import Cancelled
+from hybrid.engine import IsCancelled
 from hybrid.errors import HybridError, UsageError
 from hybrid.prob import Dense, TopK
 from hybrid.run.events import TRACE_VERSION, key_of, unpacked
@@ -138,7 +138,7 @@ class ReplayCursor:
         self._tape = tape
         self._at: Ids = ()
 
-    def row(self, at: Ids, cancelled: Cancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
+    def row(self, at: Ids, cancelled: IsCancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
         """Look a row up. Raises MissingRow."""
         self._at = at
         answer = at[len(self._tape.prompt) :]
@@ -148,15 +148,15 @@ class ReplayCursor:
             raise MissingRow(what, answer)
         return found
 
-    def follow(self, token: int, cancelled: Cancelled | None = None) -> Dense:
+    def follow(self, token: int, cancelled: IsCancelled | None = None) -> Dense:
         """Look up the row one token on. Raises MissingRow."""
         return self.row((*self._at, token), cancelled)
 
-    def rows(self, at: Ids, num_rows: int, cancelled: Cancelled | None = None) -> list[Dense]:
+    def rows(self, at: Ids, num_rows: int, cancelled: IsCancelled | None = None) -> list[Dense]:
         """Look several rows up. Raises MissingRow."""
         return [self.row(at[:end], cancelled) for end in range(len(at) - num_rows + 1, len(at) + 1)]
 
-    def stand(self, length: int) -> None:
+    def rewind(self, length: int) -> None:
         """Nothing is held."""
 
     def forget_rows(self, before: int) -> None:
@@ -167,7 +167,7 @@ class ReplayVocabulary:
     """What a driver asks of an engine beside rows."""
 
     ids: Ids = ()
-    rewinds_freely = False
+    has_exact_rewind = False
     num_context = 2**31
 
     def __init__(self, tape: ReplayTrace) -> None:

@@ -18,7 +18,7 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeResult
 from hybrid.cloud.server_flags import FlagAdvice
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import NoiseNotebook
+from hybrid.engine.noise import NoiseCache
 
 FOUND = ProbeResult(
     "http://there",
@@ -219,7 +219,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert list(found) == [*(part.name for part in fields(ProbeResult)), "local_noise_nats", "policies", "hints"]
-    assert found["local_noise_nats"] == NoiseNotebook(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
+    assert found["local_noise_nats"] == NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
     assert found["raw_rows"] is (dialect != "sglang")

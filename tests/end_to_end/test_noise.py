@@ -8,7 +8,7 @@ import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import NoiseNotebook
+from hybrid.engine.noise import NoiseCache
 from hybrid.prob import UNMEASURED
 from hybrid.sources import findings_file, models_file
 
@@ -66,9 +66,9 @@ def test_a_large_noise_at_the_endpoint_changes_a_verdict_and_none_at_threshold_0
 
 def test_what_was_measured_of_the_local_model_is_read_before_it_is_measured_again(stub, caches):
     found(stub, 0.0)
-    NoiseNotebook(models_file()).write(BUNDLED_LOCAL, 0, 0.75)
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, 0.75)
     assert noise_of(ask(stub.url)) == 0.75
-    NoiseNotebook(models_file()).write(BUNDLED_LOCAL, 1, 0.25)
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 1, 0.25)
     assert noise_of(ask(stub.url)) == 0.75  # on a GPU it is another
 
 

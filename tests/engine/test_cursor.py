@@ -13,7 +13,7 @@ PREFIX = st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple)  # thre
 CALLS = st.one_of(
     st.tuples(st.just("row"), PREFIX, st.just(1)),
     st.tuples(st.just("rows"), PREFIX, st.integers(1, 10)),
-    st.tuples(st.just("stand"), PREFIX, st.integers(0, 10)),
+    st.tuples(st.just("rewind"), PREFIX, st.integers(0, 10)),
     st.tuples(st.just("follow"), PREFIX, st.integers(1, 10)),
     st.tuples(st.just("cancel"), PREFIX, st.just(1)),
     st.tuples(st.just("elsewhere"), PREFIX, st.just(1)),
@@ -32,8 +32,8 @@ def replay(cursor: Cursor, call: str, at: tuple[int, ...], num: int) -> list:
     if call == "rows":
         num = min(num, len(at))
         return list(zip((at[: len(at) - n] for n in reversed(range(num))), cursor.rows(at, num), strict=True))
-    if call == "stand":
-        cursor.stand(num)
+    if call == "rewind":
+        cursor.rewind(num)
     elif call == "cancel" and cursor.engine.ids != at:
         with pytest.raises(Interrupted):
             cursor.row(at, lambda: True)
@@ -57,7 +57,7 @@ def test_rows_depend_on_the_prefix_alone(opened, afresh, calls, last):
 
 WALKS = st.lists(
     st.tuples(
-        st.sampled_from(["row", "rows", "follow", "stand"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)
+        st.sampled_from(["row", "rows", "follow", "rewind"]), st.integers(1, 60), st.integers(0, 3), st.integers(1, 40)
     ),
     min_size=1,
     max_size=10,
@@ -125,7 +125,7 @@ def test_a_token_is_decoded_again_where_its_row_is_not_known(opened):
     with opened("scripted") as engine:
         cursor = Cursor(engine)
         cursor.row((1, 2, 3))
-        cursor.stand(2)
+        cursor.rewind(2)
         cursor.row((1, 2))
         assert engine.num_decoded == 4
 

@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from hybrid.engine import ScriptedEngine
-from hybrid.engine.noise import MEASURED, NoiseNotebook, measure
+from hybrid.engine.noise import MEASURED, NoiseCache, measure
 from hybrid.prob import UNMEASURED
 
 TEXT = tuple(range(5))
@@ -77,7 +77,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def notebook(tmp_path):
-    return NoiseNotebook(tmp_path / "cache" / "models.json")
+    return NoiseCache(tmp_path / "cache" / "models.json")
 
 
 def test_what_was_measured_of_a_file_is_read_again_wherever_it_lies(notebook, model, tmp_path):

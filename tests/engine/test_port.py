@@ -110,8 +110,8 @@ def test_llama_cpp_forgets_in_three_ways(opened):
 def test_what_rewinds_freely_gives_back_the_very_numbers_that_were_there(opened, kind):
     """Nobody reads ahead of a model that would read its prefix again: it costs more, and other sums come out."""
     with opened(kind) as engine:
-        assert engine.rewinds_freely == (kind not in {"recurrent", "hybrid"})
-        if engine.rewinds_freely:
+        assert engine.has_exact_rewind == (kind not in {"recurrent", "hybrid"})
+        if engine.has_exact_rewind:
             engine.extend(text(30), 1)
             before = engine.extend((3,), 1)
             engine.extend((4,), 1)

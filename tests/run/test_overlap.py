@@ -131,7 +131,7 @@ def test_a_bonus_that_was_foreseen_is_ready_too(house, picky_house, run):
 
 def test_nothing_is_decoded_ahead_where_rewinding_would_read_the_prefix_again(picky_house, run):
     h = picky_house(99)
-    h.engine.rewinds_freely = False
+    h.engine.has_exact_rewind = False
     events = run(gather(h.client, policy="kl", span=4, threshold=float("inf"), max_tokens=MAX_TOKENS))
     assert all(event.num_ready == 0 for event in events if isinstance(event, SpanDrafted))
 

@@ -32,7 +32,7 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.config import Settings
-from hybrid.engine import Cancelled, Worker
+from hybrid.engine import IsCancelled, Worker
 from hybrid.engine.llama import LlamaEngine, Weights
 from hybrid.engine.port import Logits, never
 from hybrid.errors import Unreachable, UsageError
@@ -105,7 +105,7 @@ class _Clocked(LlamaEngine):
 
     seconds = 0.0
 
-    def extend(self, ids: Ids, num_rows: int = 1, cancelled: Cancelled = never) -> Logits:
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         began = time.thread_time()
         try:
             return super().extend(ids, num_rows, cancelled)
