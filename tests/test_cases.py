@@ -37,6 +37,17 @@ def test_the_first_that_fails_is_named_and_ends_it(bad):
     assert seen == list(range(bad + 1))
 
 
+def test_a_failure_that_is_no_exception_is_named_as_well():
+    @each("number", [7])
+    def run(number):
+        with pytest.raises(ZeroDivisionError):
+            pass
+
+    with pytest.raises(pytest.fail.Exception) as caught:
+        run()
+    assert caught.value.__notes__ == ["input 0: number = 7"]
+
+
 @each("low", [0, 5])
 @given(number=st.integers(0, 9))
 def test_a_property_holds_for_each_input(low, number):

@@ -29,7 +29,7 @@ def each(
             for number, row in enumerate(rows):
                 try:
                     test(**fixtures, **dict(zip(wanted, row, strict=True)))
-                except Exception as error:
+                except BaseException as error:  # a failure of pytest is no Exception
                     error.add_note(f"input {number}: {_said(wanted, row, ids, number)}")
                     raise
 

@@ -28,8 +28,10 @@ families = each("family", FAMILIES, ids=lambda family: family.name)
 
 
 def draws(few, many):
-    """So many draws by default, and many more among the slow tests."""
-    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+    """So many draws of each family by default, and many more among the slow tests."""
+    return pytest.mark.parametrize(
+        "count", [few, pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    )
 
 
 def drawn(family, count, seed=0, level=None):
