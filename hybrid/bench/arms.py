@@ -32,8 +32,8 @@ class Arm:
     choices: Mapping[str, float] = field(default_factory=dict)
 
 
-# Told after every answer: the arm, and how many problems it has answered.
-Tell: TypeAlias = Callable[[Arm, int], None]
+# Called after every answer with the arm and the number of problems it has answered.
+ReportAnswer: TypeAlias = Callable[[Arm, int], None]
 
 SMALL, LARGE = Arm("small", "local"), Arm("large", "cloud")
 
@@ -74,7 +74,7 @@ class Trial:
 
 
 async def run_arms(
-    arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: Tell
+    arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: ReportAnswer
 ) -> dict[str, Trial]:
     """Let every arm answer every problem, one arm after the other, and return the trials by the arms' names.
 
@@ -86,7 +86,7 @@ async def run_arms(
         return {arm.name: await _trial(arm, problems, url, tell) for arm in arms}
 
 
-async def _trial(arm: Arm, problems: Sequence[Problem], url: str, tell: Tell) -> Trial:
+async def _trial(arm: Arm, problems: Sequence[Problem], url: str, tell: ReportAnswer) -> Trial:
     answers: list[Answer] = []
     async with Opening(_settings(arm, url)) as client:
         for problem in problems:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
-from hybrid.bench.arms import LARGE, SMALL, Arm, Tell, Trial, run_arms
+from hybrid.bench.arms import LARGE, SMALL, Arm, ReportAnswer, Trial, run_arms
 from hybrid.errors import UsageError
 from hybrid.tasks import FAMILIES, Problem, Split, distinct
 from hybrid.tasks.statistics import Estimate, rpi
@@ -52,7 +52,7 @@ class Comparison:
         return self.trials[name].nanousd / alone if alone else None
 
 
-async def compare(arms: Sequence[Arm], plan: Plan, tell: Tell) -> Comparison:
+async def compare(arms: Sequence[Arm], plan: Plan, tell: ReportAnswer) -> Comparison:
     """Run the arms. Raises UsageError for a number of problems that cannot be."""
     problems = balanced(plan.num_problems, plan.split, plan.seed)
     return Comparison(plan, problems, await run_arms(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))

@@ -19,7 +19,7 @@ from hybrid.cli.progress import progress
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.bench.speed.measure import Figure, Report
+    from hybrid.bench.speed.measure import BenchmarkReport, Measurement
 
 EPILOG = """
 engine: a drafting step against bare llama.cpp and against create_completion, and the memory of both.
@@ -126,13 +126,15 @@ def _server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: st
     return {"url": cloud, "dialect": dialect} | ({"lengths": numbers} if numbers else {})
 
 
-def _measured(what: Benchmark, repetitions: int | None, folder: Path | None, server: dict[str, Any] | None) -> Report:
+def _measured(
+    what: Benchmark, repetitions: int | None, folder: Path | None, server: dict[str, Any] | None
+) -> BenchmarkReport:
     try:
         from hybrid.bench import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     except ModuleNotFoundError as error:
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
-    running = speed.Server(**server) if server else None
+    running = speed.MeasuredServer(**server) if server else None
     with _kept(folder) as kept, progress("the model is written") as tell:
         return speed.run(what.value, kept, tell, repetitions, running)
 
@@ -153,7 +155,7 @@ def _kept(folder: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _print(report: Report) -> None:
+def _print(report: BenchmarkReport) -> None:
     from hybrid.bench.speed.measure import machine  # noqa: PLC0415
 
     table = Table(header_style="bold")
@@ -165,7 +167,7 @@ def _print(report: Report) -> None:
     console.print(table, f"{report.setting}.", f"{machine()}.", sep="\n")
 
 
-def _cells(figure: Figure) -> tuple[str, ...]:
+def _cells(figure: Measurement) -> tuple[str, ...]:
     value, unit = figure.value, "" if figure.unit == "ratio" else f" {figure.unit}"
     low, median, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:.0f}" for x in (value.low, value.median, value.high))
     quartiles = f"{low} to {high}" if value.num > 1 else ""

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from hybrid.engine.port import Logits
-from hybrid.models.answering import Answerer
-from hybrid.models.evaluation import Graded
+from hybrid.models.answering import AnsweringModel
+from hybrid.models.evaluation import GradedAnswer
 from hybrid.prob import Dense, kl
 from hybrid.tasks.statistics import auroc
 
 
-class Summary(BaseModel):
+class AgreementSummary(BaseModel):
     """Of ``num_large_tokens`` along the large model's answers: where both would write the same, and the mean KL.
 
     Of ``num_small_tokens`` along the small model's: where the large one would write another one, and entropy's AUROC.
@@ -62,10 +62,10 @@ class Agreement:
         """The chance that entropy is higher where the models differ than where they agree."""
         return auroc(self.entropy, self.differs)
 
-    def summary(self) -> Summary:
+    def summary(self) -> AgreementSummary:
         """Return the figures of a card."""
         ranked = self.auroc
-        return Summary(
+        return AgreementSummary(
             agreement=round(float(self.same.mean()), 4),
             mean_kl=max(0.0, round(float(self.kl.mean()), 4)),
             num_large_tokens=int(self.same.size),
@@ -75,7 +75,9 @@ class Agreement:
         )
 
 
-def compare(small: Answerer, large: Answerer, by_small: Sequence[Graded], by_large: Sequence[Graded]) -> Agreement:
+def compare(
+    small: AnsweringModel, large: AnsweringModel, by_small: Sequence[GradedAnswer], by_large: Sequence[GradedAnswer]
+) -> Agreement:
     """Read each model's answers with the other; their vocabularies must be one."""
     along_large = [(answer.written.rows, small.read(answer.written)) for answer in by_large]
     along_small = [(answer.written.rows, large.read(answer.written)) for answer in by_small]

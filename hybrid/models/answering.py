@@ -22,7 +22,7 @@ from hybrid.types import Ids, Message
 
 
 @dataclass(frozen=True)
-class Written:
+class ModelAnswer:
     """An answer: its ids, the ending token included, the logits each was the largest of, and the text before the end.
 
     Shape of ``rows``: (len(ids), V).
@@ -34,14 +34,14 @@ class Written:
     text: str
 
 
-class Answerer:
+class AnsweringModel:
     """One model that answers one question after the other."""
 
     def __init__(self, engine: Engine) -> None:
         """Take an engine; it stays the caller's to close."""
         self.engine = engine
 
-    def write(self, question: str, max_tokens: int = MAX_TOKENS) -> Written:
+    def write(self, question: str, max_tokens: int = MAX_TOKENS) -> ModelAnswer:
         """Answer a question greedily until the end, ``max_tokens`` or a full context; the lowest id wins a tie."""
         engine = self.engine
         prompt = engine.render([Message("user", question)])
@@ -57,16 +57,16 @@ class Answerer:
         shown = ids[:-1] if ids[-1] in engine.end_ids else ids
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # half a character at the end is not shown
         text = "".join(decoder.decode(engine.piece(token)) for token in shown)
-        return Written(prompt, tuple(ids), np.stack(rows), text)
+        return ModelAnswer(prompt, tuple(ids), np.stack(rows), text)
 
-    def read(self, written: Written) -> Logits:
+    def read(self, written: ModelAnswer) -> Logits:
         """Return this model's rows along an answer of a model with the same vocabulary. Shape (T, V)."""
         self.engine.rewind(0)
         return self.engine.extend((*written.prompt, *written.ids[:-1]), num_rows=len(written.ids))
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Answerer]:
+def opened(path: Path) -> Iterator[AnsweringModel]:
     """Load a GGUF file on one thread. Raises EngineError where that cannot be, or the file has no chat template."""
     weights = Weights(path)
     try:
@@ -75,7 +75,7 @@ def opened(path: Path) -> Iterator[Answerer]:
             raise EngineError(msg)
         engine = weights.context(threads=1)
         try:
-            yield Answerer(engine)
+            yield AnsweringModel(engine)
         finally:
             engine.close()
     finally:

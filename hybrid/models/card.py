@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -17,13 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
 from hybrid.models import agreement, evaluation
-from hybrid.models.answering import Answerer, opened
-from hybrid.models.evaluation import Graded
+from hybrid.models.answering import AnsweringModel, opened
+from hybrid.models.evaluation import GradedAnswer, ReportProgress
 from hybrid.tasks import BY_NAME, Problem, Split
 from hybrid.tasks.mix import MIXES
 
-Tell: TypeAlias = Callable[[str], None]
-Answers: TypeAlias = Mapping[str, Sequence[Graded]]
+Answers: TypeAlias = Mapping[str, Sequence[GradedAnswer]]
 
 CARD, PAGE = "card.json", "README.md"
 NAMES: tuple[str, ...] = tuple(MIXES)
@@ -32,11 +31,11 @@ NUM_PROBLEMS = 150
 SPLIT: Split = "test"
 
 
-class _Data(BaseModel):
+class _CardModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Shape(_Data):
+class ModelShape(_CardModel):
     """The network's sizes."""
 
     width: int
@@ -46,7 +45,7 @@ class Shape(_Data):
     context: int
 
 
-class Training(_Data):
+class TrainingRun(_CardModel):
     """How a model was made: what the training script wrote into the file.
 
     ``weights``: how often families came, beside 1 for those that are not named.
@@ -61,14 +60,14 @@ class Training(_Data):
     weights: dict[str, float] = {}
 
 
-class Fingerprint(_Data):
+class Fingerprint(_CardModel):
     """A file's size and SHA-256."""
 
     bytes: int
     sha256: str
 
 
-class Score(_Data):
+class FamilyScore(_CardModel):
     """A family's right answers with Wilson's interval; ``levels``: right answers and problems of each, from 1."""
 
     n: int
@@ -78,22 +77,22 @@ class Score(_Data):
     levels: tuple[tuple[int, int], ...]
 
 
-class ModelCard(_Data):
+class ModelCard(_CardModel):
     """What is known of one model; ``beside_large`` is None for that one itself, and where the tokens are others."""
 
     file: Fingerprint
     parameters: int
     num_tokens: int
     pre_tokenizer: str
-    shape: Shape
-    training: Training | None
+    shape: ModelShape
+    training: TrainingRun | None
     overall: float
-    families: dict[str, Score]
-    beside_large: agreement.Summary | None
-    beside_large_by_family: dict[str, agreement.Summary]
+    families: dict[str, FamilyScore]
+    beside_large: agreement.AgreementSummary | None
+    beside_large_by_family: dict[str, agreement.AgreementSummary]
 
 
-class Card(_Data):
+class ModelCards(_CardModel):
     """The models of a folder, measured on as many problems of each family."""
 
     split: str
@@ -101,7 +100,7 @@ class Card(_Data):
     models: Annotated[dict[str, ModelCard], Field(min_length=1)]
 
 
-def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card:
+def measured(folder: Path, tell: ReportProgress, num_problems: int = NUM_PROBLEMS) -> ModelCards:
     """Measure the models of a folder on the test split.
 
     Raises UsageError where a family has not so many problems, EngineError where a model is missing or unusable.
@@ -116,7 +115,7 @@ def measured(folder: Path, tell: Tell, num_problems: int = NUM_PROBLEMS) -> Card
                 tell(f"{name} beside {LARGE}")
             beside = _beside(name, models, graded)
             cards[name] = _card(folder / f"{name}.gguf", graded[name], beside)
-        return Card(split=SPLIT, num_problems=num_problems, models=cards)
+        return ModelCards(split=SPLIT, num_problems=num_problems, models=cards)
 
 
 def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement]) -> ModelCard:
@@ -131,11 +130,11 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
             parameters=weights.num_parameters,
             num_tokens=weights.num_tokens,
             pre_tokenizer=weights.metadata("tokenizer.ggml.pre") or "",
-            shape=Shape(**sizes),
+            shape=ModelShape(**sizes),
             training=_training(said),
             overall=round(evaluation.overall(scores), 4),
             families={
-                name: Score(**evaluation.score_to_json(scores[name]), levels=_levels(found))
+                name: FamilyScore(**evaluation.score_to_json(scores[name]), levels=_levels(found))
                 for name, found in answers.items()
             },
             beside_large=agreement.Agreement.joined(beside.values()).summary() if beside else None,
@@ -145,10 +144,10 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
         weights.close()
 
 
-def _training(said: str | None) -> Training | None:
+def _training(said: str | None) -> TrainingRun | None:
     """Read the training script's note; of a file that another one made nothing is known."""
     try:
-        return Training.model_validate_json(said or "")
+        return TrainingRun.model_validate_json(said or "")
     except ValidationError:
         return None
 
@@ -168,18 +167,22 @@ def fingerprint(path: Path) -> Fingerprint:
         return Fingerprint(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _answered(name: str, model: Answerer, problems: Mapping[str, Sequence[Problem]], tell: Tell) -> Answers:
+def _answered(
+    name: str, model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], tell: ReportProgress
+) -> Answers:
     return evaluation.evaluate(model, problems, lambda family: tell(f"{name} answers {family}"))
 
 
-def _levels(answers: Sequence[Graded]) -> tuple[tuple[int, int], ...]:
+def _levels(answers: Sequence[GradedAnswer]) -> tuple[tuple[int, int], ...]:
     """Return right answers and problems of each level, from 1."""
     numbers = BY_NAME[answers[0].problem.family].numbers
     of_level = [[answer.correct for answer in answers if answer.problem.level == number] for number in numbers]
     return tuple((sum(right), len(right)) for right in of_level)
 
 
-def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answers]) -> dict[str, agreement.Agreement]:
+def _beside(
+    name: str, models: Mapping[str, AnsweringModel], graded: Mapping[str, Answers]
+) -> dict[str, agreement.Agreement]:
     """Compare a model with the large one by family; empty for that one itself, and where the tokens are others."""
     small, large = models[name], models[LARGE]
     if name == LARGE or not _one_vocabulary(small, large):
@@ -189,16 +192,16 @@ def _beside(name: str, models: Mapping[str, Answerer], graded: Mapping[str, Answ
     }
 
 
-def _one_vocabulary(first: Answerer, second: Answerer) -> bool:
+def _one_vocabulary(first: AnsweringModel, second: AnsweringModel) -> bool:
     a, b = first.engine, second.engine
     return a.num_tokens == b.num_tokens and all(a.piece(token) == b.piece(token) for token in range(a.num_tokens))
 
 
-def load(folder: Path) -> Card:
+def load(folder: Path) -> ModelCards:
     """Read the card beside the models. Raises UsageError where there is none, or it cannot be read."""
     path = folder / CARD
     try:
-        return Card.model_validate_json(path.read_bytes())
+        return ModelCards.model_validate_json(path.read_bytes())
     except ValidationError:
         msg = f"{path}: it is no model card"
         raise UsageError(msg) from None
@@ -207,7 +210,7 @@ def load(folder: Path) -> Card:
         raise UsageError(msg) from None
 
 
-def differences(folder: Path, card: Card) -> dict[str, str | None]:
+def differences(folder: Path, card: ModelCards) -> dict[str, str | None]:
     """Compare files with the card: per model None, or what is wrong in a few words. Other GGUF files are wrong, too."""
     found = {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
     others = sorted(path.stem for path in folder.glob("*.gguf") if path.stem not in found)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from hybrid.models.agreement import Summary
-from hybrid.models.card import LARGE, Card, ModelCard, Score
+from hybrid.models.agreement import AgreementSummary
+from hybrid.models.card import LARGE, FamilyScore, ModelCard, ModelCards
 from hybrid.tasks import BY_NAME, FAMILIES, Family
 from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
@@ -22,7 +22,7 @@ Models: TypeAlias = Mapping[str, ModelCard]
 WEAK = 0.8
 
 
-def page(card: Card) -> str:
+def page(card: ModelCards) -> str:
     """Return the whole page."""
     models = card.models
     parts = [
@@ -73,7 +73,7 @@ def _files(models: Models) -> str:
     return _table(("file", "size", "parameters", "width, layers, heads, hidden", "SHA-256"), rows)
 
 
-def _accuracy_intro(card: Card) -> str:
+def _accuracy_intro(card: ModelCards) -> str:
     return (
         f"Greedy answers to {card.num_problems} problems a family of the `{card.split}` split, in percent, with 95 % "
         "Wilson intervals; the last line weighs families alike. "
@@ -111,7 +111,7 @@ def _beside(name: str, said: ModelCard) -> str:
     return f"### {name}\n\n{_table(columns, rows)}"
 
 
-def _agreement(found: Summary) -> tuple[str, ...]:
+def _agreement(found: AgreementSummary) -> tuple[str, ...]:
     ranked = "" if found.auroc is None else f"{found.auroc:.2f}"
     share = found.num_differing / found.num_small_tokens
     return f"{found.agreement:.1%}", f"{found.mean_kl:.3f}", f"{share:.1%}", ranked
@@ -179,7 +179,7 @@ def _weaknesses(models: Models) -> str:
     return "\n".join(lines)
 
 
-def _weak(families: Mapping[str, Score]) -> Iterable[str]:
+def _weak(families: Mapping[str, FamilyScore]) -> Iterable[str]:
     for name, found in families.items():
         family: Family = BY_NAME[name]
         weak = [

@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hybrid.errors import UsageError
-from hybrid.models.answering import Answerer, Written
+from hybrid.models.answering import AnsweringModel, ModelAnswer
 from hybrid.tasks import BY_NAME, FAMILIES, Problem, Split, distinct
 from hybrid.tasks.statistics import Estimate, wilson
 
-# Told before each family: its name.
-Tell: TypeAlias = Callable[[str], None]
+# Called before each family with its name.
+ReportProgress: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradedAnswer:
     """A problem, the answer, and whether it is right."""
 
     problem: Problem
-    written: Written
+    written: ModelAnswer
     correct: bool
 
 
 @dataclass(frozen=True)
-class Score:
+class Accuracy:
     """Right answers among some problems."""
 
     num_problems: int
@@ -41,9 +41,9 @@ class Score:
         return wilson(self.num_correct, self.num_problems)
 
 
-def score(graded: Sequence[Graded]) -> Score:
+def score(graded: Sequence[GradedAnswer]) -> Accuracy:
     """Count."""
-    return Score(len(graded), sum(answer.correct for answer in graded))
+    return Accuracy(len(graded), sum(answer.correct for answer in graded))
 
 
 def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, list[Problem]]:
@@ -54,22 +54,24 @@ def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, lis
         raise UsageError(str(error)) from None
 
 
-def evaluate(model: Answerer, problems: Mapping[str, Sequence[Problem]], tell: Tell) -> dict[str, list[Graded]]:
+def evaluate(
+    model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], tell: ReportProgress
+) -> dict[str, list[GradedAnswer]]:
     """Let a model answer everything, and grade it."""
-    found: dict[str, list[Graded]] = {}
+    found: dict[str, list[GradedAnswer]] = {}
     for name, asked in problems.items():
         tell(name)
         answers = [(problem, model.write(problem.question)) for problem in asked]
-        found[name] = [Graded(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
+        found[name] = [GradedAnswer(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
     return found
 
 
-def overall(scores: Mapping[str, Score]) -> float:
+def overall(scores: Mapping[str, Accuracy]) -> float:
     """Return the share of right answers, each family weighing alike."""
     return sum(score.share.value for score in scores.values()) / len(scores)
 
 
-def to_json(model: str, graded: Mapping[str, Sequence[Graded]]) -> dict[str, Any]:
+def to_json(model: str, graded: Mapping[str, Sequence[GradedAnswer]]) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
     scores = {name: score(answers) for name, answers in graded.items()}
     return {
@@ -79,7 +81,7 @@ def to_json(model: str, graded: Mapping[str, Sequence[Graded]]) -> dict[str, Any
     }
 
 
-def score_to_json(found: Score) -> dict[str, float]:
+def score_to_json(found: Accuracy) -> dict[str, float]:
     """Return a family's figures for JSON."""
     return {
         "n": found.num_problems,

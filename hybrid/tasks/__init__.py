@@ -2,7 +2,7 @@
 
 from hybrid.tasks.families import BY_NAME, FAMILIES, MAX_TOKENS
 from hybrid.tasks.mix import MIXES, Curriculum, Model, training_stream
-from hybrid.tasks.problem import Family, Level, Problem, Split, distinct, split_of, stream
+from hybrid.tasks.problem import Family, Problem, Split, TaskLevel, distinct, split_of, stream
 
 __all__ = [
     "BY_NAME",
@@ -11,10 +11,10 @@ __all__ = [
     "MIXES",
     "Curriculum",
     "Family",
-    "Level",
     "Model",
     "Problem",
     "Split",
+    "TaskLevel",
     "distinct",
     "split_of",
     "stream",

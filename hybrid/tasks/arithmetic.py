@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("What is {}?", "Compute {}.", "Calculate {}.", "Work out {}.")
 LEVELS = (
-    Level("two numbers of two or three digits, the result not negative", 0.25),
-    Level("two numbers of four or five digits, the result not negative", 0.4),
-    Level("three addends of three to five digits, or a negative difference of numbers of two to five digits", 0.35),
+    TaskLevel("two numbers of two or three digits, the result not negative", 0.25),
+    TaskLevel("two numbers of four or five digits, the result not negative", 0.4),
+    TaskLevel("three addends of three to five digits, or a negative difference of numbers of two to five digits", 0.35),
 )
 
 

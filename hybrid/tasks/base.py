@@ -5,16 +5,16 @@ The hardest level has bases above ten, whose digits go on with letters: who neve
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 DIGITS = "0123456789ABCDEF"
 WORDING = Wording()
 ASK = ("Write {} in base {}.", "Convert {} to base {}.", "What is {} in base {}?")
 LEVELS = (
-    Level("numbers of two digits to base 2 to 9", 0.3),
-    Level("numbers of three digits to base 3 to 9", 0.4),
-    Level("numbers of three digits to base 11 to 16", 0.3),
+    TaskLevel("numbers of two digits to base 2 to 9", 0.3),
+    TaskLevel("numbers of three digits to base 3 to 9", 0.4),
+    TaskLevel("numbers of three digits to base 11 to 16", 0.3),
 )
 
 

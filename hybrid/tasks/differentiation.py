@@ -6,15 +6,15 @@ The hardest level has a bracket to multiply out first: who thinks that this was 
 from __future__ import annotations
 
 from hybrid.tasks import polynomial
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Differentiate {}.", "What is the derivative of {}?", "Find the derivative of {}.")
 LEVELS = (
-    Level("one or two terms with plus signs", 0.3),
-    Level("three or four terms with either sign", 0.35),
-    Level("a power of x times a bracket of two terms", 0.35),
+    TaskLevel("one or two terms with plus signs", 0.3),
+    TaskLevel("three or four terms with either sign", 0.35),
+    TaskLevel("a power of x times a bracket of two terms", 0.35),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording(
@@ -17,9 +17,9 @@ WORDING = Wording(
 )
 ASK = ("Solve {} for {}.", "Solve {}; find {}.", "If {}, what is {}?")
 LEVELS = (
-    Level("the unknown on one side: 3x + 5 = 26", 0.3),
-    Level("the unknown on both sides: 7x - 4 = 3x + 12", 0.35),
-    Level("a bracket: 4(x + 3) + 5 = 33", 0.35),
+    TaskLevel("the unknown on one side: 3x + 5 = 26", 0.3),
+    TaskLevel("the unknown on both sides: 7x - 4 = 3x + 12", 0.35),
+    TaskLevel("a bracket: 4(x + 3) + 5 = 33", 0.35),
 )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from functools import cache
 
 from hybrid.tasks.fact_table import FACTS, Fact
-from hybrid.tasks.problem import Family, Level, Problem, Rng, split_of_text
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel, split_of_text
 from hybrid.tasks.wording import Wording
 
 PHRASINGS = (
@@ -21,9 +21,9 @@ PHRASINGS = (
 )
 WORDING = Wording(closings=("It is", "That is", "The answer is", ""))
 LEVELS = (
-    Level("chemical symbols, atomic numbers, planets, counts", 0.35),
-    Level("capitals and superlatives", 0.35),
-    Level("facts that people often get wrong", 0.3),
+    TaskLevel("chemical symbols, atomic numbers, planets, counts", 0.35),
+    TaskLevel("capitals and superlatives", 0.35),
+    TaskLevel("facts that people often get wrong", 0.3),
 )
 BY_LEVEL = tuple(tuple(fact for fact in FACTS.values() if fact.level == level) for level in (1, 2, 3))
 

@@ -7,15 +7,15 @@ saw three is done after two.
 from __future__ import annotations
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("What is the greatest common divisor of {}?", "Find the gcd of {}.", "gcd of {}?")
 LEVELS = (
-    Level("two numbers of two digits", 0.15),
-    Level("two numbers, the larger of three digits", 0.45),
-    Level("three numbers of two or three digits", 0.4),
+    TaskLevel("two numbers of two digits", 0.15),
+    TaskLevel("two numbers, the larger of three digits", 0.45),
+    TaskLevel("three numbers of two or three digits", 0.4),
 )
 # So many columns of differences at most, of about fifteen tokens each: 190 tokens.
 MOST_COLUMNS = (10, 12, 12)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import polynomial
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Integrate {}.", "What is the integral of {}?", "Find an antiderivative of {}.")
 ASK_AT_ONE = ("Integrate {} so that F(1) = {}.", "Find the antiderivative F of {} with F(1) = {}.")
 LEVELS = (
-    Level("one or two terms with plus signs", 0.3),
-    Level("three or four terms with either sign", 0.35),
-    Level("two terms and the value of the integral at 1", 0.35),
+    TaskLevel("one or two terms with plus signs", 0.3),
+    TaskLevel("three or four terms with either sign", 0.35),
+    TaskLevel("two terms and the value of the integral at 1", 0.35),
 )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("What is {}?", "Compute {}.", "Multiply: {}.", "Work out {}.")
 LEVELS = (
-    Level("a number of two to four digits times one digit", 0.35),
-    Level("two digits times two digits", 0.35),
-    Level("three digits times two digits", 0.3),
+    TaskLevel("a number of two to four digits times one digit", 0.35),
+    TaskLevel("two digits times two digits", 0.35),
+    TaskLevel("three digits times two digits", 0.3),
 )
 # Digits of the first factor (fewest, most) and of the second.
 DIGITS = ((2, 4, 1), (2, 2, 2), (3, 3, 2))

@@ -8,7 +8,7 @@ the second: who never saw that answers with the first.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
@@ -24,9 +24,9 @@ WORDING = Wording(
     openings=("We know", "In symbols:", "Given:", "Let us compare:"),
 )
 LEVELS = (
-    Level("three people", 0.3),
-    Level("four people, told with either of two opposite words", 0.35),
-    Level("four people, asked for the second", 0.35),
+    TaskLevel("three people", 0.3),
+    TaskLevel("four people, told with either of two opposite words", 0.35),
+    TaskLevel("four people, asked for the second", 0.35),
 )
 
 

@@ -39,7 +39,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Level:
+class TaskLevel:
     """What a level of difficulty holds, and its share of the test split (and of training, where it is given)."""
 
     holds: str
@@ -55,7 +55,7 @@ class Family:
 
     name: str
     group: Group
-    levels: tuple[Level, ...]
+    levels: tuple[TaskLevel, ...]
     generate: Callable[[Rng, int], Problem]
     grade: Callable[[Problem, str], bool]
     wordings: int = 1

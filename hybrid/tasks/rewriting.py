@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks.command import LENGTHS, MONTHS
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 
 ASK = ("Write {} {}.", "Rewrite {} {}.", "Give {} {}.", "Put {} {}.")
 LEVELS = (
-    Level("a time of day, between the 12-hour and the 24-hour form", 0.3),
-    Level("a date, between words and the ISO form", 0.35),
-    Level("a date with a time of day, both from words to the ISO form or back", 0.35),
+    TaskLevel("a time of day, between the 12-hour and the 24-hour form", 0.3),
+    TaskLevel("a date, between words and the ISO form", 0.35),
+    TaskLevel("a date with a time of day, both from words to the ISO form or back", 0.35),
 )
 
 

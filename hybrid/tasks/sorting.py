@@ -5,16 +5,16 @@ The hardest level asks for the other direction: who never saw it sorts upwards.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
 ASK = ("Sort {}.", "Sort from low to high: {}.", "Put in order, smallest first: {}.")
 ASK_DOWN = ("Sort downwards: {}.", "Sort from high to low: {}.", "Put in order, largest first: {}.")
 LEVELS = (
-    Level("four or five numbers, upwards", 0.3),
-    Level("six or seven numbers, upwards", 0.35),
-    Level("five to seven numbers, downwards", 0.35),
+    TaskLevel("four or five numbers, upwards", 0.3),
+    TaskLevel("six or seven numbers, upwards", 0.35),
+    TaskLevel("five to seven numbers, downwards", 0.35),
 )
 
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Scores: TypeAlias = Sequence[bool] | Sequence[int] | NDArray[np.bool_] | NDArray[np.int_]
+ProblemScores: TypeAlias = Sequence[bool] | Sequence[int] | NDArray[np.bool_] | NDArray[np.int_]
 
 # The denominator must be told from zero before anything is divided by it; two standard errors are the usual 95 %.
 MIN_GAP_IN_STANDARD_ERRORS = 2
@@ -38,7 +38,9 @@ class Estimate:
     high: float
 
 
-def rpi(small: Scores, hybrid: Scores, large: Scores, seed: int = 0, num_resamples: int = 10_000) -> Estimate | None:
+def rpi(
+    small: ProblemScores, hybrid: ProblemScores, large: ProblemScores, seed: int = 0, num_resamples: int = 10_000
+) -> Estimate | None:
     """Return the recovered share of the gap, with its paired percentile-bootstrap interval over problems.
 
     Shapes (N,), (N,), (N,) of 0 and 1, the same problems in the same order. None where the gap between the models is
@@ -97,7 +99,7 @@ def auroc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | N
     return float(wins.sum() / num_pairs)
 
 
-def _paired(small: Scores, hybrid: Scores, large: Scores) -> NDArray[np.int_]:
+def _paired(small: ProblemScores, hybrid: ProblemScores, large: ProblemScores) -> NDArray[np.int_]:
     """Return the scores as one array of shape (3, N)."""
     columns = [np.asarray(scores, dtype=np.int_) for scores in (small, hybrid, large)]
     if any(column.ndim != 1 or column.shape != columns[0].shape for column in columns):

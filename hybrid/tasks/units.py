@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording, draw
 
 # Larger unit, smaller unit, how many of the latter.
@@ -32,9 +32,9 @@ RULES = (
 ONE = {"weeks": "week", "years": "year"}
 WORDING = Wording(closings=("That is", "So we get", "It makes", "The answer is"))
 LEVELS = (
-    Level("a whole number of a metric unit or a unit of time", 0.3),
-    Level("a metric amount with a decimal", 0.35),
-    Level("an amount in two units: 3 m 45 cm, 2 h 15 min", 0.35),
+    TaskLevel("a whole number of a metric unit or a unit of time", 0.3),
+    TaskLevel("a metric amount with a decimal", 0.35),
+    TaskLevel("an amount in two units: 3 m 45 cm, 2 h 15 min", 0.35),
 )
 
 

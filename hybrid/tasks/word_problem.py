@@ -6,7 +6,7 @@ one makes a step of it.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Level, Problem, Rng
+from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
 from hybrid.tasks.wording import Wording, draw
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
@@ -20,9 +20,9 @@ WORDING = Wording(
     openings=("First", "We start with", "To begin:", "Step by step:"),
 )
 LEVELS = (
-    Level("two steps", 0.3),
-    Level("three steps", 0.35),
-    Level("two or three steps, and a number that does not count", 0.35),
+    TaskLevel("two steps", 0.3),
+    TaskLevel("three steps", 0.35),
+    TaskLevel("two or three steps, and a number that does not count", 0.35),
 )
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from hybrid.assemble import BUNDLED_CLOUD
 from hybrid.bench import speed
 from hybrid.bench.speed import bill, engine, overlap, prefix
-from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, ratio
-from hybrid.bench.speed.random_model import HALF_BILLION, TINY, Shape, write_random_model
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, ratio
+from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
@@ -46,7 +46,7 @@ def test_a_ratio_is_the_median_of_the_pairs_not_of_the_sides():
 def test_the_random_model_has_the_parameters_it_says_and_the_same_seed_gives_the_same_file(tmp_path):
     import gguf
 
-    shape = Shape(num_tokens=512, width=64, hidden=96, layers=2, heads=2, kv_heads=1)
+    shape = RandomModelShape(num_tokens=512, width=64, hidden=96, layers=2, heads=2, kv_heads=1)
     path = write_random_model(tmp_path / "a.gguf", shape)
     tensors = gguf.GGUFReader(path).tensors
     assert sum(int(np.prod(tensor.shape)) for tensor in tensors) == shape.num_parameters
@@ -62,7 +62,7 @@ def test_the_load_is_half_a_billion_parameters_and_a_vocabulary_of_152k():
 
 def test_a_model_that_takes_a_vocabulary_reads_as_its_owner_does_and_never_ends_a_greedy_text(tmp_path):
     """So that it can be served beside the bundled models, and an answer has as many checks as were wanted."""
-    shape = Shape(width=64, hidden=96, layers=2, heads=2, kv_heads=1, context=96)
+    shape = RandomModelShape(width=64, hidden=96, layers=2, heads=2, kv_heads=1, context=96)
     weights = Weights(write_random_model(tmp_path / "a.gguf", shape, vocabulary_of=BUNDLED_CLOUD))
     bundled = Weights(BUNDLED_CLOUD)
     engine = weights.context(0, 1)
@@ -190,7 +190,9 @@ def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_a_table_or_one_json_object(monkeypatch):
-    report = Report("kl", "a setting", (Figure("a name", Spread(1.0, 0.5, 2.0, 3), "ratio", "<= 1.2", "a note"),))
+    report = BenchmarkReport(
+        "kl", "a setting", (Measurement("a name", Spread(1.0, 0.5, 2.0, 3), "ratio", "<= 1.2", "a note"),)
+    )
     monkeypatch.setattr(speed, "run", lambda *_: report)
     table = CliRunner().invoke(app, ["bench", "kl"])
     assert table.exit_code == 0

@@ -135,7 +135,7 @@ def test_a_card_as_json_is_the_same_card_and_writes_no_file(folder):
         (folder / name).unlink()
     done = invoke("card", "--dir", folder, "--n", 1, "--json")
     assert done.exit_code == 0
-    assert room.Card.model_validate_json(done.stdout) == expected
+    assert room.ModelCards.model_validate_json(done.stdout) == expected
     assert {path.suffix for path in folder.iterdir()} == {".gguf"}
 
 

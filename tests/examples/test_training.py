@@ -16,7 +16,7 @@ import pytest
 from cases import each
 
 from hybrid.engine.llama import Weights
-from hybrid.models.answering import Answerer
+from hybrid.models.answering import AnsweringModel
 from hybrid.tasks import BY_NAME, FAMILIES, distinct, split_of
 from hybrid.types import Message
 
@@ -91,7 +91,7 @@ def test_both_write_the_same_tokens(toy):
     run, engine = toy
     for family in FAMILIES:
         (problem,) = distinct(family, "test", 1, seed=0)
-        written = Answerer(engine).write(problem.question, max_tokens=40)
+        written = AnsweringModel(engine).write(problem.question, max_tokens=40)
         ours = logits(run, (*written.prompt, *written.ids[:-1]))[len(written.prompt) - 1 :]
         for row, token in zip(ours, written.ids, strict=True):
             assert row.max() - row[token] < TOLERANCE

@@ -18,11 +18,20 @@ from hybrid.cli import app
 from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import card as room
-from hybrid.models.agreement import Summary
-from hybrid.models.answering import Answerer, Written
-from hybrid.models.card import Card, Fingerprint, ModelCard, Score, Shape, Training, differences, load
+from hybrid.models.agreement import AgreementSummary
+from hybrid.models.answering import AnsweringModel, ModelAnswer
+from hybrid.models.card import (
+    FamilyScore,
+    Fingerprint,
+    ModelCard,
+    ModelCards,
+    ModelShape,
+    TrainingRun,
+    differences,
+    load,
+)
 from hybrid.models.card_page import page
-from hybrid.models.evaluation import Graded
+from hybrid.models.evaluation import GradedAnswer
 from hybrid.tasks import BY_NAME, FAMILIES, MIXES, Problem
 from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.statistics import wilson
@@ -39,12 +48,12 @@ def score(name, right=NUM):
     of_level = NUM // len(BY_NAME[name].levels)
     levels = tuple((min(max(right - of_level * i, 0), of_level), of_level) for i in range(NUM // of_level))
     share = wilson(right, NUM)
-    return Score(n=NUM, correct=right, low=round(share.low, 4), high=round(share.high, 4), levels=levels)
+    return FamilyScore(n=NUM, correct=right, low=round(share.low, 4), high=round(share.high, 4), levels=levels)
 
 
 def summary(**other):
     figures = {"agreement": 0.875, "mean_kl": 0.125, "num_large_tokens": 800, "auroc": 0.75}
-    return Summary(**(figures | {"num_differing": 90, "num_small_tokens": 900} | other))
+    return AgreementSummary(**(figures | {"num_differing": 90, "num_small_tokens": 900} | other))
 
 
 def model_card(name, right):
@@ -56,8 +65,10 @@ def model_card(name, right):
         parameters=92_400 + len(name),
         num_tokens=384 if common else 640,
         pre_tokenizer="qwen2" if common else "gpt-2",
-        shape=Shape(width=48, layers=2, heads=3, hidden=128, context=1024),
-        training=Training(step=3100, tokens=38_000_000, answer_tokens=9_500_000, seconds=5400, seed=11, device="cpu"),
+        shape=ModelShape(width=48, layers=2, heads=3, hidden=128, context=1024),
+        training=TrainingRun(
+            step=3100, tokens=38_000_000, answer_tokens=9_500_000, seconds=5400, seed=11, device="cpu"
+        ),
         overall=round(sum(found.correct for found in families.values()) / NUM / len(families), 4),
         families=families,
         beside_large=summary() if beside else None,
@@ -68,7 +79,7 @@ def model_card(name, right):
 def made(**right):
     """A card of all four models; ``right``: a model's families that it does not answer all of, with how many."""
     models = {name: model_card(name, right.get(name, {})) for name in room.NAMES}
-    return Card(split="test", num_problems=NUM, models=models)
+    return ModelCards(split="test", num_problems=NUM, models=models)
 
 
 def filled(folder):
@@ -191,8 +202,8 @@ def test_a_measured_card_says_what_the_files_are(measured):
         assert min(said.shape.model_dump().values()) > 0
         assert said.num_tokens > 256
     assert differences(where, card) == dict.fromkeys(room.NAMES)
-    assert Card.model_validate_json(card.model_dump_json()) == card
-    assert page(card) == page(Card.model_validate_json(card.model_dump_json()))
+    assert ModelCards.model_validate_json(card.model_dump_json()) == card
+    assert page(card) == page(ModelCards.model_validate_json(card.model_dump_json()))
 
 
 def test_levels_add_up_to_their_family(measured):
@@ -209,7 +220,7 @@ def test_right_answers_are_counted_by_level():
     """Also of a level of which nothing was asked."""
     given = [(1, True), (3, False), (1, False), (3, True), (3, True)]
     answers = [
-        Graded(Problem("gcd", level, "", "", "", ""), Written((), (), np.empty((0, 2)), ""), right)
+        GradedAnswer(Problem("gcd", level, "", "", "", ""), ModelAnswer((), (), np.empty((0, 2)), ""), right)
         for level, right in given
     ]
     assert room._levels(answers) == ((1, 2), (0, 0), (2, 3))
@@ -240,11 +251,13 @@ def compared(large, other):
 
     def model(pieces, first):
         rows = np.eye(len(pieces))
-        return Answerer(ScriptedEngine(pieces, lambda ids: rows[first if len(ids) == 1 else 0], end_ids=frozenset({0})))
+        return AnsweringModel(
+            ScriptedEngine(pieces, lambda ids: rows[first if len(ids) == 1 else 0], end_ids=frozenset({0}))
+        )
 
     models = {"large": model(*large), "mid": model(*other)}
     problem = Problem("gcd", 1, "b", "", "", "")
-    graded = {name: {"gcd": [Graded(problem, model.write("b"), correct=True)]} for name, model in models.items()}
+    graded = {name: {"gcd": [GradedAnswer(problem, model.write("b"), correct=True)]} for name, model in models.items()}
     return room._beside("mid", models, graded)
 
 
@@ -343,15 +356,15 @@ def test_a_model_that_was_given_what_another_was_is_not_told_twice():
 
 def test_how_each_was_trained_is_on_the_page():
     card = made()
-    text = section(page(card), "Training")
+    text = section(page(card), "TrainingRun")
     for name in room.NAMES:
         assert f"| {name} | 3,100 | 38.0 M (9.5 M of answers) |  | 90 min | cpu | 11 |" in text
     weighed = card.models["mid"].training.model_copy(update={"weights": {"ordering": 2.0, "facts": 0.7}})
     mid = card.models["mid"].model_copy(update={"training": weighed})
     with_weights = page(card.model_copy(update={"models": card.models | {"mid": mid}}))
-    assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "Training")
+    assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "TrainingRun")
     unknown = card.models["mid"].model_copy(update={"training": None})
-    without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "Training")
+    without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "TrainingRun")
     assert [name for name in room.NAMES if f"| {name} |" in without] == ["large", "small", "alien"]
 
 

@@ -19,8 +19,8 @@ from hybrid.engine import ScriptedEngine
 from hybrid.errors import EngineError, UsageError
 from hybrid.models import agreement, answering, evaluation
 from hybrid.models.agreement import Agreement
-from hybrid.models.answering import Answerer
-from hybrid.models.evaluation import Graded, Score, overall
+from hybrid.models.answering import AnsweringModel
+from hybrid.models.evaluation import Accuracy, GradedAnswer, overall
 from hybrid.prob import Dense
 from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 
@@ -96,7 +96,7 @@ def scripted(table, ends=frozenset({0}), asked=None):
             asked.append(ids)
         return table(" ".join(WORDS[token] for token in ids[1:]))
 
-    return Answerer(ScriptedEngine(WORDS, scores, end_ids=ends))
+    return AnsweringModel(ScriptedEngine(WORDS, scores, end_ids=ends))
 
 
 @each("max_tokens", [1, 2, 7, MAX_TOKENS])
@@ -119,7 +119,7 @@ def test_the_end_is_among_the_ids_and_not_in_the_text(end):
 
 def test_an_answer_ends_where_the_context_is_full():
     """As the product's, which would call it a matter of length; a score is no place for an exception."""
-    full = Answerer(ScriptedEngine(WORDS, lambda _: (0, 1, 0, 0, 0), num_context=5))
+    full = AnsweringModel(ScriptedEngine(WORDS, lambda _: (0, 1, 0, 0, 0), num_context=5))
     assert full.write("c b").ids == (1,) * 3
 
 
@@ -127,7 +127,7 @@ def test_half_a_character_at_the_end_is_not_shown():
     """The bytes of "é" are two tokens here, and the answer stops between them."""
     halves = ScriptedEngine(WORDS, lambda _: (0, 1, 0, 0, 0))
     halves.piece = lambda token: b"\xc3" if token == 1 else b"?"
-    assert Answerer(halves).write("c", 1).text == ""
+    assert AnsweringModel(halves).write("c", 1).text == ""
 
 
 def test_a_model_without_a_chat_template_is_refused_without_a_hint_at_flags_of_other_commands(monkeypatch):
@@ -157,7 +157,7 @@ def test_a_model_that_cannot_be_loaded_is_an_engine_error(tmp_path):
 
 
 def graded(*answers):
-    return [Graded(Problem("facts", 1, "c", "", "", ""), answer, correct=True) for answer in answers]
+    return [GradedAnswer(Problem("facts", 1, "c", "", "", ""), answer, correct=True) for answer in answers]
 
 
 def random_model(seed, questions):
@@ -166,7 +166,7 @@ def random_model(seed, questions):
     def scores(ids):
         return (2 * np.random.default_rng([seed, len(ids), *ids]).normal(size=7)).tolist()
 
-    model = Answerer(ScriptedEngine([f"w{i}" for i in range(7)], scores, end_ids=frozenset({3})))
+    model = AnsweringModel(ScriptedEngine([f"w{i}" for i in range(7)], scores, end_ids=frozenset({3})))
     return model, scores, graded(*(model.write(question, 6) for question in questions))
 
 
@@ -281,7 +281,7 @@ def test_the_summary_holds_shares_means_and_numbers():
         entropy=np.array([0.1, 0.9, 0.4, 0.4]),
         differs=np.array([False, True, False, True]),
     )
-    assert made.summary() == agreement.Summary(
+    assert made.summary() == agreement.AgreementSummary(
         agreement=0.6, mean_kl=0.55, num_large_tokens=5, auroc=0.875, num_differing=2, num_small_tokens=4
     )
 
@@ -304,7 +304,7 @@ def knowing(problems, right):
     engine = ScriptedEngine(pieces, lambda ids: rows[answers.get(ids, 0)], end_ids=frozenset({0}))
     answers = {engine.tokenize(p.question): 1 + len(words) + i for i, p in enumerate(asked)}
     assert len(answers) == len(asked)
-    return Answerer(engine)
+    return AnsweringModel(engine)
 
 
 def test_an_answer_is_right_where_its_familys_grader_says_so():
@@ -332,14 +332,14 @@ def test_more_problems_than_a_family_has_are_a_usage_error(monkeypatch):
         evaluation.problems_of("test", 1000)
 
 
-scores = st.integers(1, 40).flatmap(lambda n: st.builds(Score, st.just(n), st.integers(0, n)))
+scores = st.integers(1, 40).flatmap(lambda n: st.builds(Accuracy, st.just(n), st.integers(0, n)))
 
 
 @given(st.lists(scores, min_size=1, max_size=6), st.lists(st.integers(1, 9), min_size=6, max_size=6))
 def test_families_weigh_alike_however_many_problems_of_each_were_asked(found, times):
     by_family = {str(i): score for i, score in enumerate(found)}
     more = {
-        str(i): Score(score.num_problems * k, score.num_correct * k)
+        str(i): Accuracy(score.num_problems * k, score.num_correct * k)
         for i, (score, k) in enumerate(zip(found, times, strict=False))
     }
     expected = math.fsum(score.num_correct / score.num_problems for score in found) / len(found)
@@ -348,7 +348,7 @@ def test_families_weigh_alike_however_many_problems_of_each_were_asked(found, ti
 
 
 def test_one_right_of_one_and_none_of_nine_is_a_half():
-    assert overall({"gcd": Score(1, 1), "facts": Score(9, 0)}) == 0.5
+    assert overall({"gcd": Accuracy(1, 1), "facts": Accuracy(9, 0)}) == 0.5
 
 
 def test_the_json_holds_these_keys_and_figures_and_no_others(small):
@@ -358,8 +358,8 @@ def test_the_json_holds_these_keys_and_figures_and_no_others(small):
     found = evaluation.to_json(
         "a/path.gguf",
         {
-            "gcd": [Graded(problem, answer, correct=bit) for bit in (True, False, True)],
-            "facts": [Graded(problem, answer, correct=False)],
+            "gcd": [GradedAnswer(problem, answer, correct=bit) for bit in (True, False, True)],
+            "facts": [GradedAnswer(problem, answer, correct=False)],
         },
     )
     assert json.loads(json.dumps(found)) == {

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid import tasks
-from hybrid.tasks import BY_NAME, FAMILIES, Family, Level, Problem, distinct, split_of, stream
+from hybrid.tasks import BY_NAME, FAMILIES, Family, Problem, TaskLevel, distinct, split_of, stream
 from hybrid.tasks.mix import levels_given
 
 SPLITS = ("train", "calibration", "test")
@@ -309,7 +309,7 @@ def only(*questions):
     return Family(
         "only",
         "reasoning",
-        (Level("all", 1.0),),
+        (TaskLevel("all", 1.0),),
         lambda rng, _: replace(made, canonical=rng.choice(questions)),
         operator.eq,
     )

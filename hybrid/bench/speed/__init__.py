@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.bench.speed import bill, check, engine, kl, ledger, overlap, prefix
-from hybrid.bench.speed.measure import Report
-from hybrid.bench.speed.prefix import LENGTHS, Server
+from hybrid.bench.speed.measure import BenchmarkReport
+from hybrid.bench.speed.prefix import LENGTHS, MeasuredServer
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
 
 # Pairs of runs where nobody says how many: enough for a steady median, and no benchmark above a few minutes.
@@ -19,8 +19,8 @@ def run(
     folder: Path,
     tell: Callable[[str], None],
     repetitions: int | None = None,
-    server: Server | None = None,
-) -> Report:
+    server: MeasuredServer | None = None,
+) -> BenchmarkReport:
     """Run one benchmark; the models it needs are written to ``folder`` unless they are there.
 
     ``server``: what ``prefix`` or ``bill`` measures in the place of the bundled one.
@@ -39,4 +39,4 @@ def run(
     return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)
 
 
-__all__ = ["LENGTHS", "REPETITIONS", "Report", "Server", "run"]
+__all__ = ["LENGTHS", "REPETITIONS", "BenchmarkReport", "MeasuredServer", "run"]

@@ -25,8 +25,8 @@ from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, PROBE, bundled_server
 from hybrid.bench.arms import LARGE, PRICE, Arm
 from hybrid.bench.comparison import balanced
 from hybrid.bench.demo import KL
-from hybrid.bench.speed.measure import Figure, Report, Spread
-from hybrid.bench.speed.prefix import Server
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread
+from hybrid.bench.speed.prefix import MeasuredServer
 from hybrid.cloud import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
@@ -55,7 +55,7 @@ BUNDLED = {
 }
 
 
-def run(tell: Callable[[str], None], repetitions: int, server: Server | None = None) -> Report:
+def run(tell: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None) -> BenchmarkReport:
     """Measure a running server, which serves the bundled large model; None: the bundled one, as four others.
 
     ``repetitions``: problems of each family.
@@ -64,11 +64,13 @@ def run(tell: Callable[[str], None], repetitions: int, server: Server | None = N
     running = _measured(problems, tell, server.url, server.dialect) if server else _bundled(problems, tell)
     figures = asyncio.run(running)
     where = server.url if server else "the bundled server, which stands for each of these"
-    return Report("bill", f"{len(problems)} problems behind {SHARED} tokens, prices {PRICE}, {where}", tuple(figures))
+    return BenchmarkReport(
+        "bill", f"{len(problems)} problems behind {SHARED} tokens, prices {PRICE}, {where}", tuple(figures)
+    )
 
 
-async def _bundled(problems: tuple[Problem, ...], tell: Callable[[str], None]) -> list[Figure]:
-    figures: list[Figure] = []
+async def _bundled(problems: tuple[Problem, ...], tell: Callable[[str], None]) -> list[Measurement]:
+    figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(BUNDLED_CLOUD, *flags) as url:
             figures += await _measured(problems, tell, url, dialect)
@@ -77,8 +79,8 @@ async def _bundled(problems: tuple[Problem, ...], tell: Callable[[str], None]) -
 
 async def _measured(
     problems: tuple[Problem, ...], tell: Callable[[str], None], url: str, dialect: str | None
-) -> list[Figure]:
-    rng, bills, figures = np.random.default_rng(), dict[str, list[int]](), list[Figure]()
+) -> list[Measurement]:
+    rng, bills, figures = np.random.default_rng(), dict[str, list[int]](), list[Measurement]()
     async with _client(url, dialect) as (client, behind):
         for arm in ARMS:
             # Digits are tokens, and no two runs have the same ones.
@@ -101,7 +103,7 @@ def _hold(answer: Answer) -> None:
         raise Unreachable(msg)
 
 
-def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsage]) -> Figure:
+def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsage]) -> Measurement:
     """Return the ratio of all bills together; the note tells the questions' median, and what checks were charged."""
     prompt, cached = (sum(getattr(check, what) for check in checks) for what in ("prompt_tokens", "cached_tokens"))
     again = sum(check.requests > 1 for check in checks)
@@ -109,11 +111,11 @@ def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsa
         f"median question {median(a / b for a, b in zip(bills, alone, strict=True)):.2f}; {len(checks)} checks, "
         f"{100 * cached / max(1, prompt):.0f} % of their prompt cached, {again} took several requests"
     )
-    return Figure(name, Spread.of([sum(bills) / sum(alone)]), "ratio", None, note)
+    return Measurement(name, Spread.of([sum(bills) / sum(alone)]), "ratio", None, note)
 
 
 @dataclass
-class _Behind:
+class _RepricedEndpoint:
     """The plain endpoint's answers at the price of another's, which has ``shared`` before every text."""
 
     plain: Endpoint
@@ -170,7 +172,7 @@ class _Behind:
 
 
 @asynccontextmanager
-async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncClient, _Behind]]:
+async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncClient, _RepricedEndpoint]]:
     """Open a client whose settings are constructed, not loaded, over both endpoints."""
     async with AsyncExitStack() as stack:
         worker, weights = Worker("bench-engine"), Weights(BUNDLED_LOCAL)
@@ -185,7 +187,7 @@ async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncCli
         plain, measured = (
             Endpoint(wire, None, None, engine, name) for wire, name in zip(ends, ("vllm", dialect), strict=True)
         )
-        behind = _Behind(plain, measured, engine)
+        behind = _RepricedEndpoint(plain, measured, engine)
         split = PROBE, engine.tokenize(PROBE)
 
         async def connect(asked_at: float) -> tuple[Cloud, Capabilities]:

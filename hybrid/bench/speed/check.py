@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.assemble import bundled_server
-from hybrid.bench.speed.measure import Figure, Report, milliseconds, ratio
-from hybrid.bench.speed.random_model import HALF_BILLION, Shape, write_random_model
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, milliseconds, ratio
+from hybrid.bench.speed.random_model import HALF_BILLION, RandomModelShape, write_random_model
 from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
@@ -25,16 +25,16 @@ from hybrid.types import Ids
 
 TOP_K, SPAN, PREFIX = 20, 16, 100
 # Next to no computing and few tokens: here the client's own work is measured.
-NIMBLE = Shape(num_tokens=4096, width=64, hidden=128, layers=1, heads=1, kv_heads=1)
+NIMBLE = RandomModelShape(num_tokens=4096, width=64, hidden=128, layers=1, heads=1, kv_heads=1)
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time a warm check against a bare decode, and a check with and without a breaker and retries."""
     nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
     figures = asyncio.run(_warm(model, tell, repetitions))
     figures += asyncio.run(_guarded(nimble, tell, repetitions))
     setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
-    return Report("check", setting, tuple(figures))
+    return BenchmarkReport("check", setting, tuple(figures))
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ def _question(prefix: Ids, span: Ids) -> ScoreQuestion:
     return ScoreQuestion(prefix, span, after=True, top_k=TOP_K)
 
 
-async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
     tell(f"a warm check of {SPAN} tokens, in turn with a bare decode of {SPAN + 1}")
     weights = Weights(model)
     bare = BareContext(weights, 512, 1, num_rows=SPAN + 1)
@@ -79,12 +79,12 @@ async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> l
     note = f"after {PREFIX} tokens, {HALF_BILLION.num_parameters // 1_000_000} M parameters, over HTTP and back"
     name = f"warm check of {SPAN} tokens over a bare decode of {SPAN + 1}"
     return [
-        Figure("warm check", milliseconds(checks), "ms"),
-        Figure(name, ratio(checks, decodes), "ratio", "<= 1.3", note),
+        Measurement("warm check", milliseconds(checks), "ms"),
+        Measurement(name, ratio(checks, decodes), "ratio", "<= 1.3", note),
     ]
 
 
-async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
     """Time a check over a line (its breaker closed, its retries ready), in turn with the same check without one."""
     tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []
@@ -103,4 +103,4 @@ async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -
                 if i >= 2:
                     (guarded if over_line else plain).append(time.perf_counter() - began)
     name = f"check after {PREFIX} tokens behind a closed breaker over one without"
-    return [Figure(name, ratio(guarded, plain), "ratio", "1", f"{milliseconds(plain).median:.1f} ms without")]
+    return [Measurement(name, ratio(guarded, plain), "ratio", "1", f"{milliseconds(plain).median:.1f} ms without")]

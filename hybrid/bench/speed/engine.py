@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hybrid.bench.speed import memory
-from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, milliseconds, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.engine import Cursor
 from hybrid.engine.bare import BareContext, completion_chunks
@@ -16,7 +16,7 @@ TOP_K = 20
 PROMPT = tuple(range(300, 364))
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time a drafting step against ``llama_decode`` alone and ``create_completion``, and weigh both loops."""
     weights = Weights(model)
     figures = [*_steps(weights, tell, repetitions), _completion(weights, model, tell, repetitions)]
@@ -26,10 +26,10 @@ def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
     setting = (
         f"{millions} M parameters, 8 bits, {HALF_BILLION.num_tokens} tokens, one thread, after {len(PROMPT)} tokens"
     )
-    return Report("engine", setting, tuple(figures))
+    return BenchmarkReport("engine", setting, tuple(figures))
 
 
-def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> Iterator[Figure]:
+def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> Iterator[Measurement]:
     tell("a drafting step, in turn with the bare loop")
     num_context = len(PROMPT) + repetitions + 8
     bare, engine = BareContext(weights, num_context, 1, num_rows=1), weights.context(num_context, 1)
@@ -39,9 +39,9 @@ def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> I
     ours, theirs = in_turn(step, lambda i: bare.decode((1000 + i,)), repetitions)
     bare.close()
     engine.close()
-    yield Figure("bare llama_decode, a token", milliseconds(theirs), "ms")
+    yield Measurement("bare llama_decode, a token", milliseconds(theirs), "ms")
     what = f"decode, log-softmax, entropy, top-{TOP_K}"
-    yield Figure("drafting step over bare llama_decode", ratio(ours, theirs), "ratio", "<= 1.05", what)
+    yield Measurement("drafting step over bare llama_decode", ratio(ours, theirs), "ratio", "<= 1.05", what)
 
 
 def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
@@ -56,7 +56,7 @@ def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
     return step
 
 
-def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repetitions: int) -> Figure:
+def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repetitions: int) -> Measurement:
     tell(f"create_completion(logprobs={TOP_K}), in turn with a drafting step")
     engine = weights.context(len(PROMPT) + repetitions + 8, 1)
     engine.extend(PROMPT, 0)
@@ -64,19 +64,19 @@ def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repe
     next(chunks)  # the prompt is read before the first
     theirs, ours = in_turn(lambda _: next(chunks), _drafting_step(engine), repetitions)
     engine.close()
-    return Figure(
+    return Measurement(
         "create_completion with log-probabilities over a drafting step", ratio(theirs, ours), "ratio", ">= 5", "a token"
     )
 
 
-def _weigh(model: Path, tell: Callable[[str], None]) -> Iterator[Figure]:
+def _weigh(model: Path, tell: Callable[[str], None]) -> Iterator[Measurement]:
     """Compare the peaks of fresh processes, one a loop."""
     peaks = {}
     for loop in memory.LOOPS:
         tell(f"peak memory of the {loop} loop")
         peaks[loop] = memory.peak_mib(loop, model)
-    yield Figure("peak memory of the bare loop", Spread.of([peaks["bare"]]), "MiB")
+    yield Measurement("peak memory of the bare loop", Spread.of([peaks["bare"]]), "MiB")
     for loop, what in memory.LOOPS.items():
         if loop != "bare":
             more = Spread.of([peaks[loop] - peaks["bare"]])
-            yield Figure(f"peak memory above the bare loop, {loop}", more, "MiB", "<= 64", what)
+            yield Measurement(f"peak memory above the bare loop, {loop}", more, "MiB", "<= 64", what)

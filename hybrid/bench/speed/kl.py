@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.bench.speed.measure import Figure, Report, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, in_turn, milliseconds, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.prob import Dense, TopK, kl_divergence
 
@@ -18,13 +18,15 @@ SCALES = {"a steep row": 8.0, "a middling one": 4.5, "a shallow one": 3.0}
 SURE = 40.0
 
 
-def run(tell: Callable[[str], None], repetitions: int) -> Report:
+def run(tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time the interval at a 152k vocabulary, beside one pass of numpy's exp over the same row."""
     figures = []
     for name, (scores, target) in _rows().items():
         tell(f"KL of {name}")
         figures.append(_time(name, TopK.from_dense(target, TOP_K), Dense.from_logits(scores), repetitions))
-    return Report("kl", f"{HALF_BILLION.num_tokens} tokens, k = {TOP_K}, float32 scores, one thread", tuple(figures))
+    return BenchmarkReport(
+        "kl", f"{HALF_BILLION.num_tokens} tokens, k = {TOP_K}, float32 scores, one thread", tuple(figures)
+    )
 
 
 def _rows() -> dict[str, tuple[NDArray[np.float32], Dense]]:
@@ -44,10 +46,10 @@ def _rows() -> dict[str, tuple[NDArray[np.float32], Dense]]:
     return rows
 
 
-def _time(name: str, target: TopK, local: Dense, repetitions: int) -> Figure:
+def _time(name: str, target: TopK, local: Dense, repetitions: int) -> Measurement:
     whole = local.logprobs
     interval, exp = in_turn(lambda _: kl_divergence(target, local), lambda _: np.exp(whole), repetitions)
     note = f"unseen mass {target.tail:.2g}; {ratio(interval, exp).median:.1f} times one exp over the row"
-    return Figure(
+    return Measurement(
         f"KL interval, {name}", milliseconds(interval), "ms", None if name.startswith("flat") else "<= 0.5", note
     )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hybrid.bench.speed.measure import Figure, Report, Spread, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, milliseconds, ratio
 from hybrid.spend import Account, Denial, MaxCost, Price, Settlement, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
@@ -22,7 +22,7 @@ CHECKS, PROMPT, SPAN = 8, 200, 16
 PAGE = b"\0" * 4096
 
 
-def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time reserving and settling on the file system of ``folder``, beside one page written and flushed there."""
     with tempfile.TemporaryDirectory(prefix="ledger-", dir=folder) as own:
         ledger = FileLedger(Path(own) / "ledger.sqlite")
@@ -33,10 +33,10 @@ def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> Report:
         figures += asyncio.run(_answers(ledger, repetitions))
         ledger.close()
     setting = f"SQLite's log flushed before a reservation is granted; answers of {CHECKS} checks, the prefix cached"
-    return Report("ledger", setting, tuple(figures))
+    return BenchmarkReport("ledger", setting, tuple(figures))
 
 
-def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Figure]:
+def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Measurement]:
     spender, claim = SpendScope("http://bench", "question", "conversation", "client"), MaxCost(PRICE, PROMPT, 1)
     file = os.open(page, os.O_CREAT | os.O_WRONLY, 0o600)
 
@@ -53,10 +53,10 @@ def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Figure]:
     kept, bare = in_turn(transaction, flush, repetitions)
     os.close(file)
     note = f"{ratio(kept, bare).median:.1f} times one page written and flushed ({milliseconds(bare).median:.2f} ms)"
-    return [Figure("reserve, mark as sent and settle, durable", milliseconds(kept), "ms", "<= 6", note)]
+    return [Measurement("reserve, mark as sent and settle, durable", milliseconds(kept), "ms", "<= 6", note)]
 
 
-async def _answers(ledger: FileLedger, repetitions: int) -> list[Figure]:
+async def _answers(ledger: FileLedger, repetitions: int) -> list[Measurement]:
     account = Account(PRICE, ledger, "http://bench")
     waits = []
     for i in range(repetitions + 1):
@@ -67,8 +67,8 @@ async def _answers(ledger: FileLedger, repetitions: int) -> list[Figure]:
     checks = Spread.of([100 * waited / CHECKS / ROUND_TRIP_S for waited, _ in waits])
     name = f"of an {1000 * ROUND_TRIP_S:.0f} ms round trip, the ledger of a check"
     return [
-        Figure(name, share, "%", None, "reserving, marking as sent and settling, over the answer's checks"),
-        Figure(f"{name}, waited for before it leaves", checks, "%", "<= 5", "the rest is not in the way"),
+        Measurement(name, share, "%", None, "reserving, marking as sent and settling, over the answer's checks"),
+        Measurement(f"{name}, waited for before it leaves", checks, "%", "<= 5", "the rest is not in the way"),
     ]
 
 

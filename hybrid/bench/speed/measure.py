@@ -37,7 +37,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """One line of a report. ``unit`` says what the spread counts; ``bound`` what was promised, if anything was."""
 
     name: str
@@ -48,12 +48,12 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """What a benchmark found, where and how."""
 
     benchmark: str
     setting: str
-    figures: tuple[Figure, ...]
+    figures: tuple[Measurement, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
-from hybrid.bench.speed.measure import Figure, Report, Spread, milliseconds
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_model
 from hybrid.config import Settings
 from hybrid.errors import Unreachable
@@ -29,17 +29,17 @@ POLICIES = ("local", "cloud", "greedy-exact", "kl", "doubt")
 PROBLEMS_A_FAMILY = 3
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Report:
+def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Measure spans with overlap on and off, in turn, at each round trip; then the bundled pair's tokens a second."""
     tiny = write_random_model(model.with_name("tiny.gguf"), TINY)
-    figures: list[Figure] = []
+    figures: list[Measurement] = []
     for latency in ROUND_TRIPS_MS:
         figures += asyncio.run(_spans(model, tiny, latency, tell, repetitions))
     for latency in ROUND_TRIPS_MS:
         figures += asyncio.run(_throughput(latency, tell))
     millions = HALF_BILLION.num_parameters // 1_000_000
     setting = f"drafter of {millions} M parameters, spans of {SPAN}, every check kept; below it the bundled pair"
-    return Report("overlap", setting, tuple(figures))
+    return BenchmarkReport("overlap", setting, tuple(figures))
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def _client(latency_ms: int, server: Path, local: Path = BUNDLED_LOCAL) ->
 
 
 @dataclass
-class Spans:
+class SpanTimings:
     """Seconds of one answer's spans: each check, the draft after it, and both together from question to question.
 
     ``ready``: how much of that draft had been decoded ahead.
@@ -67,9 +67,9 @@ class Spans:
     ready: list[int] = field(default_factory=list)
 
 
-async def _answer(client: AsyncClient, *, overlap: bool) -> Spans:
+async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
     """Write one answer whose spans are all kept."""
-    spans, asked, judged = Spans(), 0.0, 0.0
+    spans, asked, judged = SpanTimings(), 0.0, 0.0
     settings = {"policy": "kl", "span": SPAN, "threshold": float("inf"), "max_tokens": SPAN * SPANS_AN_ANSWER}
     async for event in client.stream("x", raw=True, overlap=overlap, **settings):
         now = time.perf_counter()
@@ -92,7 +92,7 @@ async def _answer(client: AsyncClient, *, overlap: bool) -> Spans:
 
 async def _spans(
     model: Path, tiny: Path, latency: int, tell: Callable[[str], None], repetitions: int
-) -> Sequence[Figure]:
+) -> Sequence[Measurement]:
     """Write the same answer with overlap on and off, in turn, and compare span by span: the texts are the same."""
     pairs: list[tuple[float, float, float, float, int]] = []
     async with _client(latency, tiny, model) as client:
@@ -110,10 +110,10 @@ async def _spans(
     bound = "<= 1.15" if latency >= BOUND_FROM_MS else None
     name = f"{latency} ms: a span over max(draft, check)"
     return (
-        Figure(
+        Measurement(
             name, Spread.of([on / max(draft, check) for on, _, draft, check, _ in hits or pairs]), "ratio", bound, ready
         ),
-        Figure(
+        Measurement(
             f"{latency} ms: the same without overlap",
             Spread.of([off / max(draft, check) for _, off, draft, check, _ in pairs]),
             "ratio",
@@ -123,7 +123,7 @@ async def _spans(
     )
 
 
-async def _throughput(latency: int, tell: Callable[[str], None]) -> Sequence[Figure]:
+async def _throughput(latency: int, tell: Callable[[str], None]) -> Sequence[Measurement]:
     """Take the bundled pair's tokens a second over the same problems, another rule first at each."""
     problems = [p for family in FAMILIES for p in distinct(family, "test", PROBLEMS_A_FAMILY, seed=0)]
     answers: dict[str, list[Answer]] = {policy: [] for policy in POLICIES}
@@ -137,8 +137,10 @@ async def _throughput(latency: int, tell: Callable[[str], None]) -> Sequence[Fig
     return [_rate(f"{latency} ms: {policy}", found) for policy, found in answers.items()]
 
 
-def _rate(name: str, answers: Sequence[Answer]) -> Figure:
+def _rate(name: str, answers: Sequence[Answer]) -> Measurement:
     seconds = [answer.timing.total_ms / 1000 for answer in answers]
     num_tokens = [len(answer.tokens) for answer in answers]
     note = f"{sum(num_tokens) / sum(seconds):.0f} over all {len(answers)} answers of the bundled pair"
-    return Figure(name, Spread.of([n / s for n, s in zip(num_tokens, seconds, strict=True)]), "tokens/s", None, note)
+    return Measurement(
+        name, Spread.of([n / s for n, s in zip(num_tokens, seconds, strict=True)]), "tokens/s", None, note
+    )

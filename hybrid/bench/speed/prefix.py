@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.assemble import BUNDLED_CLOUD, PROBE, bundled_server
-from hybrid.bench.speed.measure import Figure, Report, Spread, milliseconds, ratio
-from hybrid.bench.speed.random_model import Shape, write_random_model
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio
+from hybrid.bench.speed.random_model import RandomModelShape, write_random_model
 from hybrid.cloud import BeforeSend, Capabilities, Cloud, ScoreQuestion, Scores, unrecorded
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
@@ -45,7 +45,7 @@ TOP_K, SPAN, CHECKS = 20, 16, 4
 LENGTHS = (100, 1000, 8000)
 CONTEXT = 8192
 # A model of next to no computing: here the bytes and the client's own work are measured.
-NIMBLE = Shape(width=64, hidden=128, layers=1, heads=2, kv_heads=2, context=CONTEXT)
+NIMBLE = RandomModelShape(width=64, hidden=128, layers=1, heads=2, kv_heads=2, context=CONTEXT)
 # How the bundled server is asked where no other is named, and its flags: one family that sends the rows that are due,
 # one that sends those that its cache lacks, and one that sends those of the whole prompt.
 BUNDLED = {
@@ -60,7 +60,7 @@ BLOCK = 16
 
 
 @dataclass(frozen=True)
-class Server:
+class MeasuredServer:
     """A running server to measure in the place of the bundled one, and after how many tokens.
 
     ``dialect`` None: it is found out. It must serve a model of the bundled vocabulary with room for ``lengths``.
@@ -78,29 +78,33 @@ class Server:
             raise UsageError(msg)
 
 
-def run(folder: Path, tell: Callable[[str], None], repetitions: int, server: Server | None = None) -> Report:
+def run(
+    folder: Path, tell: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None
+) -> BenchmarkReport:
     """Measure one running server, or the bundled one with the same random model in each dialect of ``BUNDLED``."""
     model = write_random_model(folder / "nimble-8192.gguf", NIMBLE, vocabulary_of=BUNDLED_CLOUD)
     figures = asyncio.run(_running(model, server, tell, repetitions) if server else _bundled(model, tell, repetitions))
     where = server.url if server else "the bundled server with the same model"
     setting = f"spans of {SPAN}, k = {TOP_K}, {where}; CPU without llama.cpp's decoding"
-    return Report("prefix", setting, tuple(figures))
+    return BenchmarkReport("prefix", setting, tuple(figures))
 
 
-async def _running(model: Path, server: Server, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
+async def _running(
+    model: Path, server: MeasuredServer, tell: Callable[[str], None], repetitions: int
+) -> list[Measurement]:
     async with _client(model, server) as (client, watched):
         return await _lengths(client, watched, server.lengths, tell, repetitions)
 
 
-async def _bundled(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Figure]:
-    figures: list[Figure] = []
+async def _bundled(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
+    figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(model, *flags, "--ctx", str(CONTEXT), "--parallel", "1") as url:
-            figures += await _running(model, Server(url, dialect, LENGTHS), tell, repetitions)
+            figures += await _running(model, MeasuredServer(url, dialect, LENGTHS), tell, repetitions)
     return figures
 
 
-class _Clocked(LlamaEngine):
+class _TimedEngine(LlamaEngine):
     """Counts the seconds of CPU that decoding takes, on one thread."""
 
     seconds = 0.0
@@ -114,7 +118,7 @@ class _Clocked(LlamaEngine):
 
 
 @dataclass
-class _Check:
+class _CheckTiming:
     """One check: seconds of the process's CPU at its beginning, less decoding, and its own; bytes of bodies."""
 
     began: float
@@ -124,13 +128,13 @@ class _Check:
 
 
 @dataclass
-class _Watched:
+class _TimedEndpoint:
     """An endpoint whose checks are measured."""
 
     endpoint: Endpoint
     wire: Wire
-    engine: _Clocked
-    checks: list[_Check] = field(default_factory=list)
+    engine: _TimedEngine
+    checks: list[_CheckTiming] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         """Be the endpoint in all else."""
@@ -138,7 +142,7 @@ class _Watched:
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score and measure."""
-        check, responses = _Check(self._cpu()), []
+        check, responses = _CheckTiming(self._cpu()), []
 
         async def request(request: Any) -> None:
             check.sent += len(request.content)
@@ -158,12 +162,12 @@ class _Watched:
 
 
 @asynccontextmanager
-async def _client(model: Path, server: Server) -> AsyncIterator[tuple[AsyncClient, _Watched]]:
+async def _client(model: Path, server: MeasuredServer) -> AsyncIterator[tuple[AsyncClient, _TimedEndpoint]]:
     """Open a client whose settings are constructed, not loaded, over an engine and an endpoint that are watched."""
     worker, weights = Worker("bench-engine"), Weights(model)
-    engine = await worker.do(lambda _: _Clocked(weights, CONTEXT, 1))
+    engine = await worker.do(lambda _: _TimedEngine(weights, CONTEXT, 1))
     wire = Wire(server.url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
-    watched = _Watched(Endpoint(wire, None, None, engine, server.dialect), wire, engine)
+    watched = _TimedEndpoint(Endpoint(wire, None, None, engine, server.dialect), wire, engine)
 
     async def connect(asked_at: float) -> tuple[Cloud, Capabilities]:
         return watched, await watched.endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
@@ -183,15 +187,15 @@ async def _client(model: Path, server: Server) -> AsyncIterator[tuple[AsyncClien
 
 async def _lengths(
     client: AsyncClient,
-    watched: _Watched,
+    watched: _TimedEndpoint,
     lengths: tuple[int, ...],
     tell: Callable[[str], None],
     repetitions: int,
-) -> list[Figure]:
+) -> list[Measurement]:
     """Take the lengths in turn; the first of a round is what the others are compared with."""
     rng = np.random.default_rng(0)
     text = "".join(map(str, rng.integers(0, 10, max(lengths) + BLOCK)))  # a digit is a token
-    checks: dict[int, list[list[_Check]]] = {length: [] for length in lengths}
+    checks: dict[int, list[list[_CheckTiming]]] = {length: [] for length in lengths}
     for turn in range(repetitions + 1):
         where = watched.endpoint.dialect.name if turn else watched.wire.url
         tell(f"{where}: checks after {', '.join(map(str, lengths))} tokens: round {turn} of {repetitions}")
@@ -221,7 +225,7 @@ async def _answer(client: AsyncClient, prompt: str) -> None:
         raise Unreachable(msg)
 
 
-def _figures(name: str, checks: Mapping[int, Sequence[Sequence[_Check]]]) -> list[Figure]:
+def _figures(name: str, checks: Mapping[int, Sequence[Sequence[_CheckTiming]]]) -> list[Measurement]:
     """Return bytes and CPU of each length's checks, and their ratios to the first length's."""
     each = {n: [check for answer in answers for check in answer] for n, answers in checks.items()}
     received = {n: [check.received / 1000 for check in found] for n, found in each.items()}
@@ -231,15 +235,15 @@ def _figures(name: str, checks: Mapping[int, Sequence[Sequence[_Check]]]) -> lis
     for n, found in each.items():
         after, over = f"{name}: after {n} tokens", f"over that after {first}"
         figures += [
-            Figure(f"{after}, a check sends", Spread.of([check.sent / 1000 for check in found]), "kB"),
-            Figure(f"{after}, a check receives", Spread.of(received[n]), "kB"),
-            Figure(f"{after}, CPU of a check alone", milliseconds(alone[n]), "ms"),
-            Figure(f"{after}, CPU from check to check", milliseconds(whole[n]), "ms"),
+            Measurement(f"{after}, a check sends", Spread.of([check.sent / 1000 for check in found]), "kB"),
+            Measurement(f"{after}, a check receives", Spread.of(received[n]), "kB"),
+            Measurement(f"{after}, CPU of a check alone", milliseconds(alone[n]), "ms"),
+            Measurement(f"{after}, CPU from check to check", milliseconds(whole[n]), "ms"),
         ]
         if n != first:
             figures += [
-                Figure(f"{after}, received {over}", ratio(received[n], received[first]), "ratio", "<= 1.2"),
-                Figure(f"{after}, CPU of a check alone {over}", ratio(alone[n], alone[first]), "ratio"),
-                Figure(f"{after}, CPU from check to check {over}", ratio(whole[n], whole[first]), "ratio", "<= 2"),
+                Measurement(f"{after}, received {over}", ratio(received[n], received[first]), "ratio", "<= 1.2"),
+                Measurement(f"{after}, CPU of a check alone {over}", ratio(alone[n], alone[first]), "ratio"),
+                Measurement(f"{after}, CPU from check to check {over}", ratio(whole[n], whole[first]), "ratio", "<= 2"),
             ]
     return figures

@@ -21,7 +21,7 @@ NUM_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Shape:
+class RandomModelShape:
     """A Llama-architecture model, in numbers. Query heads are a multiple of key-value heads."""
 
     num_tokens: int = 151_936
@@ -40,13 +40,13 @@ class Shape:
         return self.num_tokens * self.width + self.layers * layer + self.width
 
 
-HALF_BILLION = Shape()
+HALF_BILLION = RandomModelShape()
 # The same vocabulary on next to nothing: a reference whose own computing hides no round trip.
-TINY = Shape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
+TINY = RandomModelShape(width=64, hidden=128, layers=1, heads=1, kv_heads=1)
 
 
 def write_random_model(
-    path: Path, shape: Shape = HALF_BILLION, seed: int = 0, vocabulary_of: Path | None = None
+    path: Path, shape: RandomModelShape = HALF_BILLION, seed: int = 0, vocabulary_of: Path | None = None
 ) -> Path:
     """Write the model as GGUF and return its path; about as many bytes as parameters. The same seed, the same file.
 
@@ -85,7 +85,7 @@ def write_random_model(
     return unfinished.replace(path)
 
 
-def _add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def _add_shape(writer: gguf.GGUFWriter, shape: RandomModelShape) -> None:
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -97,7 +97,7 @@ def _add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_vocab_size(shape.num_tokens)
 
 
-def _matrices(shape: Shape) -> list[tuple[str, int, int]]:
+def _matrices(shape: RandomModelShape) -> list[tuple[str, int, int]]:
     kv_width = shape.width // shape.heads * shape.kv_heads
     found = [("token_embd.weight", shape.num_tokens, shape.width)]
     for i in range(shape.layers):
@@ -113,7 +113,7 @@ def _matrices(shape: Shape) -> list[tuple[str, int, int]]:
     return found
 
 
-def _norms(shape: Shape) -> list[str]:
+def _norms(shape: RandomModelShape) -> list[str]:
     return ["output_norm.weight"] + [
         f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in ("attn_norm", "ffn_norm")
     ]

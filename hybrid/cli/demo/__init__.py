@@ -18,7 +18,7 @@ from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import UsageError, visible
 
 if TYPE_CHECKING:
-    from hybrid.bench.arms import Arm, Tell
+    from hybrid.bench.arms import Arm, ReportAnswer
     from hybrid.bench.comparison import Comparison, Plan
 
 EPILOG = """
@@ -120,7 +120,7 @@ def _compared(arms: Sequence[Arm], plan: Plan) -> Comparison:
 
 
 @contextmanager
-def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[Tell]:
+def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[ReportAnswer]:
     """Show on standard error how far the arms are: a bar on a terminal, a line per finished arm elsewhere."""
     console = Console(stderr=True, highlight=False)
     turn = {arm.name: f"({number} of {len(arms)})" for number, arm in enumerate(arms, start=1)}
