@@ -22,10 +22,10 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.metering import lost
+from hybrid.cloud.metering import usage_after_failure
 from hybrid.cloud.probe import Probe, SettleQuestion
-from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured
-from hybrid.cloud.server_flags import FlagAdvice, hints
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
+from hybrid.cloud.server_flags import FlagAdvice, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
@@ -125,7 +125,7 @@ class Opening:
         account = self.account(stack)
 
         async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
-            cloud, capabilities = await _connect(settings, engine, stack, _notebook(settings, weights), asked_at)
+            cloud, capabilities = await _connect(settings, engine, stack, _probe_cache(settings, weights), asked_at)
             self.learn(account, capabilities)
             return cloud, capabilities
 
@@ -169,7 +169,7 @@ async def _connect(
     settings: Settings,
     engine: Engine,
     stack: AsyncExitStack,
-    notebook: ProbeCache | None = None,
+    probe_cache: ProbeCache | None = None,
     asked_at: float | None = None,
 ) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
@@ -179,14 +179,14 @@ async def _connect(
             url, asked_at = await opened.enter_async_context(bundled_server()), None  # its start is no waiting for it
         wire = _wire(settings, url)
         dialect = settings.dialect if settings.cloud else "vllm"
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, notebook)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, probe_cache)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
 
 
-def _notebook(settings: Settings, words: Weights) -> ProbeCache | None:
+def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
     """Return where findings are kept; the bundled server has nothing to be found out about."""
     return ProbeCache(findings_file(), words.vocabulary_digest) if settings.cloud else None
 
@@ -241,7 +241,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
         stack.push_async_callback(endpoint.aclose)
         tell("what kind of endpoint this is")
-        said = await endpoint.look(PROBE, words.tokenize(PROBE))
+        said = await endpoint.discover(PROBE, words.tokenize(PROBE))
         tell("the local model's own noise")
         noise = await asyncio.to_thread(_measured, words, settings.threads)
         account = opening.account(stack)
@@ -252,7 +252,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         findings = await asked.run(said, wire.url)
         ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
-        return Probed(findings, measured(said, findings), noise, hints(findings, settings.cloud_top_k))
+        return Probed(findings, apply_result(said, findings), noise, flag_advice(findings, settings.cloud_top_k))
 
 
 def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
@@ -275,7 +275,7 @@ async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[Settle
     try:
         yield lambda usage: purse.settle(grant, usage)
     except CloudError as error:
-        purse.settle(grant, lost(error, worst))
+        purse.settle(grant, usage_after_failure(error, worst))
         raise
 
 

@@ -88,7 +88,7 @@ def told(probed: Probed, works: dict[str, list[str]]) -> Iterator[str]:
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
     facts = {"vocabulary": _VOCABULARY[found.same_words]} | ({} if found.same_words is False else _facts(found))
     facts |= {"local model's noise": f"{probed.local_noise:.2g} nats between two ways to read"}
-    facts |= {f"scoring by {way}": verdict for way, verdict in found.ways.items()}
+    facts |= {f"scoring by {method}": verdict for method, verdict in found.scoring_methods.items()}
     for name, value in facts.items():
         yield f"  {name:<{_WIDTH}} {value}"
     yield f"what a check costs: {_cost(found)}"
@@ -134,7 +134,7 @@ def _candidates(found: ProbeResult) -> str:
 def _cost(found: ProbeResult) -> str:
     if found.same_words is False:
         return "nothing was asked: --local names a model of the endpoint's vocabulary"
-    if found.way is None:
+    if found.scoring_method is None:
         return "none can be asked for: this endpoint cannot score a draft"
     if found.check_tokens is None:
         return "not found out"

@@ -9,8 +9,8 @@ from hybrid.cloud.port import (
     ScoreQuestion,
     Scores,
     WriteQuestion,
+    max_usage,
     unrecorded,
-    worst,
 )
 
 __all__ = [
@@ -22,6 +22,6 @@ __all__ = [
     "ScoreQuestion",
     "Scores",
     "WriteQuestion",
+    "max_usage",
     "unrecorded",
-    "worst",
 ]

@@ -33,7 +33,7 @@ class Deadlines:
 
 
 class QuestionDeadlines:
-    """The waits of one question, in one request or several."""
+    """The deadlines of one question, in one request or several."""
 
     def __init__(
         self, deadlines: Deadlines, url: str, asked_at: float | None = None, before_send: BeforeSend = unrecorded
@@ -46,38 +46,38 @@ class QuestionDeadlines:
         self._deadlines = deadlines
         self._url = url
         self._before_send = before_send
-        self.left_in: int | None = None
+        self.sent_in_epoch: int | None = None
         self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
-        self.begins()
+        self.begin_request()
 
-    def begins(self) -> None:
+    def begin_request(self) -> None:
         """Begin another request: a connection is needed."""
         self._stage: Literal["connect", "first byte", "read"] = "connect"
         self._until = _loop_time() + self._deadlines.connect
         self._timeout: asyncio.Timeout | None = None
 
-    async def leaves(self, epoch: int | None) -> None:
+    async def mark_sent(self, epoch: int | None) -> None:
         """Let the request leave, while that is waited for: what is to come is the first byte.
 
-        ``epoch``: the wire's at that time, kept as ``left_in``. No deadline passes while its leaving is recorded: the
+        ``epoch``: the wire's at that time, kept as ``sent_in_epoch``. No deadline passes meanwhile: the
         endpoint is not what is waited for.
         """
-        self.left_in = epoch
+        self.sent_in_epoch = epoch
         if self._timeout is not None:
             self._timeout.reschedule(None)
-        with self.paused():
+        with self.pause():
             await self._before_send()
         self._stage = "first byte"
         self._until = _loop_time() + self._deadlines.first_byte
         if self._timeout is not None:
             self._timeout.reschedule(min(self._until, self._ends_at))
 
-    def came(self) -> None:
+    def mark_first_byte(self) -> None:
         """Note that the first byte is there."""
         self._stage = "read"
 
     @asynccontextmanager
-    async def wait(self) -> AsyncIterator[None]:
+    async def bound(self) -> AsyncIterator[None]:
         """Bound what is awaited inside. Raises Unreachable at the deadline that comes first."""
         now = _loop_time()
         if self._stage == "read":
@@ -93,7 +93,7 @@ class QuestionDeadlines:
             self._timeout = None
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Let what happens inside take nothing from the total."""
         began = time.monotonic()
         try:
@@ -102,8 +102,8 @@ class QuestionDeadlines:
             self._ends_at += time.monotonic() - began
 
     @asynccontextmanager
-    async def whole(self) -> AsyncIterator[None]:
-        """Bound requests with waits of their own by the total of these. Raises Unreachable."""
+    async def bound_total(self) -> AsyncIterator[None]:
+        """Bound requests that have deadlines of their own by the total of these. Raises Unreachable."""
         try:
             async with asyncio.timeout_at(self._ends_at):
                 yield

@@ -1,6 +1,6 @@
 """Finding out, at no charge, what kind of endpoint stands behind an address.
 
-Every family has a route of its own that answers for nothing; no name is believed. What only a paid request can tell
+Every dialect has a route of its own that answers for nothing; no name is believed. What only a paid request can tell
 (does scoring work, up to which k, on which grid) is ``cloud.probe``'s to ask.
 """
 
@@ -24,57 +24,57 @@ from hybrid.cloud.dialects import (
     vllm,
     vllm_tokens,
 )
-from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, DialectSetup, Json
+from hybrid.cloud.dialects.dialect import Dialect, DialectSetup, DialectSpec, Json
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
 from hybrid.types import Ids
 
-# In the order in which they are looked for: the more a family can do, the earlier.
-FAMILIES: Mapping[str, DialectFamily] = {
-    family.name: family
-    for family in (
-        llama_server.FAMILY,
-        sglang.FAMILY,
-        vllm.FAMILY,
-        vllm_tokens.FAMILY,
-        llama_cpp_python.FAMILY,
-        ollama.FAMILY,
-        completions.FAMILY,
-        chat.FAMILY,
-        fireworks.FAMILY,
-        together.FAMILY,
-        completions.TEXT,
-        chat.TEXT,
+# In the order in which they are looked for: the more a dialect can do, the earlier.
+DIALECTS: Mapping[str, DialectSpec] = {
+    spec.name: spec
+    for spec in (
+        llama_server.SPEC,
+        sglang.SPEC,
+        vllm.SPEC,
+        vllm_tokens.SPEC,
+        llama_cpp_python.SPEC,
+        ollama.SPEC,
+        completions.SPEC,
+        chat.SPEC,
+        fireworks.SPEC,
+        together.SPEC,
+        completions.TEXT_SPEC,
+        chat.TEXT_SPEC,
     )
 }
 
 
-async def found(wire: Wire, setup: DialectSetup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
+async def discover(wire: Wire, setup: DialectSetup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
     """Return the dialect spoken at an endpoint, set up for its model, and with what is said of it.
 
     ``wanted`` names the dialect if the user did; ``probe`` is a text and its local ids. Raises UsageError for a dialect
     that is none, CloudRefusal for what will never work, CloudFailure for a bad day.
     """
-    if wanted is not None and wanted not in FAMILIES:
-        msg = f"no dialect is called {wanted!r}; there are {', '.join(FAMILIES)}"
+    if wanted is not None and wanted not in DIALECTS:
+        msg = f"no dialect is called {wanted!r}; there are {', '.join(DIALECTS)}"
         raise UsageError(msg)
-    listed = await _heard(wire, vllm.MODELS, None)
-    name, said = (wanted, {}) if wanted else await _recognised(wire)
-    if listed is None and FAMILIES[name].models:
-        listed = await _heard(wire, FAMILIES[name].models, None)
+    listed = await _ask_route(wire, vllm.MODELS, None)
+    name, said = (wanted, {}) if wanted else await _detect_dialect(wire)
+    if listed is None and DIALECTS[name].models_route:
+        listed = await _ask_route(wire, DIALECTS[name].models_route, None)
     if listed is None and not setup.model:
-        await _unlisted(wire)
+        await _raise_unlisted(wire)
     models = {} if listed is None else read_models(listed)
-    setup = replace(setup, model=_chosen(setup.model, models, wire.url))
-    theirs = await _split(wire, FAMILIES[name], setup.model, probe[0])
-    dialect = FAMILIES[name].build(setup)
-    context = models.get(setup.model) or _context(said)
-    same = None if theirs is None else _same(theirs, probe[1])
+    setup = replace(setup, model=_choose_model(setup.model, models, wire.url))
+    theirs = await _tokenize(wire, DIALECTS[name], setup.model, probe[0])
+    dialect = DIALECTS[name].build(setup)
+    context = models.get(setup.model) or _read_context(said)
+    same = None if theirs is None else _splits_alike(theirs, probe[1])
     return replace(dialect, can=replace(dialect.can, model=setup.model, max_context=context, same_words=same))
 
 
-async def _unlisted(wire: Wire) -> None:
+async def _raise_unlisted(wire: Wire) -> None:
     """Say what came in the place of a list of models. Raises CloudError."""
     try:
         await wire.get(vllm.MODELS)
@@ -83,7 +83,7 @@ async def _unlisted(wire: Wire) -> None:
         raise NotAnApi(msg) from error
 
 
-def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
+def _choose_model(model: str, models: Mapping[str, int | None], url: str) -> str:
     served = ", ".join(models)
     if not model and len(models) != 1:
         msg = f"{url} serves {len(models)} models: choose one with --cloud-model ({served or 'it lists none'})"
@@ -94,15 +94,15 @@ def _chosen(model: str, models: Mapping[str, int | None], url: str) -> str:
     return model or next(iter(models))
 
 
-async def _recognised(wire: Wire) -> tuple[str, Json]:
-    """Knock at the routes that only one family has, then at those that many have; return the first that opens.
+async def _detect_dialect(wire: Wire) -> tuple[str, Json]:
+    """Ask the routes that only one dialect has, then at those that many have; return the first that opens.
 
     A gateway may deny every route that it does not know: only where none opens is that what is wrong.
     """
     denied: AccessDenied | None = None
     for own in (True, False):
-        tried = {name: family for name, family in FAMILIES.items() if family.knock and bool(family.shows) is own}
-        answers = await asyncio.gather(*(_knock(wire, family) for family in tried.values()))
+        tried = {name: spec for name, spec in DIALECTS.items() if spec.detect_route and bool(spec.detect_key) is own}
+        answers = await asyncio.gather(*(_detect(wire, spec) for spec in tried.values()))
         for name, answer in zip(tried, answers, strict=True):
             if isinstance(answer, AccessDenied):
                 denied = denied or answer
@@ -111,30 +111,30 @@ async def _recognised(wire: Wire) -> tuple[str, Json]:
     await wire.get(vllm.MODELS)  # what is wrong with the address, in the server's own words
     if denied is not None:
         raise denied
-    msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(FAMILIES)})"
+    msg = f"{wire.url} lists models, but speaks no dialect known here ({', '.join(DIALECTS)})"
     raise NotAnApi(msg)
 
 
-async def _knock(wire: Wire, family: DialectFamily) -> Json | AccessDenied | None:
-    path, body = family.knock or ("", None)
+async def _detect(wire: Wire, spec: DialectSpec) -> Json | AccessDenied | None:
+    path, body = spec.detect_route or ("", None)
     try:
-        answer = await _heard(wire, path, body, refusal_opens=not family.shows)
+        answer = await _ask_route(wire, path, body, refusal_opens=not spec.detect_key)
     except AccessDenied as error:
         return error
-    shown = isinstance(answer, dict) and (not family.shows or family.shows in answer)
+    shown = isinstance(answer, dict) and (not spec.detect_key or spec.detect_key in answer)
     return answer if shown else None
 
 
-async def _split(wire: Wire, family: DialectFamily, model: str, text: str) -> Ids | None:
+async def _tokenize(wire: Wire, spec: DialectSpec, model: str, text: str) -> Ids | None:
     """Ask the tokenizer, where there is one."""
-    if family.split is None:
+    if spec.tokenize_route is None:
         return None
-    path, question = family.split
-    told = await _heard(wire, path, question(model, text))
+    path, question = spec.tokenize_route
+    told = await _ask_route(wire, path, question(model, text))
     return None if told is None else read_tokens(told)
 
 
-async def _heard(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
+async def _ask_route(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
         return await (wire.get(path) if body is None else wire.post(path, body, most=MAX_FACT_BYTES))
@@ -146,12 +146,12 @@ async def _heard(wire: Wire, path: str, body: Json | None, *, refusal_opens: boo
         return None
 
 
-def _same(theirs: Ids, ours: Ids) -> bool:
+def _splits_alike(theirs: Ids, ours: Ids) -> bool:
     return theirs[-len(ours) :] == ours and len(theirs) <= len(ours) + 1  # one more: a BOS token before them
 
 
 @guarded
-def _context(said: Json) -> int | None:
+def _read_context(said: Json) -> int | None:
     """Read how long a text may be, where the family's own route tells."""
     settings = said.get("default_generation_settings") or {}
     told = settings.get("n_ctx") or said.get("context_length")
@@ -167,7 +167,7 @@ def read_models(reply: Any) -> dict[str, int | None]:
     try:
         listed = reply if isinstance(reply, list) else reply["data"] if "data" in reply else reply["models"]
         return {
-            str(model.get("id") or model["model"]): None if (told := _length(model)) is None else count(told)
+            str(model.get("id") or model["model"]): None if (told := _context_length(model)) is None else count(told)
             for model in listed
         }
     except (KeyError, TypeError, AttributeError) as error:
@@ -175,7 +175,7 @@ def read_models(reply: Any) -> dict[str, int | None]:
         raise BadReply(msg) from error
 
 
-def _length(model: Mapping[str, Any]) -> object:
+def _context_length(model: Mapping[str, Any]) -> object:
     """Return how long a text may be: vLLM's and SGLang's word for it, or Together's."""
     told: object = model.get("max_model_len")
     return model.get("context_length") if told is None else told

@@ -18,8 +18,8 @@ from hybrid.cloud.deadlines import QuestionDeadlines
 from hybrid.cloud.dialects.dialect import Dialect, DialectSetup, Post, ScoreFlow, WriteFlow, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
-from hybrid.cloud.discover import found
-from hybrid.cloud.metering import UsageMeter, settled
+from hybrid.cloud.discover import discover
+from hybrid.cloud.metering import UsageMeter, final_usage
 from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
@@ -30,7 +30,7 @@ from hybrid.cloud.port import (
     WriteQuestion,
     unrecorded,
 )
-from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured, restated
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result, as_probe_result
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
@@ -68,17 +68,17 @@ class Endpoint:
         salt: str | None = None,
         words: Vocabulary | None = None,
         dialect: str | None = None,
-        notebook: ProbeCache | None = None,
+        probe_cache: ProbeCache | None = None,
     ) -> None:
         """Take a wire, the model's name (None: the only one served), the salt of this client's prefix cache.
 
         ``words`` is the local vocabulary, for dialects that speak in text; ``dialect`` None: it is found out;
-        ``notebook`` holds what earlier probes found.
+        ``probe_cache`` holds what earlier probes found.
         """
         self._wire = wire
         self._setup = DialectSetup(model or "", TextTokens(words) if words else None, salt)
         self._wanted = dialect
-        self._notebook = notebook
+        self._probe_cache = probe_cache
         self.dialect: Dialect = Vllm(self._setup)
         self._model = model or ""
         self._noise = UNMEASURED
@@ -95,68 +95,68 @@ class Endpoint:
 
     async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out at no charge which model is served in which dialect, and whether it splits the probe alike."""
-        capabilities = await self.look(probe, probe_ids, asked_at)
+        capabilities = await self.discover(probe, probe_ids, asked_at)
         if capabilities.same_words is False:
             there = f"{capabilities.model} at {self._wire.url}"
             msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
             raise VocabularyMismatch(msg)
-        known = self._notebook.read(self._wire.url, self._model, self.dialect.name) if self._notebook else None
+        known = self._probe_cache.read(self._wire.url, self._model, self.dialect.name) if self._probe_cache else None
         if known:
-            self.believe(known)
+            self.apply_probe(known)
         return self.can
 
-    async def look(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
+    async def discover(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Find out the same, and leave it to the caller what another vocabulary means."""
-        with self._wire.discreet():
-            async with self._wire.waits(asked_at).whole():
-                self.dialect = await found(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        with self._wire.hide_key():
+            async with self._wire.question_deadlines(asked_at).bound_total():
+                self.dialect = await discover(self._wire, self._setup, self._wanted, (probe, probe_ids))
         self._model = self.can.model
         return self.can
 
-    def believe(self, known: ProbeResult) -> None:
+    def apply_probe(self, known: ProbeResult) -> None:
         """Take what a probe has measured of this dialect over what documents say."""
-        self.dialect = replace(self.dialect, can=measured(self.can, known))
+        self.dialect = replace(self.dialect, can=apply_result(self.can, known))
         if known.noise_nats is not None and known.noise_nats >= 0.0:
             self._noise = known.noise_nats
 
-    async def knock(self) -> None:
+    async def ping(self) -> None:
         """Make one round trip for nothing; that there is no such list takes as long."""
         with suppress(NotAnApi, ModelNotFound):
             await self._wire.get(MODELS)
 
-    async def knock_at(self, path: str) -> None:
+    async def ping_route(self, path: str) -> None:
         """Put an empty question to a route, which costs nothing. Raises CloudError: what comes of one."""
-        with self._wire.discreet():
+        with self._wire.hide_key():
             await self._wire.post(path, {}, most=MAX_FACT_BYTES)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Ask the dialect."""
-        return self.dialect.worst(question)
+        return self.dialect.max_usage(question)
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Ask what the dialect asks until it has its rows, all of it within one total."""
-        waits = self._wire.waits(question.asked_at, before_send)
+        deadlines = self._wire.question_deadlines(question.asked_at, before_send)
         while True:
             heard = _AnswerReader(self.dialect, request_id)
             try:
                 with self._doubted(heard):
-                    return await self._scored(question, waits, heard)
+                    return await self._scored(question, deadlines, heard)
             except CloudError as error:
                 error.charged = heard.charged.at_least(error.charged)
                 if not self._learned(question, error, heard):
                     raise
 
-    async def _scored(self, question: ScoreQuestion, waits: QuestionDeadlines, heard: _AnswerReader) -> Scores:
+    async def _scored(self, question: ScoreQuestion, deadlines: QuestionDeadlines, heard: _AnswerReader) -> Scores:
         dialect = heard.dialect
-        async with aclosing(self._spoken(dialect.score(question), question, waits, heard)) as told:
+        async with aclosing(self._spoken(dialect.score(question), question, deadlines, heard)) as told:
             scores = [each async for each in told if isinstance(each, Scores)][-1]
         scores = replace(scores, rows=tuple(replace(row, noise=self._noise) for row in scores.rows))
         if heard.asked is None:
             return scores
-        self.dialect = self.dialect.learned(question, scores.usage)
+        self.dialect = self.dialect.learn(question, scores.usage)
         # What the last reply shows is part of the charge, whoever read its rows.
-        known = dialect.least(question).at_least(heard.last)
-        usage = settled(scores.usage, known, dialect.worst(question).prompt_tokens)
+        known = dialect.min_usage(question).at_least(heard.last)
+        usage = final_usage(scores.usage, known, dialect.max_usage(question).prompt_tokens)
         return replace(scores, usage=replace(usage, requests=heard.answered))
 
     async def write(
@@ -166,14 +166,14 @@ class Endpoint:
 
         Rows that the sampling or a ban has altered are missing.
         """
-        waits = self._wire.waits(question.asked_at, before_send)
+        deadlines = self._wire.question_deadlines(question.asked_at, before_send)
         while True:
             heard = _AnswerReader(self.dialect, request_id)
             try:
                 with self._doubted(heard):
-                    async with aclosing(self._written(question, waits, heard)) as chunks:
+                    async with aclosing(self._written(question, deadlines, heard)) as chunks:
                         async for chunk in chunks:
-                            with waits.paused():
+                            with deadlines.pause():
                                 yield chunk
             except CloudError as error:
                 if not self._learned(question, error, heard):
@@ -182,14 +182,14 @@ class Endpoint:
                 return
 
     async def _written(
-        self, question: WriteQuestion, waits: QuestionDeadlines, heard: _AnswerReader
+        self, question: WriteQuestion, deadlines: QuestionDeadlines, heard: _AnswerReader
     ) -> AsyncGenerator[Chunk, None]:
         dialect, has_rows = heard.dialect, tells_rows(heard.dialect.can, question)
-        spelling = self._setup.spelling
-        end_ids = frozenset[int]() if spelling is None else spelling.end_ids
-        meter = UsageMeter(dialect.least(question), dialect.worst(question), end_ids)
-        with meter.noting():
-            async with aclosing(self._spoken(dialect.write(question), question, waits, heard)) as told:
+        vocabulary = self._setup.vocabulary
+        end_ids = frozenset[int]() if vocabulary is None else vocabulary.end_ids
+        meter = UsageMeter(dialect.min_usage(question), dialect.max_usage(question), end_ids)
+        with meter.charge_errors():
+            async with aclosing(self._spoken(dialect.write(question), question, deadlines, heard)) as told:
                 async for chunk in told:
                     if isinstance(chunk, Scores):
                         continue
@@ -197,9 +197,9 @@ class Endpoint:
                         yield chunk
                         return
                     if chunk.usage is not None:
-                        self.dialect = self.dialect.learned(question, chunk.usage)
+                        self.dialect = self.dialect.learn(question, chunk.usage)
                     yield self._with_rows(meter.read(chunk), has_rows=has_rows)
-        for chunk in meter.rest():
+        for chunk in meter.remaining():
             yield chunk
 
     def _with_rows(self, chunk: Chunk, *, has_rows: bool) -> Chunk:
@@ -207,18 +207,18 @@ class Endpoint:
         return replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
 
     async def _spoken(
-        self, speaking: ScoreFlow | WriteFlow, question: Question, waits: QuestionDeadlines, heard: _AnswerReader
+        self, speaking: ScoreFlow | WriteFlow, question: Question, deadlines: QuestionDeadlines, heard: _AnswerReader
     ) -> AsyncGenerator[Chunk | Scores, None]:
         """Ask what a dialect asks, and pass on what it reads; the rows of a draft come last."""
         reply, replies = None, _no_replies()
         try:
             while (said := _said(speaking, reply)) is not None:
                 if reply is not None and heard.asked is not None and heard.asked.proof == "gives":
-                    self._proven_in = waits.left_in
+                    self._proven_in = deadlines.sent_in_epoch
                 if isinstance(said, Post):
                     heard.asked, heard.last = said, NO_USAGE
                     await replies.aclose()
-                    replies = self._replies(said, heard.request_id, waits)
+                    replies = self._replies(said, heard.request_id, deadlines)
                 else:
                     yield said
                 # Only a stream that ends with [DONE] goes on after it has said why it ended.
@@ -227,18 +227,18 @@ class Endpoint:
                 if reply is not None:
                     heard.answered += 1
                     if isinstance(question, ScoreQuestion):
-                        heard.last = heard.dialect.charged(question, reply)
+                        heard.last = heard.dialect.check_usage(question, reply)
         finally:
             await replies.aclose()
 
-    async def _replies(self, asked: Post, request_id: str, waits: QuestionDeadlines) -> AsyncGenerator[Any, None]:
+    async def _replies(self, asked: Post, request_id: str, deadlines: QuestionDeadlines) -> AsyncGenerator[Any, None]:
         """Ask, and yield each event of the reply; a whole one is one event. None comes to what may not leave."""
         put = asked.path, asked.body, request_id
         if asked.proof == "needs":
             if self._proven_in is None:
                 return
             try:
-                reply = await self._wire.post(*put, asked.shape, waits, only_in=self._proven_in)
+                reply = await self._wire.post(*put, asked.shape, deadlines, only_in=self._proven_in)
             except ServerChanged:
                 return
             yield reply
@@ -246,9 +246,9 @@ class Endpoint:
         if asked.proof == "gives" and self._wire.num_open > 1:  # of which of them it would be one, nobody knows
             return
         if asked.stream is None:
-            yield await self._wire.post(*put, asked.shape, waits)
+            yield await self._wire.post(*put, asked.shape, deadlines)
             return
-        async with aclosing(self._wire.stream(*put, waits, lines=asked.stream == "lines")) as events:
+        async with aclosing(self._wire.stream(*put, deadlines, lines=asked.stream == "lines")) as events:
             async for event in events:
                 yield event
 
@@ -259,7 +259,7 @@ class Endpoint:
         refused for the same thing. Raises Unreachable where asking anew may help, but not at once: something was
         charged.
         """
-        changed = heard.dialect if heard.asked is None else heard.dialect.learned(question, error)
+        changed = heard.dialect if heard.asked is None else heard.dialect.learn(question, error)
         if changed == heard.dialect:
             return False
         if self.dialect == heard.dialect:
@@ -275,7 +275,7 @@ class Endpoint:
     def _doubted(self, heard: _AnswerReader) -> Iterator[None]:
         """Forget what was found where an answer contradicts it; tell no key, whatever is raised."""
         try:
-            with self._wire.discreet():
+            with self._wire.hide_key():
                 yield
         except CloudError as error:
             error.sent = error.sent and heard.asked is not None  # what is refused before it is asked costs nothing
@@ -284,15 +284,15 @@ class Endpoint:
             raise
 
     def _forget(self) -> None:
-        if self._notebook is not None:
-            self._notebook.forget(self._wire.url, self._model, self.dialect.name)
+        if self._probe_cache is not None:
+            self._probe_cache.forget(self._wire.url, self._model, self.dialect.name)
 
     def _keep(self) -> None:
         """Keep what was learned at a price: the next command need not pay for it again."""
-        if self._notebook is not None:
+        if self._probe_cache is not None:
             noise = None if self._noise == UNMEASURED else self._noise
             can = replace(self.can, model=self._model)
-            self._notebook.write(replace(restated(self._wire.url, can), noise_nats=noise))
+            self._probe_cache.write(replace(as_probe_result(self._wire.url, can), noise_nats=noise))
 
     async def aclose(self) -> None:
         """Close the wire."""

@@ -28,12 +28,12 @@ from hybrid.types import NO_USAGE, CloudUsage
 REFUSED = frozenset({*range(300, 400), 400, 401, 402, 403, 404, 405, 407, 413, 414, 415, 422, 429, 431})
 
 
-def settled(told: CloudUsage, known: CloudUsage, most_prompt: int) -> CloudUsage:
+def final_usage(told: CloudUsage, known: CloudUsage, most_prompt: int) -> CloudUsage:
     """Return what a request that was answered in full was charged; a told prompt of 0 is not told."""
     return replace(told, prompt_tokens=told.prompt_tokens or most_prompt).at_least(known)
 
 
-def lost(error: CloudError, worst: CloudUsage) -> CloudUsage | None:
+def usage_after_failure(error: CloudError, worst: CloudUsage) -> CloudUsage | None:
     """Return what a request that failed was charged; None: nobody knows, and it is within the worst case."""
     if not error.sent:
         return error.charged
@@ -66,7 +66,7 @@ class UsageMeter:
     @property
     def charged(self) -> CloudUsage:
         """What was charged, if the answer is over."""
-        return settled(self._told, self._known, self._most.prompt_tokens)
+        return final_usage(self._told, self._known, self._most.prompt_tokens)
 
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
@@ -80,13 +80,13 @@ class UsageMeter:
         self._settled = self.charged
         return replace(chunk, usage=self._settled)
 
-    def rest(self) -> Iterator[Chunk]:
+    def remaining(self) -> Iterator[Chunk]:
         """Yield what was charged at the end of an answer that wrote something, unless the last usage told is that."""
         if self._known.completion_tokens and self._settled != self.charged:
             yield Chunk(usage=self.charged)
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
+    def charge_errors(self) -> Iterator[None]:
         """Have an error say what was charged for certain; what was answered in part was computed."""
         try:
             yield

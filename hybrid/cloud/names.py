@@ -23,7 +23,7 @@ T = TypeVar("T")
 HEAD_START_S = 0.25
 
 
-async def addresses_of(host: str, port: int) -> list[str]:
+async def resolve(host: str, port: int) -> list[str]:
     """Return a host's addresses, one family after the other by turns. Raises OSError where there are none.
 
     A host that is an address is its own.
@@ -33,13 +33,13 @@ async def addresses_of(host: str, port: int) -> list[str]:
         return [host]
     rank: Counter[int] = Counter()
     ranked = []
-    for family, *_, address in await _looked_up(host, port):
+    for family, *_, address in await _look_up(host, port):
         ranked.append((rank[family], str(address[0])))
         rank[family] += 1
     return [address for _, address in sorted(ranked, key=lambda pair: pair[0])]
 
 
-async def _looked_up(host: str, port: int) -> list[tuple[Any, ...]]:
+async def _look_up(host: str, port: int) -> list[tuple[Any, ...]]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
 
@@ -59,7 +59,7 @@ async def _looked_up(host: str, port: int) -> list[tuple[Any, ...]]:
     return await answer
 
 
-async def first_of(
+async def connect_first(
     connect: Callable[[str], Awaitable[T]], addresses: Sequence[str], close: Callable[[T], Awaitable[None]]
 ) -> T:
     """Return the first connection that comes about; an address gets a head start, no more, over the next.

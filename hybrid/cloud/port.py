@@ -17,9 +17,9 @@ Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
 numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
-ScoringMethod: TypeAlias = Literal["one request", "prefixes", "replay", "compare"]
-"""How a draft is scored: in one request; by prefixes with one new token each; by forcing the draft on the model; by
-letting it write and comparing."""
+ScoringMethod: TypeAlias = Literal["one request", "prefixes", "forced", "generate"]
+"""How a draft is scored: in one request; by each of its prefixes with one new token; by forcing the model to write it;
+by letting the model generate and comparing."""
 
 RowAlteration: TypeAlias = Literal["temperature", "cut", "ban"]
 """What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
@@ -37,14 +37,14 @@ async def unrecorded() -> None:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an endpoint is and can do: as its documents say, then as a probe has measured, then as answers have shown.
+    """What an endpoint is and can do: as its documents say, then as a probe measured, then as answers have shown.
 
-    ``ids``: tokens are numbers on the wire; ``continues``: a partial answer can be gone on with; ``rows``: what it
-    writes comes with log-probabilities, which are the model's own but for what ``rows_altered_by`` names. ``way``: how
-    a draft is scored (None: not at all), one of ``ways``, the cheapest first. ``candidates``: rows can hold tokens
-    asked for by id. ``most_k``: the longest top-k list (None: no limit is known). ``keeps_cache``: whether a check
-    reads the prefix cache; ``same_words``: whether the vocabulary is the local model's; None: not known. ``streams``:
-    a stream tells what a whole answer does.
+    ``ids``: tokens are numbers on the wire. ``continues``: it can continue a partial answer. ``rows``: it writes with
+    log-probabilities; they are the model's own unless ``rows_altered_by`` applies. ``scoring_method``: how a draft is
+    scored (None: not at all), one of ``scoring_methods``, the cheapest first. ``candidates``: a row can hold tokens
+    that are asked for by id. ``most_k``: the longest top-k list. ``keeps_cache``: a check reads the prefix cache.
+    ``same_words``: the vocabulary is the local model's. ``streams``: a stream tells all that a whole answer does.
+    None means not known.
     """
 
     model: str = ""
@@ -55,8 +55,8 @@ class Capabilities:
     continues: bool = True
     rows: bool = True
     rows_altered_by: frozenset[RowAlteration] = frozenset()
-    way: ScoringMethod | None = "one request"
-    ways: tuple[ScoringMethod, ...] = ("one request",)
+    scoring_method: ScoringMethod | None = "one request"
+    scoring_methods: tuple[ScoringMethod, ...] = ("one request",)
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None
@@ -69,7 +69,7 @@ class Capabilities:
             "open": True,
             "write": self.continues,
             "ids": self.ids,
-            "score": self.rows and self.way is not None,
+            "score": self.rows and self.scoring_method is not None,
         }
         return frozenset(ability for ability, can in able.items() if can)
 
@@ -117,14 +117,14 @@ class WriteQuestion:
 Question: TypeAlias = ScoreQuestion | WriteQuestion
 
 
-def worst(question: Question) -> CloudUsage:
+def max_usage(question: Question) -> CloudUsage:
     """Return the most that one request by ids is charged: nothing cached, everything written."""
     if isinstance(question, ScoreQuestion):
         return CloudUsage(len(question.prefix) + len(question.span), 1)
     return CloudUsage(len(question.prefix), question.limit)
 
 
-def least(question: Question) -> CloudUsage:
+def min_usage(question: Question) -> CloudUsage:
     """Return the least that one request by ids is charged, once it is answered: the ids that were sent."""
     if isinstance(question, ScoreQuestion):
         return CloudUsage(len(question.prefix) + len(question.span), 1)
@@ -170,7 +170,7 @@ class Cloud(Protocol):
         """
         ...
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Return the most that answering may be charged."""
         ...
 

@@ -71,7 +71,7 @@ class Probe:
             if written is not None:
                 await self._writing(written)
                 await self._scoring(written)
-                if self.found.way and capabilities.candidates and not self._can.candidates:
+                if self.found.scoring_method and capabilities.candidates and not self._can.candidates:
                     self._note(candidates=False)  # it has refused them
                 if "write" in self._can.abilities:
                     await self._caching(_ids(written))
@@ -93,14 +93,14 @@ class Probe:
         times = []
         for _ in range(ROUND_TRIPS):
             began = time.perf_counter()
-            await self.endpoint.knock()
+            await self.endpoint.ping()
             times.append((time.perf_counter() - began) * 1000)
         return round(min(times), 1)
 
     async def _token_route(self) -> bool | None:
         """Whether vLLM's token-in route is open (or closed by its own flag), found out for nothing."""
         try:
-            await self.endpoint.knock_at(GENERATE)
+            await self.endpoint.ping_route(GENERATE)
         except (BadReply, MissingCapability):
             return True
         except CloudRefusal as refusal:
@@ -168,17 +168,17 @@ class Probe:
         expected = [row for chunk in written for row in chunk.rows]
         if not self.found.rows or len(ids) < 2 or expected[0] is None:
             return
-        for way in self._can.ways:
-            self.tell(f"scoring by {way}")
-            self._take(replace(self._can, way=way))
+        for method in self._can.scoring_methods:
+            self.tell(f"scoring by {method}")
+            self._take(replace(self._can, scoring_method=method))
             verdict = await self._agrees(ids, expected)
-            self._note(ways={**self.found.ways, way: verdict})
+            self._note(scoring_methods={**self.found.scoring_methods, method: verdict})
             if verdict == "agrees":
-                self._note(way=way)
+                self._note(scoring_method=method)
                 if self._can.candidates:
                     await self._candidates(ids)
                 return
-        self._take(replace(self._can, way=None))
+        self._take(replace(self._can, scoring_method=None))
 
     async def _agrees(self, ids: Ids, expected: list[TopK | None]) -> str:
         top_k = self.found.most_k or 1
@@ -219,7 +219,9 @@ class Probe:
         if await self._try(self._write(text, 1, self.found.most_k or 0)) is None:
             return
         self._note(prefix_tokens=len(text))
-        scores = await self._try(self._score(text, ids[:-1], self.found.most_k or 1)) if self.found.way else None
+        scores = (
+            await self._try(self._score(text, ids[:-1], self.found.most_k or 1)) if self.found.scoring_method else None
+        )
         reads = scores is not None and scores.usage.cached_tokens > 0
         tells = reads or self.found.cached_usage is True
         if not tells:
@@ -269,12 +271,12 @@ class Probe:
         async with self._leave(question) as settle:
             chunks = await _all(self.endpoint.write(question, uuid.uuid4().hex))
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
-            settle(usage or self.endpoint.worst(question))
+            settle(usage or self.endpoint.max_usage(question))
         self._spent += usage or NO_USAGE
         return chunks
 
     def _leave(self, question: Question) -> AbstractAsyncContextManager[SettleQuestion]:
-        return self.leave(self.endpoint.worst(question))
+        return self.leave(self.endpoint.max_usage(question))
 
 
 async def _all(stream: AsyncGenerator[Chunk, None]) -> list[Chunk]:

@@ -1,8 +1,11 @@
-"""What was established about an endpoint by asking it, and where that is kept between runs.
+"""The result of a probe, and the file that keeps it between runs.
 
-One file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local vocabulary: what holds
-for one of these may be wrong for another. What is kept is believed until an answer contradicts it; then it is
-forgotten. A file that cannot be read or written is no findings, never a failure (``kept.py``).
+``ProbeCache`` is one file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local
+vocabulary: a fact about one of these may be wrong about another. An entry is used until an answer contradicts it; then
+it is dropped. A file that cannot be read or written is an empty cache, never a failure (``json_store.py``).
+
+The names in the file, which ``hybrid probe --json`` prints too, are older than the fields' (``OUTSIDE_NAMES``), and so
+are the scoring methods in files of 0.1.0 (``OLD_METHODS``). ``tests/cloud/test_probe_result.py`` reads such a file.
 """
 
 from __future__ import annotations
@@ -18,16 +21,19 @@ from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
 from hybrid.json_store import JsonStore
 
 VERSION = 1
+OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
+OLD_METHODS = {"replay": "forced", "compare": "generate"}
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What was measured; None: not established. ``ways``: what came of each way to score; ``way``: the one to take.
+    """What a probe has measured; None: not established.
 
-    ``noise_nats``: the most by which a log-probability of a likely token differed between two ways to ask for it.
-    ``grid``: what log-probabilities are multiples of; 0: of nothing coarser than a float32. ``check_tokens``: what a
-    check after ``prefix_tokens`` was charged, without what was cached. ``hidden_mass``: the most probability that a
-    list left out. ``token_route``: whether vLLM's token-in route is open. ``spent_tokens``: what the probe itself took.
+    ``scoring_methods``: the verdict on each method tried; ``scoring_method``: the one to use. ``noise_nats``: the
+    largest difference between two ways to ask for a likely token's log-probability. ``grid``: log-probabilities are
+    multiples of it; 0: of nothing coarser than a float32. ``check_tokens``: the charge for a check after
+    ``prefix_tokens``, cached tokens left out. ``hidden_mass``: the most probability that a list left out.
+    ``token_route``: whether vLLM's token-in route is open. ``spent_tokens``: the charge for the probe itself.
     """
 
     url: str
@@ -43,8 +49,8 @@ class ProbeResult:
     cached_usage: bool | None = None
     chunk_usage: bool | None = None
     raw_rows: bool | None = None
-    way: ScoringMethod | None = None
-    ways: dict[str, str] = field(default_factory=dict)
+    scoring_method: ScoringMethod | None = None
+    scoring_methods: dict[str, str] = field(default_factory=dict)
     noise_nats: float | None = None
     grid: float | None = None
     keeps_cache: bool | None = None
@@ -57,11 +63,26 @@ class ProbeResult:
     spent_tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for ``json.dumps``."""
-        return asdict(self)
+        """Return plain data for ``json.dumps``, under the outside names."""
+        return {OUTSIDE_NAMES.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, entry: object) -> ProbeResult | None:
+        """Read what ``to_json`` returned, in this version or 0.1.0; None where it is of another shape."""
+        names = {OUTSIDE_NAMES.get(part.name, part.name): part.name for part in fields(cls)}
+        if not isinstance(entry, dict) or not entry.keys() <= names.keys():
+            return None
+        found = {names[name]: value for name, value in entry.items()}
+        with contextlib.suppress(msgspec.ValidationError, AttributeError, TypeError):
+            # The file is the user's: a number may have become a word.
+            method, tried = found.get("scoring_method"), found.get("scoring_methods", {})
+            found["scoring_method"] = OLD_METHODS.get(str(method), method)
+            found["scoring_methods"] = {OLD_METHODS.get(name, name): verdict for name, verdict in tried.items()}
+            return msgspec.convert(found, cls)
+        return None
 
 
-def measured(can: Capabilities, found: ProbeResult) -> Capabilities:
+def apply_result(can: Capabilities, found: ProbeResult) -> Capabilities:
     """Return what an endpoint can do: what a probe has measured, and elsewhere what its documents say.
 
     Rows of a family that documents them as raw, and which were not, come from a server that was set to tell them after
@@ -76,7 +97,7 @@ def measured(can: Capabilities, found: ProbeResult) -> Capabilities:
         can,
         rows=found.rows,
         rows_altered_by=altered,
-        way=found.way,
+        scoring_method=found.scoring_method,
         continues=can.continues and found.continues is not False,
         most_k=found.most_k or can.most_k,
         keeps_cache=can.keeps_cache if found.keeps_cache is None else found.keeps_cache,
@@ -85,8 +106,8 @@ def measured(can: Capabilities, found: ProbeResult) -> Capabilities:
     )
 
 
-def restated(url: str, can: Capabilities) -> ProbeResult:
-    """Return findings by which ``measured`` makes of a family's documents what this endpoint is taken for."""
+def as_probe_result(url: str, can: Capabilities) -> ProbeResult:
+    """Return the result by which ``apply_result`` turns a dialect's documents into these capabilities."""
     return ProbeResult(
         url,
         can.model,
@@ -98,7 +119,7 @@ def restated(url: str, can: Capabilities) -> ProbeResult:
         most_k=can.most_k,
         continues=can.continues,
         raw_rows="temperature" not in can.rows_altered_by,
-        way=can.way,
+        scoring_method=can.scoring_method,
         keeps_cache=can.keeps_cache,
         candidates=can.candidates,
         streams=can.streams,
@@ -106,7 +127,7 @@ def restated(url: str, can: Capabilities) -> ProbeResult:
 
 
 class ProbeCache:
-    """The findings kept on disk for one local vocabulary."""
+    """The probe results kept on disk for one local vocabulary."""
 
     def __init__(self, path: Path, vocabulary: str) -> None:
         """Take the file, which need not exist, and what names the local vocabulary."""
@@ -114,22 +135,22 @@ class ProbeCache:
         self._vocabulary = vocabulary
 
     def read(self, url: str, model: str, dialect: str) -> ProbeResult | None:
-        """Return what is known of an endpoint's model in a dialect."""
+        """Return the result kept for an endpoint's model in a dialect; None: there is none."""
         entries = self._kept.entries()
-        found = _findings(entries.get(self._key(url, model, dialect)))
-        return found or _unnamed(entries, url, model, dialect)
+        found = ProbeResult.from_json(entries.get(self._key(url, model, dialect)))
+        return found or _old_entry(entries, url, model, dialect)
 
-    def write(self, findings: ProbeResult) -> bool:
-        """Keep what was found; tell whether that worked."""
-        key = self._key(findings.url, findings.model, findings.dialect)
-        return self._kept.change(lambda entries: {**entries, key: findings.to_json()})
+    def write(self, result: ProbeResult) -> bool:
+        """Keep a result; return whether that worked."""
+        key = self._key(result.url, result.model, result.dialect)
+        return self._kept.change(lambda entries: {**entries, key: result.to_json()})
 
     def forget(self, url: str, model: str, dialect: str) -> None:
-        """Drop what an answer contradicted."""
+        """Drop an entry that an answer contradicted."""
         entries = self._kept.entries()
         dropped = {self._key(url, model, dialect)} & entries.keys()
-        if _unnamed(entries, url, model, dialect):
-            dropped.add(_unnamed_key(url, model))
+        if _old_entry(entries, url, model, dialect):
+            dropped.add(_old_key(url, model))
         if dropped:
             self._kept.change(lambda now: {key: entry for key, entry in now.items() if key not in dropped})
 
@@ -137,24 +158,15 @@ class ProbeCache:
         return f"{url} {model} {dialect} {self._vocabulary}"
 
 
-def _findings(entry: object) -> ProbeResult | None:
-    """Read an entry; None where it is missing or of another shape."""
-    if not isinstance(entry, dict) or not set(entry) <= {part.name for part in fields(ProbeResult)}:
-        return None
-    with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(entry, ProbeResult)  # the file is the user's: a number may have become a word
-    return None
-
-
-def _unnamed(entries: dict[str, Any], url: str, model: str, dialect: str) -> ProbeResult | None:
+def _old_entry(entries: dict[str, Any], url: str, model: str, dialect: str) -> ProbeResult | None:
     """Return what an earlier version kept, which knew one entry for a model, whatever the dialect and vocabulary.
 
     It is believed for the dialect that it names, unless it says that the vocabulary was another: that may be because
     of the local model it was found with.
     """
-    found = _findings(entries.get(_unnamed_key(url, model)))
+    found = ProbeResult.from_json(entries.get(_old_key(url, model)))
     return found if found and found.dialect == dialect and found.same_words is not False else None
 
 
-def _unnamed_key(url: str, model: str) -> str:
+def _old_key(url: str, model: str) -> str:
     return f"{url} {model}"

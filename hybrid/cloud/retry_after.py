@@ -22,12 +22,12 @@ class RetryAfter(TypedDict):
     retry_after_s: float | None
 
 
-def hints(headers: Mapping[str, str]) -> RetryAfter:
+def read_retry_after(headers: Mapping[str, str]) -> RetryAfter:
     """Read the headers of an answer that turned a request away; their names are in lower case.
 
-    >>> hints({"retry-after-ms": "1500"})
+    >>> read_retry_after({"retry-after-ms": "1500"})
     {'trouble': 'busy', 'retry_after_s': 1.5}
-    >>> hints({"x-should-retry": "false"})
+    >>> read_retry_after({"x-should-retry": "false"})
     {'trouble': None, 'retry_after_s': None}
     """
     again = headers.get("x-should-retry", "").lower() != "false"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybrid.cloud.metering import UsageMeter, settled
+from hybrid.cloud.metering import UsageMeter, final_usage
 from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
@@ -16,9 +16,9 @@ from hybrid.cloud.port import (
     ScoreQuestion,
     Scores,
     WriteQuestion,
-    least,
+    max_usage,
+    min_usage,
     unrecorded,
-    worst,
 )
 from hybrid.errors import CloudError
 from hybrid.prob import Dense, TopK
@@ -67,9 +67,9 @@ class ScriptedCloud:
         """Say that it can do everything."""
         return Capabilities("scripted")
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One request by ids."""
-        return worst(question)
+        return max_usage(question)
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score from the table."""
@@ -82,7 +82,7 @@ class ScriptedCloud:
             for i in range(question.num_rows)
         ]
         usage = self.charged[request_id] = CloudUsage(len(text), 1)
-        return Scores(tuple(rows), settled(self._tells(usage) or NO_USAGE, least(question), len(text)))
+        return Scores(tuple(rows), final_usage(self._tells(usage) or NO_USAGE, min_usage(question), len(text)))
 
     async def write(
         self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
@@ -91,12 +91,12 @@ class ScriptedCloud:
         await before_send()
         fault = self._next(question, request_id)
         self.num_open += 1
-        meter = UsageMeter(least(question), worst(question), self._end_ids)
+        meter = UsageMeter(min_usage(question), max_usage(question), self._end_ids)
         try:
-            with meter.noting():
+            with meter.charge_errors():
                 async for chunk in self._written(question, request_id, fault):
                     yield meter.read(chunk)
-                for chunk in meter.rest():
+                for chunk in meter.remaining():
                     yield chunk
         finally:
             self.num_open -= 1

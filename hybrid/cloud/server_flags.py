@@ -27,7 +27,7 @@ class FlagAdvice:
     gain: str
 
 
-def hints(found: ProbeResult, wanted_k: int) -> tuple[FlagAdvice, ...]:
+def flag_advice(found: ProbeResult, wanted_k: int) -> tuple[FlagAdvice, ...]:
     """Return the flags that would help a client that wants ``wanted_k`` log-probabilities a token."""
     return tuple(_of_vllm(found, wanted_k)) if found.dialect in {"vllm", "vllm-tokens"} else ()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hybrid.cloud.metering import REFUSED
-from hybrid.cloud.retry_after import RetryAfter, hints
+from hybrid.cloud.retry_after import RetryAfter, read_retry_after
 from hybrid.errors import AccessDenied, BadReply, CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable
 
 # Besides 5xx: too slow, in conflict, too early, too many. openai-python asks again after the same ones.
@@ -18,11 +18,13 @@ BUSY = frozenset({408, 409, 425, 429})
 _FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 
-def meant(status: int, said: str, detail: str, key_hint: str = "", again: RetryAfter | None = None) -> CloudError:
+def status_error(
+    status: int, said: str, detail: str, key_hint: str = "", again: RetryAfter | None = None
+) -> CloudError:
     """Return the error that a status from 300 on is: ``said`` is its sentence, ``detail`` the server's own words."""
     sent = status not in REFUSED
     if status in BUSY or (status >= 500 and status != 501):
-        return Unreachable(said, sent=sent, **(again or hints({})))
+        return Unreachable(said, sent=sent, **(again or read_retry_after({})))
     error = _named(status, said, detail, key_hint)
     error.sent = sent
     return error

@@ -21,11 +21,11 @@ from pydantic import SecretStr
 
 from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, parse
 from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
-from hybrid.cloud.names import addresses_of, first_of
+from hybrid.cloud.names import connect_first, resolve
 from hybrid.cloud.port import BeforeSend, unrecorded
-from hybrid.cloud.retry_after import hints
+from hybrid.cloud.retry_after import read_retry_after
 from hybrid.cloud.sse import EventReader, LineReader
-from hybrid.cloud.statuses import meant
+from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, one_line
 
 # What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
@@ -103,7 +103,9 @@ class Wire:
         """GET JSON."""
         return await self._json(self._client.build_request("GET", path))
 
-    def waits(self, asked_at: float | None = None, before_send: BeforeSend = unrecorded) -> QuestionDeadlines:
+    def question_deadlines(
+        self, asked_at: float | None = None, before_send: BeforeSend = unrecorded
+    ) -> QuestionDeadlines:
         """Return the deadlines of a question, for all the requests it takes; see ``QuestionDeadlines``."""
         return QuestionDeadlines(self._deadlines, self.url, asked_at, before_send)
 
@@ -113,7 +115,7 @@ class Wire:
         body: Mapping[str, Any],
         request_id: str | None = None,
         shape: type | None = None,
-        waits: QuestionDeadlines | None = None,
+        deadlines: QuestionDeadlines | None = None,
         most: int | None = None,
         only_in: int | None = None,
     ) -> Any:
@@ -126,7 +128,7 @@ class Wire:
             raise ServerChanged
         request = self._posting(path, body, request_id)
         request.extensions["only_in"] = only_in
-        return await self._json(request, shape, waits, most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES))
+        return await self._json(request, shape, deadlines, most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES))
 
     def _posting(self, path: str, body: Mapping[str, Any], request_id: str | None) -> httpx.Request:
         headers = {"content-type": "application/json"} | ({"x-request-id": request_id} if request_id else {})
@@ -137,29 +139,29 @@ class Wire:
         self,
         request: httpx.Request,
         shape: type | None = None,
-        waits: QuestionDeadlines | None = None,
+        deadlines: QuestionDeadlines | None = None,
         most: int = MAX_FACT_BYTES,
     ) -> Any:
-        waits = waits or self.waits()
+        deadlines = deadlines or self.question_deadlines()
         with self._faults():
-            response = await self._send(request, waits)
+            response = await self._send(request, deadlines)
             try:
-                raw = await _read(response, waits, most)
+                raw = await _read(response, deadlines, most)
             finally:
                 await response.aclose()
         return parse(raw, self.url, shape)
 
-    async def _send(self, request: httpx.Request, waits: QuestionDeadlines) -> httpx.Response:
+    async def _send(self, request: httpx.Request, deadlines: QuestionDeadlines) -> httpx.Response:
         """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
-        response = await self._exchange(request, waits)
+        response = await self._exchange(request, deadlines)
         try:
-            await self._accept(response, waits)
+            await self._accept(response, deadlines)
         except BaseException:
             await response.aclose()
             raise
         return response
 
-    async def _exchange(self, request: httpx.Request, waits: QuestionDeadlines) -> httpx.Response:
+    async def _exchange(self, request: httpx.Request, deadlines: QuestionDeadlines) -> httpx.Response:
         """Connect, where that is needed, and return what comes back, its body unread."""
         connection: httpcore.AsyncNetworkStream | None = None
         only_in: int | None = request.extensions.get("only_in")
@@ -175,12 +177,12 @@ class Wire:
                 # The connection that was open has closed meanwhile, and this is another one.
                 if only_in is not None and self.epoch != only_in:
                     raise ServerChanged
-                await waits.leaves(self.epoch)
+                await deadlines.mark_sent(self.epoch)
 
         request.extensions["trace"] = traced
-        waits.begins()
+        deadlines.begin_request()
         try:
-            async with waits.wait():
+            async with deadlines.bound():
                 return await self._client.send(request, stream=True)
         except BaseException:
             if connection is not None:  # httpcore closes none whose TLS was given up
@@ -192,7 +194,7 @@ class Wire:
         path: str,
         body: Mapping[str, Any],
         request_id: str,
-        waits: QuestionDeadlines | None = None,
+        deadlines: QuestionDeadlines | None = None,
         *,
         lines: bool = False,
     ) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -202,16 +204,16 @@ class Wire:
         says it is the last.
         """
         request = self._posting(path, body, request_id)
-        waits = waits or self.waits()
+        deadlines = deadlines or self.question_deadlines()
         with self._faults():
-            response = await self._send(request, waits)
+            response = await self._send(request, deadlines)
             try:
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
                     # A page, a bad day, or a server that does not stream? What it sends tells.
-                    parse(await _read(response, waits, MAX_REPLY_BYTES), self.url)
+                    parse(await _read(response, deadlines, MAX_REPLY_BYTES), self.url)
                     msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
                     raise NotAnApi(msg)
-                async with aclosing(_events(response, waits, LineReader() if lines else EventReader())) as told:
+                async with aclosing(_events(response, deadlines, LineReader() if lines else EventReader())) as told:
                     async for data in told:
                         if data.strip() == b"[DONE]":
                             await _read_end(told)
@@ -224,7 +226,7 @@ class Wire:
         raise Unreachable(msg, trouble="cut")
 
     @contextmanager
-    def discreet(self) -> Iterator[None]:
+    def hide_key(self) -> Iterator[None]:
         """Blot the key out of whatever is said of the endpoint: some repeat it."""
         try:
             yield
@@ -240,9 +242,9 @@ class Wire:
             yield
         except httpx.TransportError as error:
             root = _root(error)
-            raise _of_transport(error, root, self.url) from error
+            raise _transport_error(error, root, self.url) from error
 
-    async def _accept(self, response: httpx.Response, waits: QuestionDeadlines) -> None:
+    async def _accept(self, response: httpx.Response, deadlines: QuestionDeadlines) -> None:
         """Raise what another status than a success means to the user, or that a body comes in an encoding."""
         coding = response.headers.get("content-encoding", "").strip().lower()
         plain = coding in {"", "identity"}
@@ -253,7 +255,7 @@ class Wire:
             raw = bytearray()
             if plain:
                 with suppress(BadReply):  # too long for a reason
-                    raw = await _read(response, waits, MAX_REASON_BYTES)
+                    raw = await _read(response, deadlines, MAX_REASON_BYTES)
             raise self._meaning(response, raw)
 
     def _meaning(self, response: httpx.Response, raw: bytearray) -> CloudError:
@@ -271,7 +273,7 @@ class Wire:
         said = f"{self.url} answered {status}{why}"
         if status == 403 or status >= 500:
             self._changes += 1
-        return meant(status, said, detail, self._key_hint, hints(response.headers))
+        return status_error(status, said, detail, self._key_hint, read_retry_after(response.headers))
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -298,13 +300,13 @@ class _Network(httpcore.AnyIOBackend):
             socket_options=socket_options,
         )
         try:
-            addresses = await addresses_of(host, port)
+            addresses = await resolve(host, port)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
-        return await first_of(connect, addresses, lambda stream: stream.aclose())
+        return await connect_first(connect, addresses, lambda stream: stream.aclose())
 
 
-def _of_transport(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:
+def _transport_error(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:
     said = one_line(root) or type(error).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
@@ -324,21 +326,21 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-async def _parts(response: httpx.Response, waits: QuestionDeadlines) -> AsyncGenerator[bytes, None]:
+async def _parts(response: httpx.Response, deadlines: QuestionDeadlines) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
     parts = response.aiter_raw()
     while True:
-        async with waits.wait():
+        async with deadlines.bound():
             part = await anext(parts, None)
         if part is None:
             return
-        waits.came()
+        deadlines.mark_first_byte()
         yield part
 
 
-async def _read(response: httpx.Response, waits: QuestionDeadlines, most: int) -> bytearray:
+async def _read(response: httpx.Response, deadlines: QuestionDeadlines, most: int) -> bytearray:
     body = bytearray()
-    async with aclosing(_parts(response, waits)) as parts:
+    async with aclosing(_parts(response, deadlines)) as parts:
         async for part in parts:
             body += part
             if len(body) > most:
@@ -348,11 +350,11 @@ async def _read(response: httpx.Response, waits: QuestionDeadlines, most: int) -
 
 
 async def _events(
-    response: httpx.Response, waits: QuestionDeadlines, reader: LineReader | EventReader
+    response: httpx.Response, deadlines: QuestionDeadlines, reader: LineReader | EventReader
 ) -> AsyncGenerator[bytes, None]:
     """Yield what ``reader`` finds in a stream, which may not be endless."""
     total = 0
-    async with aclosing(_parts(response, waits)) as parts:
+    async with aclosing(_parts(response, deadlines)) as parts:
         async for part in parts:
             total += len(part)
             if total > MAX_ROWS_BYTES:

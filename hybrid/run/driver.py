@@ -249,7 +249,7 @@ class Driver:
 
     async def _score(self, cloud: Cloud, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
         """Ask once, under an id and a reservation of its own."""
-        leave = await self._till.leave("check", position, cloud.worst(question), len(question.span))
+        leave = await self._till.leave("check", position, cloud.max_usage(question), len(question.span))
         if isinstance(leave, Denial):
             raise RequestDenied(leave)
         try:
@@ -306,7 +306,7 @@ class Driver:
         # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
         rows = request.rows or self._limits.recording is not None or not (self._can and self._can.ids)
         question = WriteQuestion(prefix, limit, self._top_k if rows else 0, self._drafter.sampling, request.ban)
-        leave = await self._till.leave("write", len(request.at), cloud.worst(question))
+        leave = await self._till.leave("write", len(request.at), cloud.max_usage(question))
         if isinstance(leave, Denial):
             raise RequestDenied(leave)
         # One seed for the answer, but not one for every request: the same noise at every opening would show.

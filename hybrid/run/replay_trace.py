@@ -25,8 +25,8 @@ from hybrid.cloud import (
     ScoreQuestion,
     Scores,
     WriteQuestion,
+    max_usage,
     unrecorded,
-    worst,
 )
 from hybrid.engine import IsCancelled
 from hybrid.errors import HybridError, UsageError
@@ -197,9 +197,9 @@ class ReplayCloud:
         """Say that it can do everything: what it cannot is missing."""
         return Capabilities("tape")
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One request by ids."""
-        return worst(question)
+        return max_usage(question)
 
     async def score(  # the port's shape
         self,

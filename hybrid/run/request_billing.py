@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from hybrid.cloud.metering import lost
+from hybrid.cloud.metering import usage_after_failure
 from hybrid.errors import CloudError
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
@@ -126,6 +126,6 @@ class OpenRequest:
         if not self._sent:
             self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
         elif isinstance(error, CloudError):
-            self.settle(lost(error, self.worst))
+            self.settle(usage_after_failure(error, self.worst))
         else:
             self.left(so_far)

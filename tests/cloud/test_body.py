@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from hybrid.cloud.body import MAX_PARSED_BYTES, MAX_SHAPED_BYTES, SMALL_BYTES, parse, parsed_bytes
-from hybrid.cloud.dialects.vllm import ScoreReply
+from hybrid.cloud.dialects.vllm import CompletionsScoreReply
 from hybrid.errors import BadReply, NotAnApi
 
 COSTLY = ["{}", "[]", "[[]]", '{"a":0}', '{"ab":"cd"}', '{"a":{"b":[0.5]}}', "0", "0.5", "123456789012", '"ab"', "null"]
@@ -41,7 +41,7 @@ def test_what_is_not_counted_could_not_be_too_much():
 
 
 @pytest.mark.parametrize("value", COSTLY)
-@pytest.mark.parametrize("shape", [None, ScoreReply])
+@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
 def test_a_reply_that_would_become_too_much_is_refused_before_it_is_parsed(monkeypatch, shape, value):
     """Whatever it is made of; the bounds are a thousandth here, that a test may take little, too."""
     for name in ("SMALL_BYTES", "MAX_PARSED_BYTES", "MAX_SHAPED_BYTES"):
@@ -56,12 +56,12 @@ def test_rows_that_stay_unread_may_be_more():
     row = b'{"7": {"logprob": -1.5, "rank": 1, "decoded_token": "a"}}'
     raw = b'{"choices": [{"prompt_logprobs": [' + b",".join([row] * 350_000) + b"]}]}"
     assert MAX_PARSED_BYTES < parsed_bytes(raw) < MAX_SHAPED_BYTES
-    assert len(parse(raw, "there", ScoreReply)["choices"][0]["prompt_logprobs"]) == 350_000
+    assert len(parse(raw, "there", CompletionsScoreReply)["choices"][0]["prompt_logprobs"]) == 350_000
     with pytest.raises(BadReply, match="more than a reply can hold"):
         parse(raw, "there")
 
 
-@pytest.mark.parametrize("shape", [None, ScoreReply])
+@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
 @pytest.mark.parametrize(
     "raw",
     [b'{"choices": "\xff\xfe\xc0\x80"}', b'{"usage": ' + b"7" * 5000 + b"}", b"[" * 10**5, b"", b"\0" * 9, b"{}{}"],
@@ -73,7 +73,7 @@ def test_what_breaks_a_parser_is_no_json(raw, shape):
         parse(raw, "there", shape)
 
 
-@pytest.mark.parametrize("shape", [None, ScoreReply])
+@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
 def test_a_page_is_no_api_and_a_number_no_reply(shape):
     with pytest.raises(NotAnApi, match="web page"):
         parse(b" <html>", "there", shape)

@@ -108,7 +108,7 @@ def test_the_rows_are_those_of_a_check_that_reads_no_cache_and_all_that_was_aske
     charged = [*[CloudUsage(2, 1)] * (not proven), whole, *[CloudUsage(prefix + span, 1)] * again]
     assert scores.usage == sum(charged[1:], charged[0])
     assert [put.before for put in left[1:]] == [sum(charged[1:i], charged[0]) for i in range(1, len(left))]
-    worst = V2.worst(asked)
+    worst = V2.max_usage(asked)
     assert worst.at_least(scores.usage) == worst, "never more than is reserved"
 
 
@@ -135,7 +135,7 @@ def test_a_check_without_candidates_of_its_own_asks_about_what_was_drafted_and_s
 def test_candidates_that_were_told_not_to_be_had_are_no_proof_and_none_is_tried():
     left, _ = scored(able(V2, candidates=False), question(40, 3), 32, proven=True)
     assert [READ in put.body["sampling_params"] for put in left] == [False]
-    once, twice = (dialect.worst(question(40, 3)) for dialect in (able(V2, candidates=False), V2))
+    once, twice = (dialect.max_usage(question(40, 3)) for dialect in (able(V2, candidates=False), V2))
     assert (once, twice) == (CloudUsage(43, 1), CloudUsage(88, 3, requests=3))
 
 
@@ -147,18 +147,18 @@ def test_an_answer_without_values_is_no_proof_and_is_charged():
     proof = scoring.send(None)
     with pytest.raises(MissingCapability, match=CANDIDATES) as refused:
         scoring.send(answered(proof.body, 0) | {"prompt_token_id_logprobs": None})
-    assert V2.charged(asked, answered(proof.body, 0)) == CloudUsage(2, 1)
-    assert not V2.learned(asked, refused.value).can.candidates
+    assert V2.check_usage(asked, answered(proof.body, 0)) == CloudUsage(2, 1)
+    assert not V2.learn(asked, refused.value).can.candidates
 
 
 @pytest.mark.parametrize("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
 def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_is_told(told):
     class Untold:
         url, num_open = "http://there", 0
-        discreet = Wire.discreet
+        hide_key = Wire.hide_key
         _key = None
 
-        def waits(self, asked_at=None, before_send=None):
+        def question_deadlines(self, asked_at=None, before_send=None):
             return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
         async def post(self, path, body, *_, **__):
@@ -226,7 +226,7 @@ async def connected(url):
 
     wire._client.event_hooks = {"request": [request]}
     try:
-        await endpoint.look("a", (1,))
+        await endpoint.discover("a", (1,))
         endpoint.dialect = able(endpoint.dialect, same_words=True)
         sent.clear()
         yield endpoint, sent
@@ -364,7 +364,7 @@ def test_what_a_check_was_charged_that_broke_off_after_its_proof_is_within_its_w
             endpoint._wire.post = breaking
             with pytest.raises(CloudError) as broken:
                 await endpoint.score(asked, "r")
-            return broken.value, endpoint.worst(asked)
+            return broken.value, endpoint.max_usage(asked)
 
     error, worst = asyncio.run(check())
     assert (error.sent, error.charged) == (True, CloudUsage(2, 1, requests=1))

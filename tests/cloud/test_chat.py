@@ -21,7 +21,7 @@ from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.dialect import NOTHING, DialectSetup
 from hybrid.cloud.dialects.text_tokens import TextTokens
-from hybrid.cloud.discover import FAMILIES
+from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Message, Sampling
 from server_stub.dialects.openai_chat import CreateChatCompletionRequest
@@ -118,7 +118,7 @@ def test_text_without_rows_is_refused_where_they_were_asked_for():
     """Reasoning models answer so; ``--dialect text-chat`` takes it."""
     with pytest.raises(MissingCapability, match="without log-probabilities"):
         read(event("c", logprobs=None))
-    plain = FAMILIES["text-chat"].build(SETUP)
+    plain = DIALECTS["text-chat"].build(SETUP)
     assert not {"logprobs", "top_logprobs"} & set(opened(plain.write(WRITE))[0].body)
     chunk = read(event("cab", logprobs=None), plain)
     assert (len(chunk.ids), chunk.rows) == (2, (None, None))
@@ -142,17 +142,17 @@ def test_an_event_that_cannot_be_believed_is_refused(told, error):
 
 
 def test_the_worst_case_is_a_token_per_byte_and_some_for_every_turn():
-    assert Chat(SETUP, preamble=0).worst(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)
+    assert Chat(SETUP, preamble=0).max_usage(WRITE) == CloudUsage(8 + 3 + 3 * 16, 4)
 
 
 def test_a_longer_preamble_than_is_allowed_for_is_learned():
     """A system message of its own costs more than a short question."""
     chat = Chat(SETUP)
-    assert chat.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE
-    known = chat.least(WRITE).prompt_tokens
-    seen = chat.learned(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
-    assert seen.worst(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE + 75
-    assert seen.learned(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
+    assert chat.max_usage(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE
+    known = chat.min_usage(WRITE).prompt_tokens
+    seen = chat.learn(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
+    assert seen.max_usage(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE + 75
+    assert seen.learn(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=6))
@@ -162,27 +162,27 @@ def test_what_one_conversation_teaches_lowers_the_reservation_of_no_other(seen):
     chat = Chat(SETUP)
     for with_system, more in seen:
         asked = turned if with_system else plain
-        before = [chat.worst(question).prompt_tokens for question in (plain, turned)]
-        chat = chat.learned(asked, CloudUsage(chat.least(asked).prompt_tokens + more, 2))
-        after = [chat.worst(question).prompt_tokens for question in (plain, turned)]
+        before = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
+        chat = chat.learn(asked, CloudUsage(chat.min_usage(asked).prompt_tokens + more, 2))
+        after = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
         assert all(a >= b for a, b in zip(after, before, strict=True))
-        assert chat.worst(asked).prompt_tokens >= chat.least(asked).prompt_tokens + more
+        assert chat.max_usage(asked).prompt_tokens >= chat.min_usage(asked).prompt_tokens + more
 
 
 def test_what_was_learned_holds_for_any_conversation():
     """Another question of as many turns: what is added to it is what was added to the first one."""
-    seen = Chat(SETUP).learned(WRITE, CloudUsage(Chat(SETUP).least(WRITE).prompt_tokens + 75 + 12, 2))
+    seen = Chat(SETUP).learn(WRITE, CloudUsage(Chat(SETUP).min_usage(WRITE).prompt_tokens + 75 + 12, 2))
     other = replace(WRITE, turns=(Message("system", "a"), Message("user", "abcab" * 9)))
-    for spelled_as in (Chat(SETUP).least(other).prompt_tokens, 1 + 45):
-        assert spelled_as + 75 + 12 <= seen.worst(other).prompt_tokens
+    for spelled_as in (Chat(SETUP).min_usage(other).prompt_tokens, 1 + 45):
+        assert spelled_as + 75 + 12 <= seen.max_usage(other).prompt_tokens
 
 
 def test_the_least_is_the_tokens_of_the_texts():
     """The template is the server's."""
     plain = replace(WRITE, turns=(Message("user", "cab"),))
-    assert Chat(SETUP).least(plain) == CloudUsage(2, 0)
+    assert Chat(SETUP).min_usage(plain) == CloudUsage(2, 0)
 
 
 def test_a_server_that_tells_fewer_tokens_than_were_sent_has_told_nothing_of_what_it_adds():
     plain = replace(WRITE, turns=(Message("user", "cab"),))
-    assert Chat(SETUP).learned(plain, CloudUsage(1, 1)) == Chat(SETUP)
+    assert Chat(SETUP).learn(plain, CloudUsage(1, 1)) == Chat(SETUP)

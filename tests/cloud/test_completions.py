@@ -22,7 +22,7 @@ from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import NOTHING, DialectSetup
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.together import Together
-from hybrid.cloud.discover import FAMILIES
+from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.openai_legacy import CreateCompletionRequest
@@ -122,14 +122,14 @@ def test_together_echoes_alike_and_is_not_streamed():
 
 @pytest.mark.parametrize("name", ["text-completions", "together"])
 def test_plain_text_asks_for_no_log_probabilities(name):
-    dialect = able(FAMILIES[name].build(SETUP), rows=False)
+    dialect = able(DIALECTS[name].build(SETUP), rows=False)
     assert "logprobs" not in opened(dialect.write(WRITE))[0].body
 
 
 def test_plain_text_can_be_continued_and_not_scored():
-    assert FAMILIES["text-completions"].build(SETUP).can.abilities == {"write", "open"}
+    assert DIALECTS["text-completions"].build(SETUP).can.abilities == {"write", "open"}
     assert Completions(SETUP).can.abilities == {"write", "open", "score"}
-    assert able(Completions(SETUP), way=None).can.abilities == {"write", "open"}
+    assert able(Completions(SETUP), scoring_method=None).can.abilities == {"write", "open"}
 
 
 def test_bodies_are_made_of_published_fields():
@@ -301,7 +301,7 @@ def test_text_without_rows_is_refused_where_they_were_asked_for_and_no_policy_is
     _, read = opened(Completions(SETUP).write(WRITE))
     with pytest.raises(MissingCapability, match="without log-probabilities"):
         read(event("c", logprobs=None))
-    _, read = opened(FAMILIES["text-completions"].build(SETUP).write(WRITE))
+    _, read = opened(DIALECTS["text-completions"].build(SETUP).write(WRITE))
     chunk = read(event("cab", logprobs=None))
     assert (chunk.ids, chunk.rows) == ((C, AB), (None, None))
 
@@ -333,10 +333,10 @@ def test_an_event_that_cannot_be_believed_is_refused(told, error):
 
 @pytest.mark.parametrize("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
 def test_the_worst_case_is_a_token_per_byte(dialect):
-    assert dialect.worst(SCORE) == CloudUsage(5, 1)
-    assert dialect.worst(WRITE) == CloudUsage(3, 4)
+    assert dialect.max_usage(SCORE) == CloudUsage(5, 1)
+    assert dialect.max_usage(WRITE) == CloudUsage(3, 4)
 
 
 def test_every_prefix_is_paid_for_where_prefixes_are_asked():
-    assert able(Completions(SETUP), way="prefixes").worst(SCORE) == CloudUsage(3 + 4 + 5, 3)
-    assert able(Completions(SETUP), way="compare").worst(SCORE) == CloudUsage(3, 3)
+    assert able(Completions(SETUP), scoring_method="prefixes").max_usage(SCORE) == CloudUsage(3 + 4 + 5, 3)
+    assert able(Completions(SETUP), scoring_method="generate").max_usage(SCORE) == CloudUsage(3, 3)

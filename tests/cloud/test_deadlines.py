@@ -148,7 +148,7 @@ def test_what_was_waited_for_in_earlier_attempts_counts_in_the_total(raw_server)
     async def posted():
         wire = Wire(raw_server(b"", then=((5.0, b""),)), None, Deadlines(total=60.0))
         try:
-            await wire.post("/", {}, waits=wire.waits(asked_at=time.monotonic() - 59.8))
+            await wire.post("/", {}, deadlines=wire.question_deadlines(asked_at=time.monotonic() - 59.8))
         finally:
             await wire.aclose()
 
@@ -163,7 +163,7 @@ def test_finding_out_what_an_endpoint_is_has_one_total(raw_server):
         url = raw_server(b"", then=((0.4, WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b"[]"),))
         endpoint = Endpoint(Wire(url, None, Deadlines(total=total)), "m", dialect="vllm")
         try:
-            await endpoint.look("a", (1,))
+            await endpoint.discover("a", (1,))
         finally:
             await endpoint.aclose()
 
@@ -202,9 +202,11 @@ def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader
         try:
             for _ in range(2):  # on a new connection and on an old one
                 if reader == "post":
-                    await wire.post("/", {}, waits=wire.waits(before_send=leaving))
+                    await wire.post("/", {}, deadlines=wire.question_deadlines(before_send=leaving))
                 else:
-                    assert [event async for event in wire.stream("/", {}, "r", wire.waits(before_send=leaving))] == []
+                    assert [
+                        event async for event in wire.stream("/", {}, "r", wire.question_deadlines(before_send=leaving))
+                    ] == []
         finally:
             await wire.aclose()
             server.close()
@@ -243,7 +245,7 @@ def test_waiting_for_a_record_is_not_waiting_for_the_endpoint():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Deadlines(connect=0.3, total=0.5))
         try:
-            return await wire.post("/", {}, waits=wire.waits(before_send=leaving))
+            return await wire.post("/", {}, deadlines=wire.question_deadlines(before_send=leaving))
         finally:
             await wire.aclose()
             server.close()

@@ -7,7 +7,7 @@ from vocabularies import WORDS
 
 from hybrid.cloud.dialects.dialect import DialectSetup, Post
 from hybrid.cloud.dialects.text_tokens import TextTokens
-from hybrid.cloud.discover import FAMILIES
+from hybrid.cloud.discover import DIALECTS
 from hybrid.cloud.port import ScoreQuestion, WriteQuestion
 from hybrid.types import Message, Sampling
 
@@ -34,9 +34,9 @@ def asked(dialect, top_k):
     return [number for first in firsts if isinstance(first, Post) for number in numbers(first.body)]
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith("text-")])
+@pytest.mark.parametrize("name", [name for name in DIALECTS if not name.startswith("text-")])
 def test_no_more_log_probabilities_are_asked_for_than_there_are_tokens(name):
     """SGLang's server ends at such a number."""
-    dialect = FAMILIES[name].build(DialectSetup("m", TextTokens(WORDS)))
+    dialect = DIALECTS[name].build(DialectSetup("m", TextTokens(WORDS)))
     assert max(asked(dialect, 4)) <= 5  # the token itself may be one more
     assert max(asked(dialect, 100)) <= WORDS.num_tokens

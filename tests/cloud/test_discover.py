@@ -13,7 +13,7 @@ import pytest
 
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.dialect import DialectSetup
-from hybrid.cloud.discover import FAMILIES, found, read_models
+from hybrid.cloud.discover import DIALECTS, discover, read_models
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, HybridError, ModelNotFound, NotAnApi, Unreachable, UsageError
 
@@ -44,7 +44,7 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:
-            return await found(wire, DialectSetup(model), wanted, PROBE)
+            return await discover(wire, DialectSetup(model), wanted, PROBE)
         finally:
             await wire.aclose()
 
@@ -92,7 +92,7 @@ def test_another_answer_on_a_familys_route_is_another_family():
     assert look(SERVERS["openai-chat"] | {"/version": {"name": "other"}, "/props": [1]})[0].name == "openai-chat"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_that_is_named_is_not_looked_for(name):
     dialect, can, asked = look(VLLM | {"/api/tags": MODELS}, wanted=name)
     assert (dialect.name, can.model) == (name, "m")
@@ -199,7 +199,9 @@ def test_what_is_wrong_with_an_address_is_one_sentence(routes, otherwise, error,
 def test_a_web_server_that_takes_no_post_is_no_api():
     """As Python's own does: 404 for what it has not, 501 for what it never takes."""
     page = "<html><body>Error response</body></html>"
-    posted = [family.knock[0] for family in FAMILIES.values() if family.knock and family.knock[1] is not None]
+    posted = [
+        spec.detect_route[0] for spec in DIALECTS.values() if spec.detect_route and spec.detect_route[1] is not None
+    ]
     posts = dict.fromkeys(posted, httpx.Response(501, text=page))
     with pytest.raises(NotAnApi, match="answered 404: a web page"):
         look(posts, otherwise=httpx.Response(404, text=page))

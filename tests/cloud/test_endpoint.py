@@ -24,12 +24,11 @@ from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.together import Together
-from hybrid.cloud.dialects.vllm import ScoreReply, Vllm
-from hybrid.cloud.dialects.vllm_tokens import ScoreReply as ScoreTokensReply
-from hybrid.cloud.dialects.vllm_tokens import VllmTokens
-from hybrid.cloud.discover import FAMILIES as FAMILY_NAMES
+from hybrid.cloud.dialects.vllm import CompletionsScoreReply, Vllm
+from hybrid.cloud.dialects.vllm_tokens import GenerateScoreReply, VllmTokens
+from hybrid.cloud.discover import DIALECTS as FAMILY_NAMES
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.metering import lost
+from hybrid.cloud.metering import usage_after_failure
 from hybrid.cloud.port import Scores
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
@@ -50,10 +49,10 @@ class Replies:
         self.left = list(replies)
 
     @contextmanager
-    def discreet(self):
+    def hide_key(self):
         yield
 
-    def waits(self, asked_at=None, before_send=None):
+    def question_deadlines(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):
@@ -133,26 +132,26 @@ def chat(prompt, completion):
     return able(Chat(SETUP), rows=False), [told, {"choices": []} | usage]
 
 
-FAMILIES = [vllm, llama_server, ollama, text, chat]
+DIALECTS = [vllm, llama_server, ollama, text, chat]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
 @pytest.mark.parametrize("told", [None, 0, -2, 1.5, "2", True], ids=repr)
 def test_a_usage_that_says_nothing_is_what_is_known(family, told):
     """The prompt by its bytes where only a text was sent: nobody told how it was split."""
     dialect, replies = family(told, told)
     chunks, error = write(dialect, *replies)
     assert error is None
-    assert last_usage(chunks) == CloudUsage(dialect.worst(WRITE).prompt_tokens, 2)
+    assert last_usage(chunks) == CloudUsage(dialect.max_usage(WRITE).prompt_tokens, 2)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
 def test_a_usage_that_says_too_little_is_raised_to_what_is_known(family):
     dialect, replies = family(1, 1)
     assert last_usage(write(dialect, *replies)[0]) == CloudUsage(2, 2)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
 def test_a_usage_that_says_more_than_can_be_is_told_as_it_is(family):
     dialect, replies = family(50, 10**30)
     usage = last_usage(write(dialect, *replies)[0])
@@ -198,7 +197,7 @@ def test_what_a_reply_shows_and_tells_is_charged_though_its_rows_cannot_be_belie
     with pytest.raises(BadReply) as error:
         score(Vllm(SETUP), reply, question=asking)
     assert (error.value.sent, error.value.charged.completion_tokens) == (True, 7)
-    assert lost(error.value, CloudUsage(3, 1)) == CloudUsage(3, 7)
+    assert usage_after_failure(error.value, CloudUsage(3, 1)) == CloudUsage(3, 7)
 
 
 def written(num):
@@ -258,7 +257,7 @@ def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_beli
 def test_reading_what_a_reply_charged_trips_over_nothing(reply):
     for name, family in FAMILY_NAMES.items():
         dialect = family.build(SETUP)
-        assert dialect.charged(SCORE, reply) in (NO_USAGE, CloudUsage(0, 0)), name
+        assert dialect.check_usage(SCORE, reply) in (NO_USAGE, CloudUsage(0, 0)), name
 
 
 # ---- what is free --------------------------------------------------------------------------------------------------
@@ -307,10 +306,10 @@ def test_what_is_refused_before_it_is_asked_is_free():
 class AsksTwice(Vllm):
     """A dialect that asks again what the first reply hides."""
 
-    def least(self, _):
+    def min_usage(self, _):
         return CloudUsage(1, 1)
 
-    def worst(self, _):
+    def max_usage(self, _):
         return CloudUsage(20, 2)
 
     def charged(self, _, reply):
@@ -332,7 +331,7 @@ def test_prompts_that_leave_in_one_request_are_charged_for_one():
     prompt = {"tokens": [1], "content": "a", "stop": True, "stop_type": "limit", "tokens_evaluated": 2}
     listed = {"id": 1, "logprob": -0.1, "top_logprobs": [{"id": 1, "logprob": -0.1}]}
     replies = [prompt | {"index": i, "completion_probabilities": [listed]} for i in range(2)]
-    asked = score(able(LlamaServer(SETUP), way="prefixes"), replies, question=replace(SCORE, after=True))
+    asked = score(able(LlamaServer(SETUP), scoring_method="prefixes"), replies, question=replace(SCORE, after=True))
     assert asked.usage == CloudUsage(5, 2, requests=1)
 
 
@@ -362,14 +361,14 @@ def test_a_usage_of_a_chat_service_teaches_what_it_adds_beyond_the_allowance():
     said = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}]}
     usage = {"choices": [], "usage": {"prompt_tokens": 2 + PREAMBLE + 75, "completion_tokens": 1}}
     found = endpoint(able(Chat(SETUP), rows=False), said, usage, said, usage)
-    before = found.worst(WRITE).prompt_tokens
+    before = found.max_usage(WRITE).prompt_tokens
 
     async def ask():
         return [chunk async for chunk in found.write(WRITE, "r")]
 
     chunks = asyncio.run(ask())
     assert last_usage(chunks).prompt_tokens == 2 + PREAMBLE + 75
-    assert found.worst(WRITE).prompt_tokens == before + 75
+    assert found.max_usage(WRITE).prompt_tokens == before + 75
 
 
 def test_a_reply_that_cannot_be_believed_keeps_its_reservation():
@@ -389,10 +388,10 @@ REFUSAL = {"error": {"message": "the context is too long", "type": "invalid_requ
 def test_a_check_that_is_refused_inside_a_success_is_free_and_says_why(dialect):
     with pytest.raises(BadReply, match="broke off: the context is too long") as error:
         score(dialect, REFUSAL)
-    assert lost(error.value, dialect.worst(SCORE)) == CloudUsage(0, 0)
+    assert usage_after_failure(error.value, dialect.max_usage(SCORE)) == CloudUsage(0, 0)
 
 
-@pytest.mark.parametrize("shape", [ScoreReply, ScoreTokensReply])
+@pytest.mark.parametrize("shape", [CompletionsScoreReply, GenerateScoreReply])
 def test_an_error_in_the_place_of_rows_is_read(shape):
     """What a shape does not name is left unread."""
     assert parse(json.dumps(REFUSAL).encode(), "http://there", shape) == REFUSAL

@@ -84,9 +84,9 @@ def test_an_epoch_lasts_from_one_request_to_the_next_and_not_over_a_new_connecti
     async def asked(served, wire):
         epochs = [wire.epoch]
         for closed in (False, False, True):
-            waits = wire.waits()
-            await wire.post("/", {}, waits=waits)
-            assert waits.left_in == wire.epoch, "it says in which epoch a request has left"
+            deadlines = wire.question_deadlines()
+            await wire.post("/", {}, deadlines=deadlines)
+            assert deadlines.sent_in_epoch == wire.epoch, "it says in which epoch a request has left"
             epochs.append(wire.epoch)
             if closed:
                 await served.hang_up()
@@ -133,7 +133,7 @@ async def refuse(wire, epoch, recorded):
         recorded.append("it leaves")
 
     with pytest.raises(ServerChanged):
-        await wire.post("/", {}, waits=wire.waits(before_send=leaving), only_in=epoch)
+        await wire.post("/", {}, deadlines=wire.question_deadlines(before_send=leaving), only_in=epoch)
 
 
 @pytest.mark.parametrize("ended_by", ["a new connection", "a 500", "a connection that has closed"])
@@ -184,13 +184,13 @@ def test_two_open_connections_may_lead_to_two_servers():
         async with aclosing(wire.stream("/stream", {}, "r")) as events:
             await anext(events)
             alone = wire.epoch
-            waits = wire.waits()
-            await wire.post("/", {}, waits=waits)
-            return alone, waits.left_in, wire.epoch
+            deadlines = wire.question_deadlines()
+            await wire.post("/", {}, deadlines=deadlines)
+            return alone, deadlines.sent_in_epoch, wire.epoch
 
-    alone, left_in, both = with_server(asked)
+    alone, sent_in_epoch, both = with_server(asked)
     assert alone is not None
-    assert left_in is both is None
+    assert sent_in_epoch is both is None
 
 
 @pytest.mark.parametrize(("stream", "kept"), [("whole", True), ("endless", False)])

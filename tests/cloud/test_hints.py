@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cloud.retry_after import hints
+from hybrid.cloud.retry_after import read_retry_after
 
 
 @given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms", "x-should-retry"]), st.text()))
 def test_whatever_stands_there_gives_a_delay_that_can_be_waited_for_or_none(headers):
-    delay_s = hints(headers)["retry_after_s"]
+    delay_s = read_retry_after(headers)["retry_after_s"]
     assert delay_s is None or (math.isfinite(delay_s) and delay_s >= 0)
 
 
@@ -36,15 +36,15 @@ def test_whatever_stands_there_gives_a_delay_that_can_be_waited_for_or_none(head
     ],
 )
 def test_a_delay_is_read_in_every_way_it_is_said(headers, delay_s):
-    assert hints(headers)["retry_after_s"] == delay_s
+    assert read_retry_after(headers)["retry_after_s"] == delay_s
 
 
 def test_a_date_is_so_many_seconds_from_now():
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    assert 57 < hints({"retry-after": date})["retry_after_s"] <= 60
+    assert 57 < read_retry_after({"retry-after": date})["retry_after_s"] <= 60
 
 
 def test_a_server_may_forbid_a_retry():
     """Our own endpoint does so when a budget is spent."""
-    assert hints({"x-should-retry": "False"})["trouble"] is None
-    assert hints({"x-should-retry": "true"})["trouble"] == "busy"
+    assert read_retry_after({"x-should-retry": "False"})["trouble"] is None
+    assert read_retry_after({"x-should-retry": "true"})["trouble"] == "busy"

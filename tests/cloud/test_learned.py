@@ -30,12 +30,12 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import LENGTHS, Post
-from hybrid.cloud.dialects.reading import broke_off
+from hybrid.cloud.dialects.reading import raise_error_in
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
-from hybrid.cloud.metering import REFUSED, lost
+from hybrid.cloud.metering import REFUSED, usage_after_failure
 from hybrid.cloud.port import Scores
-from hybrid.cloud.probe_result import ProbeCache, ProbeResult, measured
+from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.run.retry import RetryPolicy
@@ -72,14 +72,14 @@ def test_a_server_that_gives_no_list_at_all_is_refused_at_no_charge(question):
     server = Server(most=0, names_it=False)
     [refused] = asked(endpoint(server, Vllm(SETUP)), question)
     assert isinstance(refused, MissingCapability)
-    assert lost(refused, CloudUsage(9, 9)) == NO_USAGE
+    assert usage_after_failure(refused, CloudUsage(9, 9)) == NO_USAGE
     assert [logprobs_of(body)[1] for body in server.bodies] == [20, 5, 1]
 
 
 def test_what_a_refusal_names_is_not_believed_where_it_is_no_shorter_list():
     for most in (0, 20, 10**30):
         refused = MissingCapability(f"logprobs: max allowed: {most}", sent=False)
-        assert Vllm(SETUP).learned(SCORE, refused).can == Vllm.can
+        assert Vllm(SETUP).learn(SCORE, refused).can == Vllm.can
 
 
 def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reservation_of_its_own():
@@ -88,7 +88,7 @@ def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reser
             yield Post("/", {})
             yield Post("/", {}, before=CloudUsage(9, 1))
 
-        def charged(self, question, reply):
+        def check_usage(self, question, reply):
             return CloudUsage(9, 1)
 
     class Second(Server):
@@ -156,8 +156,8 @@ def test_where_whole_answers_lack_it_too_that_is_refused_as_ever():
 def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     made = endpoint(Server(), Vllm(SETUP))
     late = MissingCapability("no rows", charged=CloudUsage(2, 1))
-    assert made.dialect.learned(WRITE, late) is made.dialect
-    assert made.dialect.learned(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
+    assert made.dialect.learn(WRITE, late) is made.dialect
+    assert made.dialect.learn(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
 
 
 # ---- what is kept, and what is not ---------------------------------------------------------------------------------
@@ -167,23 +167,23 @@ def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     ("server", "dialect"), [(Server(most=5), Vllm(SETUP)), (Server(v1=True), VllmTokens(SETUP))], ids=["k", "V1"]
 )
 def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dialect):
-    notebook = ProbeCache(tmp_path / "endpoints.json", "words")
-    notebook.write(ProbeResult(server.url, "m", dialect.name, rows=True, most_k=20, way="one request"))
-    [told] = asked(endpoint(server, dialect, notebook), SCORE if server.v1 else CHECK)
+    probe_cache = ProbeCache(tmp_path / "endpoints.json", "words")
+    probe_cache.write(ProbeResult(server.url, "m", dialect.name, rows=True, most_k=20, scoring_method="one request"))
+    [told] = asked(endpoint(server, dialect, probe_cache), SCORE if server.v1 else CHECK)
     assert isinstance(told, Scores)
-    assert notebook.read(server.url, "m", dialect.name) is None
+    assert probe_cache.read(server.url, "m", dialect.name) is None
 
 
 def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
     """A stream that was given up counts at its worst: once for an endpoint, not once for a process."""
-    notebook = ProbeCache(tmp_path / "endpoints.json", "words")
+    probe_cache = ProbeCache(tmp_path / "endpoints.json", "words")
     server = Server(lacks="streams")
-    first, _ = asked(endpoint(server, Vllm(SETUP), notebook), WRITE, WRITE)
+    first, _ = asked(endpoint(server, Vllm(SETUP), probe_cache), WRITE, WRITE)
     assert first.trouble == "learned"
-    known = notebook.read(server.url, "m", "vllm")
-    assert measured(Vllm.can, known) == replace(Vllm.can, streams=False)
-    after = endpoint(server, Vllm(SETUP), notebook)
-    after.believe(known)
+    known = probe_cache.read(server.url, "m", "vllm")
+    assert apply_result(Vllm.can, known) == replace(Vllm.can, streams=False)
+    after = endpoint(server, Vllm(SETUP), probe_cache)
+    after.apply_probe(known)
     [told] = asked(after, WRITE)
     assert told[0].ids == (2,)
 
@@ -224,6 +224,6 @@ def test_a_refusal_inside_a_reply_is_what_it_is_outside(status, said):
 
     expected = asyncio.run(outside())
     with pytest.raises(CloudError) as inside:
-        broke_off({"error": {"message": said, "code": status}})
+        raise_error_in({"error": {"message": said, "code": status}})
     assert type(inside.value) is type(expected)
     assert (inside.value.sent, expected.sent, inside.value.trouble) == (False, False, expected.trouble)

@@ -136,8 +136,8 @@ def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_c
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):
     question = ScoreQuestion((67, *E_ACUTE), (68,), True, 3)
-    assert speak().worst(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN, requests=1 + AGAIN)
-    assert speak().worst(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling())) == CloudUsage(4, 9)
+    assert speak().max_usage(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN, requests=1 + AGAIN)
+    assert speak().max_usage(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling())) == CloudUsage(4, 9)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_check_asks_again_no_oftener_than_its_worst_case_reserves(speak):
     asked, scores = drive(speak().score(asking), reply, *[again] * 6)
     assert len(asked) == 1 + AGAIN
     assert len(scores.rows) == AGAIN
-    worst = speak().worst(asking)
+    worst = speak().max_usage(asking)
     assert scores.usage.prompt_tokens <= worst.prompt_tokens
 
 
@@ -319,7 +319,7 @@ def test_a_written_token_without_a_list_is_missing_and_not_certain(speak):
 
 def test_names_that_are_not_those_of_the_text_name_no_tokens(speak):
     chunk = written(speak, change_arrays(tokens=["c", "b", "f", "", "", " "]))
-    assert speak().setup.words.text_of(chunk.ids) == chunk.text
+    assert speak().setup.text_tokens.text_of(chunk.ids) == chunk.text
     assert [row is not None for row in chunk.rows] == [True] + [False] * (len(chunk.ids) - 1)
 
 

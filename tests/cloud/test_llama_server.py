@@ -106,7 +106,7 @@ def test_without_the_row_after_it_nothing_is_written_after_a_draft():
 
 
 def test_prefixes_are_asked_in_one_request_and_one_alone_is_no_list():
-    dialect = able(DIALECT, way="prefixes")
+    dialect = able(DIALECT, scoring_method="prefixes")
     (asked,), _ = drive(dialect.score(PREFIXES))
     assert asked.body == PLAIN | {
         "prompt": [[5, 6, 7, 8], [5, 6, 7, 8, 27], [5, 6, 7, 8, 27, 28]],
@@ -119,7 +119,7 @@ def test_prefixes_are_asked_in_one_request_and_one_alone_is_no_list():
 
 
 def test_a_comparison_lets_the_model_write_as_many_tokens_as_rows_are_due():
-    (asked,), _ = drive(able(DIALECT, way="compare").score(PREFIXES))
+    (asked,), _ = drive(able(DIALECT, scoring_method="generate").score(PREFIXES))
     assert asked.body == PLAIN | {"prompt": [5, 6, 7, 8], "n_predict": 3, "n_probs": 3, "samplers": SAMPLERS}
 
 
@@ -250,7 +250,7 @@ def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_
     expected = [[347, 295, 87], [15, 28, 347], [347, 223, 272]]
     for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
         reply = over_the_wire([LISTED[i] for i in order])
-        _, scores = drive(able(DIALECT, way="prefixes").score(PREFIXES), reply)
+        _, scores = drive(able(DIALECT, scoring_method="prefixes").score(PREFIXES), reply)
         assert ids_of(scores.rows) == expected
         assert scores.usage == CloudUsage(15, 3, 12)
 
@@ -260,13 +260,13 @@ def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_
 )
 def test_continuations_that_are_not_those_of_the_prompts_are_refused(reply):
     with pytest.raises(BadReply):
-        drive(able(DIALECT, way="prefixes").score(PREFIXES), reply)
+        drive(able(DIALECT, scoring_method="prefixes").score(PREFIXES), reply)
 
 
 def test_two_continuations_of_one_prompt_are_refused():
     twice = [LISTED[0], LISTED[1], LISTED[1]]
     with pytest.raises(BadReply):
-        drive(able(DIALECT, way="prefixes").score(PREFIXES), twice)
+        drive(able(DIALECT, scoring_method="prefixes").score(PREFIXES), twice)
 
 
 # ---- what is written -----------------------------------------------------------------------------------------------

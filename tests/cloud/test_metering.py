@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.dialects.reading import MOST_TOKENS, read_usage, usage_of
-from hybrid.cloud.metering import UsageMeter, lost, num_written, settled
+from hybrid.cloud.metering import UsageMeter, final_usage, num_written, usage_after_failure
 from hybrid.errors import BadReply, Unreachable
 from hybrid.spend import Price
 from hybrid.types import NO_USAGE, CloudUsage
@@ -22,7 +22,7 @@ KNOWN = st.builds(CloudUsage, st.integers(1, 50), COUNTS)
 
 @given(told=USAGES, known=KNOWN, more=COUNTS)
 def test_what_is_settled_is_the_greater_of_told_and_known_field_by_field(told, known, more):
-    charged = settled(told, known, known.prompt_tokens + more)
+    charged = final_usage(told, known, known.prompt_tokens + more)
     assert charged.completion_tokens == max(told.completion_tokens, known.completion_tokens)
     assert charged.cached_tokens == told.cached_tokens <= charged.prompt_tokens
     if told.prompt_tokens:
@@ -35,7 +35,7 @@ def test_what_is_settled_is_the_greater_of_told_and_known_field_by_field(told, k
 def test_no_server_is_charged_less_for_telling_less(honest, known, parts, more):
     """Whatever share of the truth it tells, but for what it says was cached, the charge covers what is known."""
     less = CloudUsage(honest.prompt_tokens // parts, honest.completion_tokens // parts)
-    charged = settled(less, known, known.prompt_tokens + more)
+    charged = final_usage(less, known, known.prompt_tokens + more)
     assert charged.at_least(known) == charged
     assert charged.at_least(less) == charged
 
@@ -43,7 +43,7 @@ def test_no_server_is_charged_less_for_telling_less(honest, known, parts, more):
 @given(honest=USAGES, known=KNOWN)
 def test_an_honest_server_is_believed_to_the_token(honest, known):
     honest = honest.at_least(known)
-    assert settled(honest, known, 99) == honest
+    assert final_usage(honest, known, 99) == honest
 
 
 @given(sizes=st.lists(st.integers(1, 4), max_size=6), limit=st.integers(1, 20), ended=st.booleans(), told=st.booleans())
@@ -77,11 +77,11 @@ def test_a_stream_is_charged_for_all_that_came_whenever_a_usage_is_told(sizes, t
         latest = chunk.usage or latest
         assert (chunk.usage is None) == (usage is None)
         if chunk.usage:
-            assert chunk.usage == settled(heard, CloudUsage(prompt, seen), prompt)
-    rest = list(meter.rest())
+            assert chunk.usage == final_usage(heard, CloudUsage(prompt, seen), prompt)
+    rest = list(meter.remaining())
     assert len(rest) <= 1
     if seen or latest:
-        assert (rest[0].usage if rest else latest) == settled(heard, CloudUsage(prompt, seen), prompt)
+        assert (rest[0].usage if rest else latest) == final_usage(heard, CloudUsage(prompt, seen), prompt)
     else:
         assert not rest, "nothing came, and nothing was told: nobody knows"
 
@@ -90,14 +90,14 @@ def test_a_stream_that_ends_without_a_usage_is_charged_for_what_came():
     meter = UsageMeter(CloudUsage(4, 0), CloudUsage(7, 8), ENDS)
     meter.read(Chunk((1, 2)))
     meter.read(Chunk(finish="stop"))
-    assert [chunk.usage for chunk in meter.rest()] == [CloudUsage(7, 3)], "two tokens and the end"
+    assert [chunk.usage for chunk in meter.remaining()] == [CloudUsage(7, 3)], "two tokens and the end"
 
 
 def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
     meter = UsageMeter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
     meter.read(Chunk((1, END), finish="stop"))
     assert meter.read(Chunk(usage=CloudUsage(4, 2, 3))).usage == CloudUsage(4, 2, 3)
-    assert not list(meter.rest())
+    assert not list(meter.remaining())
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
@@ -106,23 +106,23 @@ WORST = CloudUsage(10, 8)
 
 
 def noted(meter, error):
-    with pytest.raises(type(error)), meter.noting():
+    with pytest.raises(type(error)), meter.charge_errors():
         raise error
     return error
 
 
 def test_what_was_turned_away_is_free_and_of_what_broke_nobody_knows():
-    assert lost(BadReply("400", sent=False), WORST) == NO_USAGE
-    assert lost(Unreachable("500"), WORST) is None
-    assert lost(Unreachable("500", charged=CloudUsage(10, 3)), WORST) is None, "within what is reserved"
+    assert usage_after_failure(BadReply("400", sent=False), WORST) == NO_USAGE
+    assert usage_after_failure(Unreachable("500"), WORST) is None
+    assert usage_after_failure(Unreachable("500", charged=CloudUsage(10, 3)), WORST) is None, "within what is reserved"
 
 
 def test_what_was_answered_before_a_refusal_is_charged():
-    assert lost(BadReply("400", sent=False, charged=CloudUsage(5, 1)), WORST) == CloudUsage(5, 1)
+    assert usage_after_failure(BadReply("400", sent=False, charged=CloudUsage(5, 1)), WORST) == CloudUsage(5, 1)
 
 
 def test_what_is_known_beyond_the_reservation_is_not_lost_with_the_answer():
-    assert lost(BadReply("too long", charged=CloudUsage(3, 20)), WORST) == CloudUsage(10, 20)
+    assert usage_after_failure(BadReply("too long", charged=CloudUsage(3, 20)), WORST) == CloudUsage(10, 20)
 
 
 def test_an_error_says_what_came_before_it():

@@ -13,13 +13,13 @@ import httpcore
 import pytest
 
 from hybrid.cloud import names, wire
-from hybrid.cloud.names import addresses_of, first_of
+from hybrid.cloud.names import connect_first, resolve
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
 
 
 def look_up(host):
-    return asyncio.run(addresses_of(host, 80))
+    return asyncio.run(resolve(host, 80))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
@@ -48,11 +48,11 @@ def test_a_name_that_leads_nowhere_is_an_error_of_the_system(monkeypatch, error)
 
 HANGS = """
 import asyncio, socket, time
-from hybrid.cloud.names import addresses_of
+from hybrid.cloud.names import resolve
 socket.getaddrinfo = lambda *_, **__: time.sleep(60)
 async def ask():
     async with asyncio.timeout(0.1):
-        await addresses_of("there", 80)
+        await resolve("there", 80)
 try:
     asyncio.run(ask())
 except TimeoutError:
@@ -72,7 +72,7 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_dropped(monkeypatch)
 
     async def give_up():
         async with asyncio.timeout(0.01):
-            await addresses_of("there", 80)
+            await resolve("there", 80)
 
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())
@@ -106,33 +106,33 @@ class Dialled:
     async def close(self, connection):
         self.closed.append(connection)
 
-    def first_of(self, *addresses):
-        return asyncio.run(first_of(self.connect, addresses, self.close))
+    def connect_first(self, *addresses):
+        return asyncio.run(connect_first(self.connect, addresses, self.close))
 
 
 def test_the_first_address_that_lets_us_in_is_taken_and_no_other_tried():
     dialled = Dialled()
-    assert dialled.first_of("slow", "good") == "slow"
+    assert dialled.connect_first("slow", "good") == "slow"
     assert dialled.tried == ["slow"]
 
 
 def test_a_refusal_leads_to_the_next_address_at_once(monkeypatch):
     monkeypatch.setattr(names, "HEAD_START_S", 60)
     dialled = Dialled()
-    assert dialled.first_of("refused 1", "refused 2", "good", "never") == "good"
+    assert dialled.connect_first("refused 1", "refused 2", "good", "never") == "good"
     assert dialled.tried == ["refused 1", "refused 2", "good"]
 
 
 def test_a_silent_address_is_given_up_when_another_lets_us_in(monkeypatch):
     monkeypatch.setattr(names, "HEAD_START_S", 0.01)
     dialled = Dialled()
-    assert dialled.first_of("silent", "refused", "good") == "good"
+    assert dialled.connect_first("silent", "refused", "good") == "good"
     assert (dialled.given_up, dialled.closed) == (["silent"], [])
 
 
 def test_where_nobody_lets_us_in_the_first_addresss_error_is_raised():
     with pytest.raises(OSError, match="refused 1"):
-        Dialled().first_of("refused 1", "refused 2")
+        Dialled().connect_first("refused 1", "refused 2")
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -147,7 +147,7 @@ def test_no_connection_is_left_open_but_the_one_that_is_taken(monkeypatch, cance
 
     async def dial():
         async with asyncio.timeout(0.01 if cancelled else None):
-            return await first_of(stubborn, ["slow 1", "slow 2"], dialled.close)
+            return await connect_first(stubborn, ["slow 1", "slow 2"], dialled.close)
 
     if cancelled:
         with pytest.raises(TimeoutError):
@@ -179,7 +179,7 @@ def test_a_real_connection_that_comes_second_is_closed(monkeypatch):
             return len(open_), [each is taken for each in still_open]
 
     monkeypatch.setattr(names, "HEAD_START_S", 0.0)
-    monkeypatch.setattr(wire, "addresses_of", both)
+    monkeypatch.setattr(wire, "resolve", both)
     monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", stubborn)
     assert asyncio.run(connect()) == (2, [True])
 
@@ -190,7 +190,7 @@ def test_who_gives_up_gives_up_every_address(monkeypatch):
 
     async def give_up():
         async with asyncio.timeout(0.1):
-            await first_of(dialled.connect, ["silent 1", "silent 2"], dialled.close)
+            await connect_first(dialled.connect, ["silent 1", "silent 2"], dialled.close)
 
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())

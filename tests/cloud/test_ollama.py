@@ -179,5 +179,5 @@ def test_where_no_log_probabilities_are_given_none_are_asked_for():
 
 
 def test_the_worst_case_is_a_token_per_byte():
-    assert Ollama(SETUP).worst(SCORE) == CloudUsage(3, 3)
-    assert Ollama(SETUP).worst(WRITE) == CloudUsage(3, 4)
+    assert Ollama(SETUP).max_usage(SCORE) == CloudUsage(3, 3)
+    assert Ollama(SETUP).max_usage(WRITE) == CloudUsage(3, 4)

@@ -13,7 +13,7 @@ from wordlist import able
 from hybrid.cloud.dialects.dialect import LENGTHS, DialectSetup, tells_rows
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
-from hybrid.cloud.port import Chunk, Scores, worst
+from hybrid.cloud.port import Chunk, Scores, max_usage
 from hybrid.cloud.probe import LONGER, WRITTEN, Probe
 from hybrid.engine import num_shared
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, NotAnApi, Unreachable, UsageError
@@ -53,16 +53,16 @@ class Server:
     questions: list = field(default_factory=list)
     held: list = field(default_factory=list)  # the texts in its cache
 
-    async def knock(self):
+    async def ping(self):
         pass
 
-    async def knock_at(self, path):
+    async def ping_route(self, path):
         self.knocked.append(path)
         if self.knocking:
             raise self.knocking
 
-    def worst(self, question):
-        return worst(question)
+    def max_usage(self, question):
+        return max_usage(question)
 
     def row(self, prefix, question, actual=None, heat=1.0, more=(), drift=0.0):
         if self.refuses_more and question.top_k > self.most:
@@ -144,7 +144,7 @@ def test_what_a_good_endpoint_can_do_is_found():
     found, heard, settled = probed(Server())
     assert found.most_k == V
     assert (found.rows, found.continues, found.raw_rows, found.cached_usage) == (True, True, True, True)
-    assert (found.way, found.ways) == ("one request", {"one request": "agrees"})
+    assert (found.scoring_method, found.scoring_methods) == ("one request", {"one request": "agrees"})
     assert (found.noise_nats, found.grid, found.keeps_cache, found.candidates) == (0.0, 0.0, False, True)
     assert (found.takes_ids, found.max_context, found.chunk_usage) == (True, 1000, False)
     assert found.prefix_tokens == LONGER
@@ -156,25 +156,25 @@ def test_what_a_good_endpoint_can_do_is_found():
 def test_rows_that_are_off_by_one_are_found_out():
     """llama-cpp-python without BOS, strands-sglang #34: every number is a probability, of another position."""
     found, _, _ = probed(Server(shift=1))
-    assert found.way is None
-    assert "its rows are not those that it writes by" in found.ways["one request"]
+    assert found.scoring_method is None
+    assert "its rows are not those that it writes by" in found.scoring_methods["one request"]
     assert found.check_tokens is None
 
 
 def test_rows_of_another_computation_are_found_out_and_noise_is_not():
-    assert probed(Server(drift=0.3))[0].way is None
+    assert probed(Server(drift=0.3))[0].scoring_method is None
     found, _, _ = probed(Server(drift=0.05))
-    assert found.way == "one request"
+    assert found.scoring_method == "one request"
     assert found.noise_nats == pytest.approx(0.05)
 
 
 def test_a_score_without_rows_is_none():
     found, _, _ = probed(Server(cut=0))
-    assert (found.way, found.ways) == (None, {"one request": "gave no row"})
+    assert (found.scoring_method, found.scoring_methods) == (None, {"one request": "gave no row"})
 
 
 def test_fewer_rows_than_asked_for_are_enough():
-    assert probed(Server(cut=2))[0].way == "one request"
+    assert probed(Server(cut=2))[0].scoring_method == "one request"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_server_that_fails_whatever_is_asked_ends_the_probe():
 
 def test_streams_that_lack_what_whole_answers_have_are_found_out():
     found, _, _ = probed(Server(bare_streams=True))
-    assert (found.streams, found.rows, found.way) == (False, True, "one request")
+    assert (found.streams, found.rows, found.scoring_method) == (False, True, "one request")
     assert probed(Server())[0].streams is True
 
 
@@ -296,7 +296,7 @@ def test_a_text_that_does_not_fit_is_not_sent():
     said = replace(server.dialect.can, model="m", max_context=100, same_words=True)
     found, _, _ = probed(server, said=said)
     assert max(len(question.prefix) for question in server.questions) < 100
-    assert (found.way, found.cached_usage, found.check_tokens) == ("one request", None, None)
+    assert (found.scoring_method, found.cached_usage, found.check_tokens) == ("one request", None, None)
 
 
 def test_a_cached_check_costs_what_is_new():
@@ -329,7 +329,7 @@ def test_usage_with_every_event_is_found():
 def test_without_log_probabilities_nothing_is_scored_and_the_text_is_still_found():
     server = Server(dialect=able(Vllm(DialectSetup()), rows=False))
     found, _, _ = probed(server)
-    assert (found.rows, found.most_k, found.way, found.ways) == (False, None, None, {})
+    assert (found.rows, found.most_k, found.scoring_method, found.scoring_methods) == (False, None, None, {})
     assert found.continues is True
     assert all(question.top_k == 0 for question in server.questions)
 
@@ -338,7 +338,7 @@ def test_another_vocabulary_is_not_asked_anything_that_costs():
     server = Server()
     said = replace(server.dialect.can, same_words=False)
     found, _, _ = probed(server, said=said)
-    assert (found.same_words, found.way, found.spent_tokens, server.questions) == (False, None, 0, [])
+    assert (found.same_words, found.scoring_method, found.spent_tokens, server.questions) == (False, None, 0, [])
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_another_vocabulary_is_not_asked_anything_that_costs():
 )
 def test_a_way_that_is_refused_is_told_in_the_servers_words(fault):
     found, _, _ = probed(Server(fault=fault))
-    assert (found.way, found.ways) == (None, {"one request": str(fault)})
+    assert (found.scoring_method, found.scoring_methods) == (None, {"one request": str(fault)})
 
 
 def test_an_endpoint_that_is_gone_ends_the_probe():

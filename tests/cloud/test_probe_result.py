@@ -23,12 +23,18 @@ from hybrid.cloud.dialects.dialect import DialectSetup, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, measured, restated
+from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, apply_result, as_probe_result
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import Sampling
 
 KNOWN = ProbeResult(
-    "http://there", "m", "sglang", rows=True, most_k=20, way="one request", ways={"one request": "agrees"}
+    "http://there",
+    "m",
+    "sglang",
+    rows=True,
+    most_k=20,
+    scoring_method="one request",
+    scoring_methods={"one request": "agrees"},
 )
 WHERE = (KNOWN.url, "m", "sglang")
 HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
@@ -41,10 +47,10 @@ def path(tmp_path):
 
 
 def test_what_was_found_is_read_again_by_endpoint_and_model(path):
-    notebook = ProbeCache(path, HERE)
-    assert notebook.read(*WHERE) is None
-    assert notebook.write(KNOWN)
-    assert notebook.write(OTHER)
+    probe_cache = ProbeCache(path, HERE)
+    assert probe_cache.read(*WHERE) is None
+    assert probe_cache.write(KNOWN)
+    assert probe_cache.write(OTHER)
     assert ProbeCache(path, HERE).read(*WHERE) == KNOWN
     assert ProbeCache(path, HERE).read(KNOWN.url, "n", "sglang") == OTHER
     assert ProbeCache(path, HERE).read("http://elsewhere", "m", "sglang") is None
@@ -52,8 +58,8 @@ def test_what_was_found_is_read_again_by_endpoint_and_model(path):
 
 def test_what_holds_for_one_dialect_or_vocabulary_is_not_said_of_another(path):
     """A probe with the bundled model found "another vocabulary", and the right model was then refused."""
-    wrong = replace(KNOWN, same_words=False, rows=False, way=None)
-    chat = replace(KNOWN, dialect="openai-chat", way=None)
+    wrong = replace(KNOWN, same_words=False, rows=False, scoring_method=None)
+    chat = replace(KNOWN, dialect="openai-chat", scoring_method=None)
     ProbeCache(path, HERE).write(KNOWN)
     ProbeCache(path, ELSEWHERE).write(wrong)
     ProbeCache(path, HERE).write(chat)
@@ -110,7 +116,7 @@ def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_n
 
 def test_findings_of_an_earlier_version_that_met_another_vocabulary_are_found_out_anew(path):
     """Nobody knows which local model that was; it may have been the bundled one."""
-    known = replace(KNOWN, same_words=False, way=None)
+    known = replace(KNOWN, same_words=False, scoring_method=None)
     written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
     assert ProbeCache(path, HERE).read(*WHERE) is None
 
@@ -119,12 +125,12 @@ def test_findings_of_an_earlier_version_stay_until_they_are_contradicted(path):
     old = {"http://there m": KNOWN.to_json(), "http://there n": OTHER.to_json(), "of a later one": {"a": 1}}
     written(path, {"version": VERSION, "endpoints": old})
     newer = replace(KNOWN, most_k=5)
-    notebook = ProbeCache(path, HERE)
-    notebook.write(newer)
-    assert (notebook.read(*WHERE), ProbeCache(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
+    probe_cache = ProbeCache(path, HERE)
+    probe_cache.write(newer)
+    assert (probe_cache.read(*WHERE), ProbeCache(path, ELSEWHERE).read(*WHERE)) == (newer, KNOWN)
     assert json.loads(path.read_text())["endpoints"] == {**old, KEY: newer.to_json()}
-    notebook.forget(*WHERE)
-    assert notebook.read(*WHERE) is None
+    probe_cache.forget(*WHERE)
+    assert probe_cache.read(*WHERE) is None
     assert json.loads(path.read_text())["endpoints"].keys() == {"http://there n", "of a later one"}
 
 
@@ -137,13 +143,36 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
     later = ("streams", "hidden_mass", "token_route")
     assert found.to_json() == told | dict.fromkeys(later)
     for streams in (True, False):
-        can = measured(replace(Vllm.can, streams=streams), found)
-        assert (can.way, can.rows, can.most_k, can.streams) == ("one request", True, 20, streams)
+        can = apply_result(replace(Vllm.can, streams=streams), found)
+        assert (can.scoring_method, can.rows, can.most_k, can.streams) == ("one request", True, 20, streams)
+
+
+def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_as_before(path):
+    """Its writer called the field ``way``, and two of its values replay and compare; the keys are still these."""
+    path.parent.mkdir()
+    path.write_bytes((RECORDED / "endpoints_0_1_0.json").read_bytes())
+    cache, told = ProbeCache(path, "0123abcd"), json.loads(path.read_text())["endpoints"].values()
+    found = [cache.read(entry["url"], entry["model"], entry["dialect"]) for entry in told]
+    assert [each.scoring_method for each in found] == ["forced", "generate", "one request", None]
+    assert [list(each.scoring_methods) for each in found] == [
+        ["forced"],
+        ["generate"],
+        ["one request"],
+        ["one request", "prefixes", "generate"],
+    ]
+    for each, entry in zip(found, told, strict=True):
+        renamed = {
+            "way": each.scoring_method,
+            "ways": dict(zip(each.scoring_methods, entry["ways"].values(), strict=True)),
+        }
+        assert each.to_json() == entry | renamed, entry["url"]
+        assert cache.write(each)
+        assert cache.read(each.url, each.model, each.dialect) == each
 
 
 def test_what_a_probe_has_measured_of_streams_is_kept(path):
     ProbeCache(path, HERE).write(replace(KNOWN, streams=False))
-    assert not measured(Sglang.can, ProbeCache(path, HERE).read(*WHERE)).streams
+    assert not apply_result(Sglang.can, ProbeCache(path, HERE).read(*WHERE)).streams
 
 
 @given(
@@ -156,7 +185,7 @@ def test_what_a_probe_has_measured_of_streams_is_kept(path):
         most_k=st.sampled_from([None, 5, 20]),
         continues=st.sampled_from([None, True, False]),
         raw_rows=st.sampled_from([None, True, False]),
-        way=st.sampled_from([None, "one request", "compare"]),
+        scoring_method=st.sampled_from([None, "one request", "generate"]),
         keeps_cache=st.sampled_from([None, True, False]),
         candidates=st.sampled_from([None, True, False]),
         streams=st.sampled_from([None, True, False]),
@@ -164,18 +193,18 @@ def test_what_a_probe_has_measured_of_streams_is_kept(path):
     documented=st.sampled_from([Vllm.can, Sglang.can, Completions.can, Chat.can]),
 )
 def test_what_an_endpoint_is_taken_for_can_be_kept_and_read_again(known, documented):
-    can = measured(documented, known)
-    assert measured(documented, restated(KNOWN.url, can)) == can
+    can = apply_result(documented, known)
+    assert apply_result(documented, as_probe_result(KNOWN.url, can)) == can
 
 
 def test_what_is_forgotten_is_gone_and_nothing_else(path):
-    notebook = ProbeCache(path, HERE)
-    notebook.write(KNOWN)
-    notebook.write(OTHER)
-    notebook.forget(*WHERE)
-    notebook.forget(KNOWN.url, "nobody", "sglang")
-    assert notebook.read(*WHERE) is None
-    assert notebook.read(KNOWN.url, "n", "sglang") == OTHER
+    probe_cache = ProbeCache(path, HERE)
+    probe_cache.write(KNOWN)
+    probe_cache.write(OTHER)
+    probe_cache.forget(*WHERE)
+    probe_cache.forget(KNOWN.url, "nobody", "sglang")
+    assert probe_cache.read(*WHERE) is None
+    assert probe_cache.read(KNOWN.url, "n", "sglang") == OTHER
 
 
 def test_forgetting_where_there_is_nothing_makes_no_file(path):
@@ -215,10 +244,10 @@ ENTRY = {KEY: KNOWN.to_json()}
 )
 def test_a_file_that_cannot_be_believed_is_no_findings_and_is_written_over(path, kept):
     written(path, kept)
-    notebook = ProbeCache(path, HERE)
-    assert notebook.read(*WHERE) is None
-    assert notebook.write(KNOWN)
-    assert notebook.read(*WHERE) == KNOWN
+    probe_cache = ProbeCache(path, HERE)
+    assert probe_cache.read(*WHERE) is None
+    assert probe_cache.write(KNOWN)
+    assert probe_cache.read(*WHERE) == KNOWN
 
 
 def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_but_a_lock(tmp_path):
@@ -232,8 +261,8 @@ def test_a_file_that_cannot_be_written_is_no_failure_and_leaves_nothing_but_a_lo
 
 def test_a_reader_sees_the_old_file_or_the_new_one(path, monkeypatch):
     """The file is made beside its place and moved there: a run that is killed in between has changed nothing."""
-    notebook = ProbeCache(path, HERE)
-    notebook.write(KNOWN)
+    probe_cache = ProbeCache(path, HERE)
+    probe_cache.write(KNOWN)
     before = path.read_text()
 
     def killed(*_):
@@ -241,7 +270,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(path, monkeypatch):
 
     monkeypatch.setattr(type(path), "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        notebook.write(OTHER)
+        probe_cache.write(OTHER)
     assert path.read_text() == before
 
 
@@ -256,10 +285,10 @@ class Line:
     def __init__(self, answer):
         self.answer = answer
 
-    def discreet(self):
+    def hide_key(self):
         return nullcontext()
 
-    def waits(self, asked_at=None, before_send=None):
+    def question_deadlines(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):
@@ -270,11 +299,11 @@ class Line:
 
 
 def endpoint(path, answer, dialect):
-    notebook = ProbeCache(path, HERE)
-    notebook.write(KNOWN)
-    made = Endpoint(Line(answer), "m", notebook=notebook)
+    probe_cache = ProbeCache(path, HERE)
+    probe_cache.write(KNOWN)
+    made = Endpoint(Line(answer), "m", probe_cache=probe_cache)
     made.dialect = dialect
-    return made, notebook
+    return made, probe_cache
 
 
 def write(made, question):
@@ -290,18 +319,18 @@ ROWLESS = {"text": "a", "output_ids": [1], "meta_info": {"prompt_tokens": 1, "co
 
 def test_what_an_answer_contradicts_is_forgotten(path):
     """A server that was restarted without log-probabilities is found out anew."""
-    made, notebook = endpoint(path, ROWLESS, Sglang(DialectSetup("m")))
+    made, probe_cache = endpoint(path, ROWLESS, Sglang(DialectSetup("m")))
     with pytest.raises(MissingCapability):
         write(made, QUESTION)
-    assert notebook.read(*WHERE) is None
+    assert probe_cache.read(*WHERE) is None
 
 
 @pytest.mark.parametrize("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
 def test_a_bad_day_contradicts_nothing(path, answer):
-    made, notebook = endpoint(path, answer, Sglang(DialectSetup("m")))
+    made, probe_cache = endpoint(path, answer, Sglang(DialectSetup("m")))
     with pytest.raises(BadReply):
         write(made, QUESTION)
-    assert notebook.read(*WHERE) == KNOWN
+    assert probe_cache.read(*WHERE) == KNOWN
 
 
 def test_a_question_that_has_no_word_there_contradicts_nothing(path):
@@ -310,19 +339,21 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
 
     from hybrid.cloud.dialects.text_tokens import TextTokens
 
-    made, notebook = endpoint(path, {}, Completions(DialectSetup("m", TextTokens(WORDS))))
+    made, probe_cache = endpoint(path, {}, Completions(DialectSetup("m", TextTokens(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
         write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
-    assert notebook.read(*WHERE) == KNOWN
+    assert probe_cache.read(*WHERE) == KNOWN
 
 
 def test_what_a_probe_has_shown_goes_before_what_documents_say():
     said = Sglang.can
-    seen = replace(KNOWN, way=None, rows=False, continues=False, most_k=3, keeps_cache=False, candidates=False)
-    can = measured(said, seen)
+    seen = replace(
+        KNOWN, scoring_method=None, rows=False, continues=False, most_k=3, keeps_cache=False, candidates=False
+    )
+    can = apply_result(said, seen)
     assert can.abilities == {"open", "ids"}
-    assert (can.way, can.most_k, can.keeps_cache, can.candidates, can.rows) == (None, 3, False, False, False)
-    nothing = measured(said, replace(KNOWN, most_k=None))
+    assert (can.scoring_method, can.most_k, can.keeps_cache, can.candidates, can.rows) == (None, 3, False, False, False)
+    nothing = apply_result(said, replace(KNOWN, most_k=None))
     assert (nothing.most_k, nothing.keeps_cache, nothing.candidates) == (said.most_k, True, True)
 
 
@@ -353,7 +384,7 @@ def test_what_a_probe_has_seen_of_rows_decides_which_are_missing():
     """A vLLM may tell rows after all that is done (``processed_logprobs``), and an SGLang the model's own."""
 
     def told(raw_rows, dialect, question):
-        return tells_rows(measured(dialect.can, replace(KNOWN, raw_rows=raw_rows)), question)
+        return tells_rows(apply_result(dialect.can, replace(KNOWN, raw_rows=raw_rows)), question)
 
     hot, cut, plain = (replace(QUESTION, sampling=s) for s in (Sampling(0.7), Sampling(1.0, top_p=0.9), Sampling(1.0)))
     banned = replace(QUESTION, ban=frozenset({3}))

@@ -74,9 +74,9 @@ class Server:
 
 
 def scored(way, question, server):
-    dialect = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), way=way)
+    dialect = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), scoring_method=way)
     (asked,), _ = drive(dialect.score(question))
-    return drive(dialect.score(question), server(asked.body))[1], dialect.worst(question)
+    return drive(dialect.score(question), server(asked.body))[1], dialect.max_usage(question)
 
 
 ids = st.lists(st.integers(0, NUM_TOKENS - 1), max_size=7).map(tuple)
@@ -88,7 +88,7 @@ questions = st.builds(
     top_k=st.integers(1, NUM_TOKENS),
 ).filter(lambda question: question.num_rows)
 seeds = st.integers(0, 999)
-WAYS = LlamaServer.can.ways
+WAYS = LlamaServer.can.scoring_methods
 
 
 def greedy_draft(seed, prefix, length):
@@ -126,7 +126,7 @@ def test_prefixes_and_replay_answer_every_position_that_they_can_name(question, 
     assert len(scored("prefixes", question, Server(seed))[0].rows) == question.num_rows
     unnamed = (i for i, token in enumerate(question.span) if token in {PART, PART + 1, END})
     expected = min(question.num_rows, next(unnamed, len(question.span)) + 1)
-    assert len(scored("replay", question, Server(seed))[0].rows) == expected
+    assert len(scored("forced", question, Server(seed))[0].rows) == expected
 
 
 @given(question=questions, seed=seeds, agreed=st.integers(0, 7))
@@ -137,7 +137,7 @@ def test_a_comparison_answers_up_to_the_first_token_where_the_texts_part(questio
     same = next(
         (i for i, (a, b) in enumerate(zip(written, span, strict=False)) if a != b), min(len(written), len(span))
     )
-    assert len(scored("compare", question, Server(seed))[0].rows) == min(same + 1, len(written))
+    assert len(scored("generate", question, Server(seed))[0].rows) == min(same + 1, len(written))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -156,18 +156,18 @@ def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, s
         assert len(scores.rows) == len(whole.rows)
 
 
-@pytest.mark.parametrize("way", ["prefixes", "compare"])
+@pytest.mark.parametrize("way", ["prefixes", "generate"])
 def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_nothing_may_another_time(way):
     question = ScoreQuestion((1, 2), (0, 1), True, 3)
 
     class Silent:
         tokens: tuple[int, ...] = (0,)
-        setup = DialectSetup(spelling=TextTokens(WORDS))
+        setup = DialectSetup(vocabulary=TextTokens(WORDS))
 
-        def whole(self, asked):
+        def post_completions(self, asked):
             return tuple(asked)
 
-        def read_whole(self, asked, _):
+        def read_completions(self, asked, _):
             from hybrid.cloud import Chunk
             from hybrid.types import CloudUsage
 
@@ -194,6 +194,6 @@ def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, questi
 @given(question=questions, seed=seeds)
 def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
     scores, worst = scored(way, question, Server(seed))
-    least = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), way=way).least(question)
+    least = able(LlamaServer(DialectSetup("m", TextTokens(WORDS))), scoring_method=way).min_usage(question)
     assert least.prompt_tokens <= scores.usage.prompt_tokens <= worst.prompt_tokens
     assert least.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens

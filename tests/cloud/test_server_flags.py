@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hybrid.cloud.probe_result import ProbeResult
-from hybrid.cloud.server_flags import hints
+from hybrid.cloud.server_flags import flag_advice
 
 # As vLLM starts by itself: 20 log-probabilities, nothing said of the cache, the token-in route closed.
 PLAIN = ProbeResult(
@@ -17,7 +17,7 @@ PLAIN = ProbeResult(
     rows=True,
     most_k=20,
     hidden_mass=0.0312,
-    way="one request",
+    scoring_method="one request",
     cached_usage=False,
     keeps_cache=None,
     prefix_tokens=152,
@@ -31,21 +31,21 @@ BEST = replace(
 
 
 def flags(found, wanted_k=20):
-    return [hint.flag for hint in hints(found, wanted_k)]
+    return [hint.flag for hint in flag_advice(found, wanted_k)]
 
 
 def gain(found, wanted_k=20):
-    [hint] = hints(found, wanted_k)
+    [hint] = flag_advice(found, wanted_k)
     return hint.gain
 
 
 def test_of_a_server_that_does_all_it_can_nothing_is_said():
-    assert hints(BEST, 20) == ()
+    assert flag_advice(BEST, 20) == ()
 
 
 @pytest.mark.parametrize("dialect", ["sglang", "llama-server", "openai-completions", "ollama"])
 def test_no_flag_is_named_to_another_family(dialect):
-    assert hints(replace(PLAIN, dialect=dialect, most_k=5), 20) == ()
+    assert flag_advice(replace(PLAIN, dialect=dialect, most_k=5), 20) == ()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_what_a_short_list_left_out_is_told():
 
 
 def test_a_server_without_log_probabilities_is_not_told_to_give_more():
-    assert flags(replace(PLAIN, rows=False, most_k=None, way=None, check_tokens=None, cached_usage=True)) == []
+    assert (
+        flags(replace(PLAIN, rows=False, most_k=None, scoring_method=None, check_tokens=None, cached_usage=True)) == []
+    )
 
 
 def test_untold_cached_tokens_are_named_with_as_many_as_are_sure_to_be_cached():
@@ -87,7 +89,7 @@ def test_what_no_text_could_show_is_not_missed(change):
 def test_checks_that_read_no_cache_are_told_the_next_step(dialect, token_route, of, flag):
     candidates = None if dialect == "vllm" else False
     found = replace(PLAIN, dialect=dialect, token_route=token_route, candidates=candidates, cached_usage=True)
-    [hint] = hints(found, 20)
+    [hint] = flag_advice(found, 20)
     assert (hint.of, hint.flag) == (of, flag)
     assert "of a check after 152 tokens about 30 are charged in full instead of 158" in hint.gain
 

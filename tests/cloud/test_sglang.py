@@ -124,9 +124,11 @@ def test_the_row_after_comes_without_a_written_token_and_nothing_is_charged_for_
     ]
     assert scores.usage == CloudUsage(3, 0, 0)
     dialect = Sglang(DialectSetup())
-    assert dialect.charged(ASKED, unwritten) == CloudUsage(3, 0, 0)
-    assert dialect.least(ASKED) == CloudUsage(3, 0)
-    assert dialect.worst(ASKED) == CloudUsage(3, 1), "a token more is reserved: a server that writes one is paid for it"
+    assert dialect.check_usage(ASKED, unwritten) == CloudUsage(3, 0, 0)
+    assert dialect.min_usage(ASKED) == CloudUsage(3, 0)
+    assert dialect.max_usage(ASKED) == CloudUsage(3, 1), (
+        "a token more is reserved: a server that writes one is paid for it"
+    )
 
 
 def test_without_the_row_after_what_was_generated_is_not_read():
@@ -142,7 +144,10 @@ def test_without_the_row_after_what_was_generated_is_not_read():
         (lambda t: t.update(output_top_logprobs=[]), MissingCapability),
         (lambda t: t.update(output_top_logprobs=[None]), BadReply),
         (lambda t: t.update(input_top_logprobs=[]), BadReply),
-        (lambda t: t.update(input_token_ids_logprobs=[]), None),  # candidates are extra: nothing of the row is lost
+        (
+            lambda t: t.update(input_token_ids_logprobs=[]),
+            None,
+        ),  # candidates are extra: nothing of the row is usage_after_failure
         (lambda t: t["input_top_logprobs"].__setitem__(-1, None), BadReply),
         (lambda t: t["input_token_logprobs"].__setitem__(-1, [None, 2, None]), BadReply),
         (lambda t: t["input_token_logprobs"].__setitem__(-1, [-2.1, 1, None]), BadReply),  # off by one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybrid.cloud.statuses import meant
+from hybrid.cloud.statuses import status_error
 from hybrid.errors import AccessDenied, NotAnApi
 
 KEY_HINT = "HYBRID_API_KEY is not set"
@@ -12,7 +12,7 @@ CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-sca
 
 
 def told(status, detail):
-    return meant(status, f"http://there answered {status}: {detail}", detail, KEY_HINT)
+    return status_error(status, f"http://there answered {status}: {detail}", detail, KEY_HINT)
 
 
 @pytest.mark.parametrize("detail", [CLOSED, "--serve-this is off", "start it with `--api`"])

@@ -10,53 +10,53 @@ from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.text_tokens import (
     TextTokens,
-    bytes_worst,
+    max_usage_in_bytes,
     named_tokens,
     only_documented,
     row_by_text,
-    spelled,
+    split_text,
 )
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
-SPELLING = TextTokens(WORDS)
+TEXT_TOKENS = TextTokens(WORDS)
 
 
 def test_a_text_names_the_one_token_it_is_the_text_of():
-    assert [SPELLING.id_of(text) for text in ("a", "ab", " e", "é!", b"\xc3")] == [A, AB, E, ACCENT, HALF]
+    assert [TEXT_TOKENS.id_of(text) for text in ("a", "ab", " e", "é!", b"\xc3")] == [A, AB, E, ACCENT, HALF]
 
 
 @pytest.mark.parametrize("text", ["x", "", "nothing", "é", "\ufffd", " a"])
 def test_a_text_of_two_tokens_or_of_none_names_none(text):
-    assert SPELLING.id_of(text) is None
+    assert TEXT_TOKENS.id_of(text) is None
 
 
 def test_a_control_token_is_named_by_its_name_and_plain_text_is_never_split_into_it():
     """``<end>`` in an answer is text; only a server that means the token lists it."""
-    assert SPELLING.id_of("<end>") == END
-    assert SPELLING.split("<end>") is None
+    assert TEXT_TOKENS.id_of("<end>") == END
+    assert TEXT_TOKENS.split("<end>") is None
 
 
 def test_what_ends_inside_a_character_cannot_be_said():
-    assert SPELLING.text_of((A, HALF)) is None
-    assert SPELLING.text_of((A, HALF, OTHER_HALF)) == "aé"
-    assert SPELLING.bytes_of((A, HALF)) == b"a\xc3"
+    assert TEXT_TOKENS.text_of((A, HALF)) is None
+    assert TEXT_TOKENS.text_of((A, HALF, OTHER_HALF)) == "aé"
+    assert TEXT_TOKENS.bytes_of((A, HALF)) == b"a\xc3"
 
 
 def test_a_tokeniser_that_puts_a_space_first_does_not_spell_the_rest_of_a_text():
     """SentencePiece: what comes back must spell what was said, to the byte, also in the middle of a word."""
-    spelling = TextTokens(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
-    assert spelling.opening == (4, *spelling._words.tokenize(""))
-    assert spelling.split("ab") == (5,)
-    assert spelling.split("ba") == (1, 3)
-    assert spelling.split(" ab") == (0, 1)
-    assert spelling.split("") == ()
+    vocabulary = TextTokens(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
+    assert vocabulary.opening == (4, *vocabulary._words.tokenize(""))
+    assert vocabulary.split("ab") == (5,)
+    assert vocabulary.split("ba") == (1, 3)
+    assert vocabulary.split(" ab") == (0, 1)
+    assert vocabulary.split("") == ()
 
 
 def test_what_the_vocabulary_cannot_spell_is_refused():
-    assert SPELLING.split("xyz") is None
+    assert TEXT_TOKENS.split("xyz") is None
     with pytest.raises(BadReply, match="cannot spell"):
-        spelled(SPELLING, "xyz")
+        split_text(TEXT_TOKENS, "xyz")
 
 
 # ---- rows by text --------------------------------------------------------------------------------------------------
@@ -67,14 +67,14 @@ def logs(**probs):
 
 
 def test_a_full_list_of_nameable_texts_hides_nothing():
-    row, hidden = row_by_text(SPELLING, logs(a=0.5, b=0.25), "a", 2)
+    row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.25), "a", 2)
     assert (row.ids.tolist(), hidden) == ([A, B], 0.0)
     assert row.cap == pytest.approx(0.25)
 
 
 def test_a_text_of_two_tokens_is_hidden_mass_and_becomes_the_cap():
     """Any of the two may hold all of it, so the cap is no longer the last entry's."""
-    row, hidden = row_by_text(SPELLING, logs(a=0.3, x=0.6, b=0.01), "b", 2)
+    row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.3, x=0.6, b=0.01), "b", 2)
     assert row.ids.tolist() == [A, B]
     assert hidden == pytest.approx(0.6)
     assert row.cap == pytest.approx(0.6)
@@ -82,42 +82,42 @@ def test_a_text_of_two_tokens_is_hidden_mass_and_becomes_the_cap():
 
 def test_a_list_that_is_shorter_than_asked_for_hides_all_that_it_does_not_show():
     """Tokens of one text were one entry before they were sent: nobody says whose the missing one was."""
-    row, hidden = row_by_text(SPELLING, logs(a=0.5, b=0.2), "a", 3)
+    row, hidden = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.2), "a", 3)
     assert hidden == pytest.approx(0.3)
     assert row.cap == pytest.approx(0.3)
 
 
 def test_a_list_that_is_full_only_because_the_actual_token_was_appended_is_short():
-    row, _ = row_by_text(SPELLING, logs(a=0.5, x=0.2, d=1e-6), "d", 3)
+    row, _ = row_by_text(TEXT_TOKENS, logs(a=0.5, x=0.2, d=1e-6), "d", 3)
     assert row.cap == pytest.approx(0.5, abs=1e-5)
 
 
 def test_the_appended_token_does_not_lower_the_cap():
-    row, _ = row_by_text(SPELLING, logs(a=0.5, b=0.3, d=1e-6), "d", 2)
+    row, _ = row_by_text(TEXT_TOKENS, logs(a=0.5, b=0.3, d=1e-6), "d", 2)
     assert row.ids.tolist() == [A, B, D]
     assert row.cap == pytest.approx(0.3)
 
 
 def test_a_list_that_names_no_token_at_all_is_no_row():
-    row, hidden = row_by_text(SPELLING, logs(x=0.9), "x", 1)
+    row, hidden = row_by_text(TEXT_TOKENS, logs(x=0.9), "x", 1)
     assert (row, hidden) == (None, 1.0)
 
 
 def test_tokens_are_named_up_to_the_first_text_that_is_nobodys():
     tops = [logs(a=0.9, b=0.05), logs(x=0.9, b=0.05), logs(b=0.9, a=0.05)]
     logprobs = {"tokens": ["a", "x", "b"], "top_logprobs": tops}
-    ids, rows, read = named_tokens(SPELLING, "axb", logprobs, 2)
+    ids, rows, read = named_tokens(TEXT_TOKENS, "axb", logprobs, 2)
     assert (ids, len(rows), read) == ((A,), 1, 1)
 
 
 def test_a_token_whose_text_is_not_the_texts_ends_what_is_named():
-    ids, _, read = named_tokens(SPELLING, "ac", {"tokens": ["a", "b"], "top_logprobs": [logs(a=0.9)] * 2}, 1)
+    ids, _, read = named_tokens(TEXT_TOKENS, "ac", {"tokens": ["a", "b"], "top_logprobs": [logs(a=0.9)] * 2}, 1)
     assert (ids, read) == ((A,), 1)
 
 
 def test_an_empty_list_is_missing_and_not_certain():
     with pytest.raises(BadReply, match="missing, not certain"):
-        named_tokens(SPELLING, "a", {"tokens": ["a"], "top_logprobs": [{}]}, 1)
+        named_tokens(TEXT_TOKENS, "a", {"tokens": ["a"], "top_logprobs": [{}]}, 1)
 
 
 # ---- what it may cost, and what has no word ------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_an_empty_list_is_missing_and_not_certain():
 
 def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
     score = ScoreQuestion((A, ACCENT), (E, X1), True, 5)
-    assert bytes_worst(SPELLING, score, 1) == CloudUsage(1 + 3 + 2 + 1 + 1, 1)
-    assert bytes_worst(SPELLING, score, 2) == CloudUsage(16, 2, requests=2)
-    assert bytes_worst(SPELLING, WriteQuestion((ACCENT,), 7, 5, Sampling()), 1) == CloudUsage(4, 7)
+    assert max_usage_in_bytes(TEXT_TOKENS, score, 1) == CloudUsage(1 + 3 + 2 + 1 + 1, 1)
+    assert max_usage_in_bytes(TEXT_TOKENS, score, 2) == CloudUsage(16, 2, requests=2)
+    assert max_usage_in_bytes(TEXT_TOKENS, WriteQuestion((ACCENT,), 7, 5, Sampling()), 1) == CloudUsage(4, 7)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_write_sends_every_sampling_parameter_and_its_limit():
 
 def over_the_wire(reply):
     """The reply as the wire hands it on: rows that may not be due are left as they came."""
-    return parse(json.dumps(reply).encode(), "http://here", vllm.ScoreReply)
+    return parse(json.dumps(reply).encode(), "http://here", vllm.CompletionsScoreReply)
 
 
 @pytest.mark.parametrize("reply", [REPLY, over_the_wire(REPLY)], ids=["parsed", "over the wire"])
@@ -144,7 +144,7 @@ def test_a_reply_that_nests_without_end_is_refused_like_any_other(field):
     """Parsers give up by running out of stack, each with an exception of its own."""
     deep = b'{"choices": [], "%s": %s1%s}' % (field.encode(), b"[" * 100_000, b"]" * 100_000)
     with pytest.raises(BadReply):
-        vllm.read_scores(SCORE, parse(deep, "http://here", vllm.ScoreReply))
+        vllm.read_scores(SCORE, parse(deep, "http://here", vllm.CompletionsScoreReply))
 
 
 def test_the_rows_of_the_prefix_are_not_parsed():

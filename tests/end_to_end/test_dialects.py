@@ -123,10 +123,10 @@ def texts(oracles):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_endpoint_is_known_for_what_it_is_and_can_do(reached, name):
-    async def look(_, can):
+    async def discover(_, can):
         return can
 
-    can, family = reached(name, look), FAMILIES[name]
+    can, family = reached(name, discover), FAMILIES[name]
     assert can.dialect == name
     assert can.model.removesuffix(":latest") == "large"
     able = {"open": True, "score": family.scores, "write": family.writes, "ids": family.ids}
@@ -142,7 +142,7 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
     question = ScoreQuestion(prompt, ids, True, 20)
 
     async def score(endpoint, _):
-        return await endpoint.score(question, f"score-{name}"), endpoint.worst(question)
+        return await endpoint.score(question, f"score-{name}"), endpoint.max_usage(question)
 
     scores, worst = reached(name, score)
     assert len(scores.rows) == DRAFT + 1
@@ -165,7 +165,7 @@ def test_a_continuation_is_the_models_and_costs_no_more_than_was_reserved(reache
     question = WriteQuestion(prompt + ids[:2], 4, 20, Sampling(), begun=2)
 
     async def write(endpoint, _):
-        return [chunk async for chunk in endpoint.write(question, f"write-{name}")], endpoint.worst(question)
+        return [chunk async for chunk in endpoint.write(question, f"write-{name}")], endpoint.max_usage(question)
 
     chunks, worst = reached(name, write)
     written = tuple(token for chunk in chunks for token in chunk.ids)
@@ -202,10 +202,10 @@ def test_a_policy_writes_the_same_text_wherever_it_can_be_done(ask, policy, choi
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_cannot_be_done_is_refused_in_a_sentence_that_names_what_can(ask, reached, name):
-    async def look(_, can):
+    async def discover(_, can):
         return can
 
-    can = reached(name, look)
+    can = reached(name, discover)
     wanted = {"kl": 0.0, "greedy-exact": 0.0, "doubt": 0.0, "exact": 1.0, "cloud": 1.0}
     refused = {p: t for p, t in wanted.items() if not PRESETS[p].works(can.abilities, Sampling(t))}
     for policy, temperature in refused.items():

@@ -53,10 +53,10 @@ def reached(server, words, work, dialect=None):
 
 
 def test_the_endpoint_is_recognised_without_being_named(kept, oracles):
-    async def look(_, can):
+    async def discover(_, can):
         return can
 
-    can = reached(kept, oracles[0].engine, look)
+    can = reached(kept, oracles[0].engine, discover)
     assert (can.dialect, can.model, can.max_context) == (kept.kind.removesuffix("-v2"), "large", 1024)
     assert can.abilities == {"open", "score", "write", "ids"}
 

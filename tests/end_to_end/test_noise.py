@@ -29,7 +29,7 @@ def ask(url, **choices):
 
 def found(stub, noise):
     """Keep what a probe would have found of the server, with this noise."""
-    known = ProbeResult(stub.url, "large", "vllm", rows=True, way="one request", most_k=20, noise_nats=noise)
+    known = ProbeResult(stub.url, "large", "vllm", rows=True, scoring_method="one request", most_k=20, noise_nats=noise)
     ProbeCache(findings_file(), Weights(BUNDLED_LOCAL).vocabulary_digest).write(known)
 
 

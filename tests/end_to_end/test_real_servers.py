@@ -38,22 +38,24 @@ QUESTIONS = [next(iter(distinct(family, "test", 1, seed=5))).question for family
 
 
 @asynccontextmanager
-async def connected(server, words, way=None):
+async def connected(server, words, method=None):
     """The endpoint as ``hybrid.open`` makes it; ``way``: another than its dialect's first."""
     endpoint = Endpoint(Wire(server.url, None, Deadlines(), through_proxies=False), words=words)
     try:
         capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
-        if way:
-            endpoint.dialect = replace(endpoint.dialect, can=replace(endpoint.can, way=way))
+        if method:
+            endpoint.dialect = replace(endpoint.dialect, can=replace(endpoint.can, scoring_method=method))
         yield endpoint, capabilities
     finally:
         await endpoint.aclose()
 
 
-def score(server, words, questions, way=None):
+def score(server, words, questions, method=None):
     async def ask():
-        async with connected(server, words, way) as (endpoint, _):
-            return [(await endpoint.score(question, REQUEST_ID), endpoint.worst(question)) for question in questions]
+        async with connected(server, words, method) as (endpoint, _):
+            return [
+                (await endpoint.score(question, REQUEST_ID), endpoint.max_usage(question)) for question in questions
+            ]
 
     return asyncio.run(ask())
 
@@ -62,17 +64,17 @@ def score(server, words, questions, way=None):
 
 
 def test_the_endpoint_is_recognised_without_being_named(real, oracles):
-    async def look():
+    async def discover():
         async with connected(real, oracles[0].engine) as (_, capabilities):
             return capabilities
 
-    found = asyncio.run(look())
+    found = asyncio.run(discover())
     assert found.dialect == real.family
     assert "large" in found.model
     assert found.max_context == real.context
     text = {"score", "write", "open"}
     assert found.abilities == (text | {"ids"} if real.family == "llama-server" else text)
-    assert found.way == ("replay" if real.family == "llama-server" else "one request")
+    assert found.scoring_method == ("forced" if real.family == "llama-server" else "one request")
 
 
 def test_a_local_model_of_another_vocabulary_is_refused(real):
@@ -89,8 +91,8 @@ def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
     found, can = probed.findings, probed.can
     exact = real.family == "llama-server"
-    assert (found.dialect, found.way) == (real.family, "replay" if exact else "one request")
-    assert found.ways == {found.way: "agrees"}
+    assert (found.dialect, found.scoring_method) == (real.family, "forced" if exact else "one request")
+    assert found.scoring_methods == {found.scoring_method: "agrees"}
     assert (found.rows, found.most_k, found.takes_ids) == (True, 100, exact)
     assert (found.same_words, found.continues, found.raw_rows) == (True, True, True)
     assert (found.cached_usage, found.keeps_cache) == ((True, True) if exact else (False, None))
@@ -135,7 +137,7 @@ def whole(engine, ids):
     return True
 
 
-WAYS = {"llama-server": ("replay", "prefixes", "compare"), "llama-cpp-python": ("one request",)}
+WAYS = {"llama-server": ("forced", "prefixes", "generate"), "llama-cpp-python": ("one request",)}
 
 
 def test_rows_are_those_of_the_model_itself_in_every_way_of_asking(real, oracles):
@@ -173,9 +175,9 @@ def least_rows(way, question, oracles):
     if way == "one request":
         ids = [question.prefix + question.span[:i] for i in range(question.num_rows)]
         return next((i for i, prefix in enumerate(ids) if not whole(oracles[0].engine, prefix)), question.num_rows)
-    if way == "compare":
+    if way == "generate":
         return min(num_agreed(oracles[1], question) + 1, question.num_rows)
-    if way == "replay":  # a grammar cannot force a part of a character, nor the end
+    if way == "forced":  # a grammar cannot force a part of a character, nor the end
         forced = (i for i, token in enumerate(question.span) if not whole(oracles[0].engine, [token]))
         return min(next(forced, question.num_rows) + 1, question.num_rows)
     return question.num_rows

@@ -75,11 +75,11 @@ def named(server, driver):
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_it_is_known_by_what_it_serves(gateway, oracles, driver):
-    async def look():
+    async def discover():
         async with connected(gateway, oracles[0].engine, DRIVERS[driver], f"vllm, {driver}", KEY) as (_, can):
             return can
 
-    can = asyncio.run(look())
+    can = asyncio.run(discover())
     assert can.dialect == (DRIVERS[driver] or "openai-completions")
     assert can.same_words is None, "it has no tokenizer"
     assert ("ids" in can.abilities) is (DRIVERS[driver] == "vllm")
@@ -91,7 +91,7 @@ def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_
     choices = named(server, driver)
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=gateway, price="free", **choices))
     found, can = probed.findings, probed.can
-    assert (found.ways, found.rows, found.streams) == ({"one request": "agrees"}, True, False)
+    assert (found.scoring_methods, found.rows, found.streams) == ({"one request": "agrees"}, True, False)
     assert (found.continues, found.raw_rows) == (True, True)
     # What it refuses as too long comes back as a fault of its own: a shorter list is tried.
     assert found.most_k == (20 if DRIVERS[driver] else 5)

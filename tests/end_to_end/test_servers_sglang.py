@@ -57,10 +57,10 @@ def at_sglang(sglang, oracles):
 
 
 def test_it_is_known_by_its_own_route_and_its_tokenizer_is_compared(at_sglang):
-    async def look(_, can):
+    async def discover(_, can):
         return can
 
-    can = at_sglang(look)
+    can = at_sglang(discover)
     assert (can.dialect, can.model, can.max_context) == ("sglang", "large", 1024)
     assert can.same_words is True
     assert can.abilities == {"open", "write", "score", "ids"}
@@ -76,7 +76,11 @@ def test_the_probe_finds_what_it_can_do(sglang, tmp_path, monkeypatch):
     monkeypatch.setattr("hybrid.assemble.findings_file", lambda: tmp_path / "endpoints.json")
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=sglang.url, price="free"))
     found, can = probed.findings, probed.can
-    assert (found.dialect, found.way, found.ways) == ("sglang", "one request", {"one request": "agrees"})
+    assert (found.dialect, found.scoring_method, found.scoring_methods) == (
+        "sglang",
+        "one request",
+        {"one request": "agrees"},
+    )
     assert (found.rows, found.most_k, found.takes_ids, found.same_words) == (True, 100, True, True)
     # Rows of what is written come after the temperature: never the model's own at another one.
     assert (found.continues, found.raw_rows, found.candidates) == (True, False, True)
@@ -97,7 +101,7 @@ def test_rows_of_a_draft_are_those_of_the_model_itself(at_sglang, oracles):
         asked.append(ScoreQuestion(prefix, span, True, 20, candidates))
 
     async def score(endpoint, _):
-        return [(await endpoint.score(question, uuid.uuid4().hex), endpoint.worst(question)) for question in asked]
+        return [(await endpoint.score(question, uuid.uuid4().hex), endpoint.max_usage(question)) for question in asked]
 
     num_rows, worst = 0, 0.0
     for question, (scores, most) in zip(asked, at_sglang(score), strict=True):

@@ -18,7 +18,7 @@ from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.statuses import meant
+from hybrid.cloud.statuses import status_error
 from hybrid.errors import CloudError
 from hybrid.types import Message, Sampling
 
@@ -55,10 +55,10 @@ class Server:
     url: str = "http://there"
 
     @contextmanager
-    def discreet(self):
+    def hide_key(self):
         yield
 
-    def waits(self, asked_at=None, before_send=None):
+    def question_deadlines(self, asked_at=None, before_send=None):
         return QuestionDeadlines(Deadlines(), self.url, asked_at)
 
     def refusal(self, body):
@@ -74,7 +74,7 @@ class Server:
     async def post(self, path, body, *_, **__):
         self.bodies.append(body)
         if said := self.refusal(body):
-            raise meant(400, f"{self.url} answered 400: {said}", said)
+            raise status_error(400, f"{self.url} answered 400: {said}", said)
         return answer(path, body, bare=self.lacks == "everything")
 
     async def stream(self, path, body, *_, **__):
@@ -113,8 +113,8 @@ def answer(path, body, *, bare):
     return told | rows
 
 
-def endpoint(server, dialect, notebook=None):
-    made = Endpoint(server, words=WORDS, notebook=notebook)
+def endpoint(server, dialect, probe_cache=None):
+    made = Endpoint(server, words=WORDS, probe_cache=probe_cache)
     made.dialect, made._model = dialect, "m"
     return made
 

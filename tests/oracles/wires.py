@@ -8,7 +8,7 @@ from contextlib import aclosing
 from wordlist import able
 
 from hybrid.cloud import Chunk, WriteQuestion
-from hybrid.cloud.dialects.dialect import DialectSetup, Post, continued
+from hybrid.cloud.dialects.dialect import DialectSetup, Post, write_flow
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -23,13 +23,13 @@ def read_stream(url, deadlines, pause=0.0):
     """Read a stream through an endpoint, pausing after every chunk; return how many events there were."""
 
     class Counting(Vllm):
-        def worst(self, question):
+        def max_usage(self, question):
             return CloudUsage(1, 10**6)
 
-        least = worst
+        min_usage = max_usage
 
         def _write(self, question):
-            return continued(Post("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
+            return write_flow(Post("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
@@ -64,9 +64,9 @@ def post(url, deadlines, times=1):
 
     async def posted():
         wire = Wire(url, None, deadlines)
-        waits = wire.waits()
+        waits = wire.question_deadlines()
         try:
-            return [await wire.post("/", {}, waits=waits) for _ in range(times)]
+            return [await wire.post("/", {}, deadlines=waits) for _ in range(times)]
         finally:
             await wire.aclose()
 

@@ -110,7 +110,7 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
 
     async def reach(asked_at):
         cloud, can = await connect(asked_at)
-        return cloud, replace(can, way=None)
+        return cloud, replace(can, scoring_method=None)
 
     h.client._connect = reach
     events = run(gather(h.client, **WEIGHED))

@@ -267,7 +267,7 @@ def test_what_an_endpoint_that_is_reached_late_cannot_do_is_minded_too(house, ru
     h = reached_late(house, most_k=3)
     run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
     assert {question.top_k for question in h.cloud.questions} == {3}
-    deaf = reached_late(house, way=None, ids=False)
+    deaf = reached_late(house, scoring_method=None, ids=False)
     deaf.cloud._rows = False
     events = run(gather(deaf.client, policy="doubt", entropy=0.0, max_tokens=60))
     assert [type(event) for event in events if isinstance(event, Degraded | Noted)] == [Degraded, Noted]

@@ -131,9 +131,9 @@ class _RepricedEndpoint:
     def _far(self, question: Any, **changes: Any) -> Any:
         return replace(question, prefix=self.shared + question.prefix, **changes)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Return the most that the measured endpoint charges."""
-        return self.measured.worst(self._far(question))
+        return self.measured.max_usage(self._far(question))
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score with both."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, Json, OpenAi, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, Json, OpenAi, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
-from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, spelled
+from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, WriteQuestion
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import CloudUsage
@@ -31,7 +31,9 @@ PREAMBLE = 1024
 class Chat(OpenAi):
     """The dialect of the chat route. ``preamble``: the most tokens that a server may add to a conversation."""
 
-    can: Capabilities = Capabilities(dialect="openai-chat", ids=False, continues=False, way=None, ways=(), most_k=20)
+    can: Capabilities = Capabilities(
+        dialect="openai-chat", ids=False, continues=False, scoring_method=None, scoring_methods=(), most_k=20
+    )
     preamble: int = PREAMBLE
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
@@ -40,25 +42,25 @@ class Chat(OpenAi):
         msg = f"a chat endpoint cannot score a draft of {len(question.span)} tokens"
         raise MissingCapability(msg)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN + self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the tokens of the turns' texts: how they are marked, the server's template says."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
-        return CloudUsage(sum(len(self.setup.words.split(turn.content) or ()) for turn in turns), 0)
+        return CloudUsage(sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns), 0)
 
-    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
         """Learn too the most that the server has said that it adds to a conversation: reserved from then on.
 
         Little lowers nothing: a template may add its default system message where a conversation brings none.
         """
         if isinstance(told, CloudError):
-            return super().learned(question, told)
-        more = told.prompt_tokens - self.least(question).prompt_tokens
+            return super().learn(question, told)
+        more = told.prompt_tokens - self.min_usage(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
@@ -77,13 +79,13 @@ class Chat(OpenAi):
         }
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
-        read = partial(read_event, self.setup.words, top_k=question.top_k)
-        yield from continued(self._continuation(CHAT, body), read)
+        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k)
+        yield from write_flow(self._continuation(CHAT, body), read)
 
 
-FAMILY = DialectFamily("openai-chat", Chat, (CHAT, {}))
+SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))
 # Nothing tells it from its like but an answer without log-probabilities.
-TEXT = DialectFamily("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
+TEXT_SPEC = DialectSpec("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
 
 
 @guarded
@@ -98,6 +100,6 @@ def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
         raise MissingCapability(NO_ROWS)
     content = (logprobs or {}).get("content") or []
     ids, rows, read = read_content(words, text, content, top_k)
-    rest = spelled(words, text[read:])
+    rest = split_text(words, text[read:])
     every = (*rows, *[None] * len(rest))
     return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)

@@ -18,26 +18,26 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, Json, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
     event_of,
     fields_of,
     finish_of,
-    first_of,
+    first_choice,
     guarded,
+    read_shown_usage,
     read_usage,
-    shown,
 )
 from hybrid.cloud.dialects.text_tokens import (
     TextTokens,
-    bytes_worst,
+    max_usage_in_bytes,
     named_tokens,
     only_documented,
     read_written,
     row_by_text,
-    spelled,
+    split_text,
 )
 from hybrid.cloud.dialects.vllm import COMPLETIONS
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
@@ -51,42 +51,44 @@ class Completions(OpenAi):
     """The dialect of the legacy route. ``most_k`` is OpenAI's own limit; others give more, as a probe finds out."""
 
     can: Capabilities = Capabilities(
-        dialect="openai-completions", ids=False, ways=("one request", "prefixes", "compare"), most_k=5
+        dialect="openai-completions", ids=False, scoring_methods=("one request", "prefixes", "generate"), most_k=5
     )
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        if self.can.way == "prefixes":
+        if self.can.scoring_method == "prefixes":
             return scoring_methods.prefixes(self, question)
-        return scoring_methods.compare(self, question) if self.can.way == "compare" else self._echo(question)
+        return (
+            scoring_methods.generate(self, question) if self.can.scoring_method == "generate" else self._echo(question)
+        )
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One token per byte."""
-        if isinstance(question, ScoreQuestion) and self.can.way != "one request":
-            return scoring_methods.worst_of(
-                self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1
+        if isinstance(question, ScoreQuestion) and self.can.scoring_method != "one request":
+            return scoring_methods.max_usage_by(
+                self.can.scoring_method, question, tokens=lambda ids: len(self.setup.text_tokens.bytes_of(ids)) + 1
             )
-        return bytes_worst(self.setup.words, question, requests=1)
+        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return scoring_methods.least_of(self.can.way, question)
+        return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
-        text = self.setup.words.text_of(question.prefix)
+        text = self.setup.text_tokens.text_of(question.prefix)
         if text is None:
             yield NOTHING
             return
-        read = partial(read_event if self.can.streams else read_written, self.setup.words, top_k=question.top_k)
-        yield from continued(self._continuation(COMPLETIONS, self._body(text, question)), read)
+        read = partial(read_event if self.can.streams else read_written, self.setup.text_tokens, top_k=question.top_k)
+        yield from write_flow(self._continuation(COMPLETIONS, self._body(text, question)), read)
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
+    def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations."""
-        texts = [self.setup.words.text_of(question.prefix) or "" for question in questions]
+        texts = [self.setup.text_tokens.text_of(question.prefix) or "" for question in questions]
         return Post(COMPLETIONS, self._body(texts[0] if len(texts) == 1 else texts, questions[0]))
 
-    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+    def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read them; the charge, which is told once for all, stands with the first."""
-        words, usage = self.setup.words, read_usage(reply)
+        words, usage = self.setup.text_tokens, read_usage(reply)
         chunks = []
         for i, question in enumerate(questions):
             alone = {"choices": [choice_of(reply, i)], "usage": reply.get("usage")}
@@ -108,7 +110,7 @@ class Completions(OpenAi):
         return body | ({"logprobs": question.top_k} if question.top_k else {})
 
     def _echo(self, question: ScoreQuestion) -> ScoreFlow:
-        words = self.setup.words
+        words = self.setup.text_tokens
         prefix, text = words.text_of(question.prefix), words.text_of(question.prefix + question.span)
         if prefix is None or text is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
@@ -116,21 +118,24 @@ class Completions(OpenAi):
         reply = yield Post(COMPLETIONS, self._body(text, write) | {"echo": True})
         return _echoed(words, question, prefix, reply, question.top_k)
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are listed after the text that was sent."""
-        text, told = self.setup.words.text_of(question.prefix + question.span), shown(reply)
-        offsets = fields_of(first_of(reply), "logprobs").get("text_offset")
-        if self.can.way != "one request" or text is None or not isinstance(offsets, list):
+        text, told = self.setup.text_tokens.text_of(question.prefix + question.span), read_shown_usage(reply)
+        offsets = fields_of(first_choice(reply), "logprobs").get("text_offset")
+        if self.can.scoring_method != "one request" or text is None or not isinstance(offsets, list):
             return told
         written = sum(isinstance(offset, int) and offset >= len(text) for offset in offsets)
         return told.at_least(CloudUsage(0, written))
 
 
-FAMILY = DialectFamily("openai-completions", Completions, (COMPLETIONS, {}))
+SPEC = DialectSpec("openai-completions", Completions, (COMPLETIONS, {}))
 # Text alone, and then nothing can be scored; nothing but an answer without log-probabilities tells it from its like.
-TEXT = DialectFamily(
+TEXT_SPEC = DialectSpec(
     "text-completions",
-    partial(Completions, can=replace(Completions.can, dialect="text-completions", rows=False, way=None, ways=())),
+    partial(
+        Completions,
+        can=replace(Completions.can, dialect="text-completions", rows=False, scoring_method=None, scoring_methods=()),
+    ),
 )
 
 
@@ -179,6 +184,6 @@ def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
     if text and top_k and logprobs is None:
         raise MissingCapability(NO_ROWS)
     ids, rows, read = named_tokens(words, text, logprobs or {} if top_k else {}, top_k)
-    rest: Ids = spelled(words, text[read:])
+    rest: Ids = split_text(words, text[read:])
     every = (*rows, *[None] * len(rest))
     return Chunk(ids + rest, every, text, finish_of(choice.get("finish_reason")), usage)

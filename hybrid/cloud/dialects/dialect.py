@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from hybrid.cloud.dialects.reading import shown
+from hybrid.cloud.dialects.reading import read_shown_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import (
     Capabilities,
@@ -24,8 +24,8 @@ from hybrid.cloud.port import (
     ScoreQuestion,
     Scores,
     WriteQuestion,
-    least,
-    worst,
+    max_usage,
+    min_usage,
 )
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
@@ -76,16 +76,16 @@ class DialectSetup:
     """What every dialect needs to know: the model's name there, the local vocabulary, the salt of the prefix cache."""
 
     model: str = ""
-    spelling: TextTokens | None = None
+    vocabulary: TextTokens | None = None
     salt: str | None = None
 
     @property
-    def words(self) -> TextTokens:
+    def text_tokens(self) -> TextTokens:
         """The local vocabulary. Raises ValueError where there is none, which is the caller's fault."""
-        if self.spelling is None:
+        if self.vocabulary is None:
             msg = "this dialect speaks in text and needs the local vocabulary"
             raise ValueError(msg)
-        return self.spelling
+        return self.vocabulary
 
 
 def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
@@ -98,7 +98,7 @@ def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
     return can.rows and not altering & can.rows_altered_by
 
 
-def continued(asked: Post, read: ChunkReader) -> WriteFlow:
+def write_flow(asked: Post, read: ChunkReader) -> WriteFlow:
     """Ask for a continuation, and read what comes, event by event."""
     heard = yield asked
     while heard is not None:
@@ -119,11 +119,11 @@ class Dialect(ABC):
 
     def score(self, question: ScoreQuestion) -> ScoreFlow:
         """Yield the requests that score a draft, and return its rows."""
-        return self._score(self._fitted(question))
+        return self._score(self._fit(question))
 
     def write(self, question: WriteQuestion) -> WriteFlow:
         """Yield the request that continues a text, and what is read in each event of it."""
-        return self._write(self._fitted(question))
+        return self._write(self._fit(question))
 
     @abstractmethod
     def _score(self, question: ScoreQuestion) -> ScoreFlow: ...
@@ -132,18 +132,18 @@ class Dialect(ABC):
     def _write(self, question: WriteQuestion) -> WriteFlow: ...
 
     @abstractmethod
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what one reply to a check says it was charged, and shows that it wrote, whatever else stands there."""
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Return the most that answering may be charged: for a request by ids, nothing cached and all written."""
-        return worst(question)
+        return max_usage(question)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the least that answering is charged: the tokens that are sent, and those that a check has written."""
-        return least(question)
+        return min_usage(question)
 
-    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
         """Return the dialect as an answer has shown this endpoint to be; itself where that is nothing new.
 
         ``told``: what the answer said that it was charged, or why there was none, after something was asked. A refusal
@@ -160,7 +160,7 @@ class Dialect(ABC):
             return replace(self, can=replace(self.can, keeps_cache=True))
         return self
 
-    def _fitted(self, question: Q) -> Q:
+    def _fit(self, question: Q) -> Q:
         """Return a question that asks for no more than this endpoint gives; with ``top_k`` 0 for no rows at all."""
         top_k = self._top_k(question)
         if isinstance(question, WriteQuestion):
@@ -170,8 +170,8 @@ class Dialect(ABC):
     def _top_k(self, question: Question) -> int:
         if isinstance(question, WriteQuestion) and not self.can.rows:
             return 0
-        spelling = self.setup.spelling
-        num_tokens = None if spelling is None else spelling.num_tokens  # more than there are end SGLang's server
+        vocabulary = self.setup.vocabulary
+        num_tokens = None if vocabulary is None else vocabulary.num_tokens  # more than there are end SGLang's server
         return min(k for k in (question.top_k, self.can.most_k, num_tokens) if k is not None)
 
 
@@ -179,16 +179,16 @@ class Dialect(ABC):
 class OpenAi(Dialect, ABC):
     """What those dialects have in common whose bodies and usages are OpenAI's, and which proxies pass on."""
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told, and no fewer tokens than are shown."""
-        return shown(reply)
+        return read_shown_usage(reply)
 
-    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
         """Learn too that a stream lacks what may come with a whole answer, as it does through some proxies."""
         lacking = isinstance(told, MissingCapability) and told.sent and not told.charged.completion_tokens
         if lacking and isinstance(question, WriteQuestion) and self.can.streams:
             return replace(self, can=replace(self.can, streams=False))
-        return super().learned(question, told)
+        return super().learn(question, told)
 
     def _continuation(self, path: str, body: Json) -> Post:
         """Return the request for a continuation: a stream that tells its usage, or a whole answer."""
@@ -202,7 +202,7 @@ TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]
 
 
 @dataclass(frozen=True)
-class DialectFamily:
+class DialectSpec:
     """How a family is made and known; each stands in its dialect's file, and ``cloud.discover`` has their order.
 
     ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
@@ -213,7 +213,7 @@ class DialectFamily:
 
     name: str
     build: Callable[[DialectSetup], Dialect]
-    knock: tuple[str, Json | None] | None = None
-    shows: str = ""
-    split: TokenizeRoute | None = None
-    models: str = ""
+    detect_route: tuple[str, Json | None] | None = None
+    detect_key: str = ""
+    tokenize_route: TokenizeRoute | None = None
+    models_route: str = ""

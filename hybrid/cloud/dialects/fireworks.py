@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import DialectSpec, Json, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -20,13 +20,13 @@ from hybrid.cloud.dialects.reading import (
     event_of,
     fields_of,
     finish_of,
-    first_of,
+    first_choice,
     guarded,
     id_list,
     number,
+    read_shown_usage,
     read_usage,
     row_of,
-    shown,
 )
 from hybrid.cloud.dialects.vllm import BAN, COMPLETIONS
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
@@ -49,15 +49,15 @@ class Fireworks(OpenAi):
             body["echo_last"] = len(question.span)  # with ``echo`` it would echo everything
         return read_scores(question, (yield Post(COMPLETIONS, body)))
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are shown after the echo."""
-        content = fields_of(first_of(reply), "logprobs").get("content")
+        content = fields_of(first_choice(reply), "logprobs").get("content")
         written = len(content) - len(question.span) if isinstance(content, list) else 0
-        return shown(reply).at_least(CloudUsage(0, written))
+        return read_shown_usage(reply).at_least(CloudUsage(0, written))
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         asked = self._continuation(COMPLETIONS, self._body(question))
-        return continued(asked, partial(read_chunk, top_k=question.top_k))
+        return write_flow(asked, partial(read_chunk, top_k=question.top_k))
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling
@@ -78,7 +78,7 @@ class Fireworks(OpenAi):
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
-FAMILY = DialectFamily("fireworks", Fireworks)
+SPEC = DialectSpec("fireworks", Fireworks)
 
 
 @guarded

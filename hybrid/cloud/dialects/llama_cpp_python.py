@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import NOTHING, DialectFamily, OpenAi, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import TextTokens, bytes_worst, read_written, row_by_text
+from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
-from hybrid.cloud.metering import settled
+from hybrid.cloud.metering import final_usage
 from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -45,7 +45,7 @@ class LlamaCppPython(OpenAi):
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the text and read the rows of the draft; ask once more where a row hides its most likely token."""
-        words = self.setup.words
+        words = self.setup.text_tokens
         span = _sayable(words, question)
         text = None if span is None else self._text(question.prefix + span)
         if span is None or text is None:
@@ -70,19 +70,19 @@ class LlamaCppPython(OpenAi):
             rows.append(_ending(row, _end(words, question.prefix + span[: i + 1]), hidden))
         return Scores(tuple(rows), usage)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One token per byte; a check may ask again."""
         again = AGAIN if isinstance(question, ScoreQuestion) else 0
-        return bytes_worst(self.setup.words, question, requests=1 + again)
+        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1 + again)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled; a span may end inside a character, which is not."""
         return CloudUsage(len(question.prefix), 1 if isinstance(question, ScoreQuestion) else 0)
 
     def _charged(self, reply: Any, sent: Ids) -> CloudUsage:
         """Return what one request of a check was charged: one token is always written."""
-        most = len(self.setup.words.bytes_of(sent)) + 1
-        return settled(read_usage(reply), CloudUsage(len(sent), 1), most)
+        most = len(self.setup.text_tokens.bytes_of(sent)) + 1
+        return final_usage(read_usage(reply), CloudUsage(len(sent), 1), most)
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         text = self._text(question.prefix)
@@ -92,13 +92,13 @@ class LlamaCppPython(OpenAi):
         body = self._body(text, question.limit, question.top_k, question.sampling)
         if question.ban:
             body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
-        read = partial(read_written, self.setup.words, top_k=question.top_k)
-        yield from continued(self._continuation(COMPLETIONS, body), read)
+        read = partial(read_written, self.setup.text_tokens, top_k=question.top_k)
+        yield from write_flow(self._continuation(COMPLETIONS, body), read)
 
     def _text(self, ids: Ids) -> str | None:
         """Return what to send: the server puts the opening token before it by itself."""
-        opening = self.setup.words.opening
-        return self.setup.words.text_of(ids[len(opening) :] if ids[: len(opening)] == opening else ids)
+        opening = self.setup.text_tokens.opening
+        return self.setup.text_tokens.text_of(ids[len(opening) :] if ids[: len(opening)] == opening else ids)
 
     def _ask(self, text: str, top_k: int, **more: object) -> Post:
         return Post(COMPLETIONS, self._body(text, 1, top_k, Sampling()) | more)
@@ -116,7 +116,7 @@ class LlamaCppPython(OpenAi):
         return body | drawn | {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
-FAMILY = DialectFamily(
+SPEC = DialectSpec(
     "llama-cpp-python",
     LlamaCppPython,
     (TOKENIZE, {"input": "a"}),

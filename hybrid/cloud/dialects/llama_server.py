@@ -21,17 +21,17 @@ from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, Json, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import Dialect, DialectSpec, Json, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
-    broke_off,
     count,
     fields_of,
     guarded,
     id_list,
     number,
+    raise_error_in,
     row_of,
-    same_count,
+    rows_for,
     usage_of,
 )
 from hybrid.cloud.dialects.text_tokens import TextTokens
@@ -49,41 +49,48 @@ class LlamaServer(Dialect):
     """The dialect of ``/completion``."""
 
     can: Capabilities = Capabilities(
-        dialect="llama-server", way="replay", ways=("replay", "prefixes", "compare"), keeps_cache=True
+        dialect="llama-server",
+        scoring_method="forced",
+        scoring_methods=("forced", "prefixes", "generate"),
+        keeps_cache=True,
     )
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
-        if self.can.way == "prefixes":
+        if self.can.scoring_method == "prefixes":
             return scoring_methods.prefixes(self, question)
-        return scoring_methods.compare(self, question) if self.can.way == "compare" else self._replay(question)
+        return (
+            scoring_methods.generate(self, question)
+            if self.can.scoring_method == "generate"
+            else self._forced(question)
+        )
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Nothing cached; what is written runs to its limit."""
         if isinstance(question, ScoreQuestion):
-            return scoring_methods.worst_of(self.can.way, question)
-        return super().worst(question)
+            return scoring_methods.max_usage_by(self.can.scoring_method, question)
+        return super().max_usage(question)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the ids that are sent."""
-        return scoring_methods.least_of(self.can.way, question)
+        return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told of all prompts, and no fewer tokens than are shown."""
         parts = reply if isinstance(reply, list) else [reply]
         return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         body = self._body(list(question.prefix), question) | {"stream": True}
-        read = _Events(question.top_k, self.setup.words.end_ids)
-        return continued(Post(COMPLETION, body, stream="to finish"), read)
+        read = _LlamaServerEvents(question.top_k, self.setup.text_tokens.end_ids)
+        return write_flow(Post(COMPLETION, body, stream="to finish"), read)
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
+    def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
         prompts = [list(question.prefix) for question in questions]
         return Post(COMPLETION, self._body(prompts[0] if len(prompts) == 1 else prompts, questions[0]))
 
     @guarded
-    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+    def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read them."""
         replies = sorted(reply, key=lambda part: part["index"]) if isinstance(reply, list) else [reply]
         if [part.get("index", 0) for part in replies] != list(range(len(questions))):
@@ -91,8 +98,8 @@ class LlamaServer(Dialect):
             raise BadReply(msg)
         return [read_chunk(part, top_k=question.top_k) for part, question in zip(replies, questions, strict=True)]
 
-    def _replay(self, question: ScoreQuestion) -> ScoreFlow:
-        forced = tuple(takewhile(partial(_nameable, self.setup.words), question.span))
+    def _forced(self, question: ScoreQuestion) -> ScoreFlow:
+        forced = tuple(takewhile(partial(_nameable, self.setup.text_tokens), question.span))
         num_rows = min(question.num_rows, len(forced) + 1)
         write = WriteQuestion(question.prefix, num_rows, question.top_k, scoring_methods.GREEDY)
         body = self._body(list(question.prefix), write) | {"samplers": []}
@@ -102,7 +109,7 @@ class LlamaServer(Dialect):
         if chunk.ids[: len(forced)] != forced:
             msg = "the endpoint did not write the draft it was held to"
             raise MissingCapability(msg)
-        return Scores(tuple(_known(chunk.rows[:num_rows])), scoring_methods.added(self, [write], [chunk]))
+        return Scores(tuple(_known(chunk.rows[:num_rows])), scoring_methods.sum_usage(self, [write], [chunk]))
 
     def _body(self, prompt: list[int] | list[list[int]], question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling
@@ -124,7 +131,7 @@ class LlamaServer(Dialect):
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
 
 
-FAMILY = DialectFamily(
+SPEC = DialectSpec(
     "llama-server",
     LlamaServer,
     (PROPS, None),
@@ -134,7 +141,7 @@ FAMILY = DialectFamily(
 
 
 @dataclass
-class _Events:
+class _LlamaServerEvents:
     """Reads the events of one stream. An end token waits for the next event, which says why it ended and what it cost.
 
     Whoever is given the end of the text has no reason to read on.
@@ -173,7 +180,7 @@ def _known(rows: Sequence[TopK | None]) -> Iterator[TopK]:
 @guarded
 def read_chunk(reply: Json, top_k: int) -> Chunk:
     """Read a reply, or one event of a stream: tokens with their rows; the last event says why it ended."""
-    broke_off(reply)
+    raise_error_in(reply)
     ids = id_list(reply.get("tokens") or [])
     rows = _rows(ids, reply.get("completion_probabilities"), top_k) if top_k else (None,) * len(ids)
     if not reply["stop"]:
@@ -190,7 +197,7 @@ def _rows(ids: Ids, told: object, top_k: int) -> tuple[TopK, ...]:
         return ()
     if told is None:
         raise MissingCapability(NO_ROWS)
-    return tuple(_row(token, entry, top_k) for token, entry in zip(ids, same_count(told, ids), strict=True))
+    return tuple(_row(token, entry, top_k) for token, entry in zip(ids, rows_for(told, ids), strict=True))
 
 
 def _row(token: int, entry: Json, top_k: int) -> TopK:

@@ -17,15 +17,15 @@ from hybrid.cloud.dialects.dialect import (
     NOTHING,
     ChunkReader,
     Dialect,
-    DialectFamily,
+    DialectSpec,
     Json,
     Post,
     ScoreFlow,
     WriteFlow,
-    continued,
+    write_flow,
 )
-from hybrid.cloud.dialects.reading import NO_ROWS, broke_off, finish_of, guarded, usage_of
-from hybrid.cloud.dialects.text_tokens import TextTokens, bytes_worst, only_documented, read_content, spelled
+from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
+from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
@@ -38,48 +38,53 @@ class Ollama(Dialect):
     """The dialect of ``/api/generate``."""
 
     can: Capabilities = Capabilities(
-        dialect="ollama", ids=False, way="compare", ways=("compare",), most_k=20, keeps_cache=True
+        dialect="ollama",
+        ids=False,
+        scoring_method="generate",
+        scoring_methods=("generate",),
+        most_k=20,
+        keeps_cache=True,
     )
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Let the model write on, and compare."""
-        if self.setup.words.text_of(question.prefix) is None:
+        if self.setup.text_tokens.text_of(question.prefix) is None:
             return Scores((), NO_USAGE)
-        return (yield from scoring_methods.compare(self, question))
+        return (yield from scoring_methods.generate(self, question))
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion):
-            return scoring_methods.worst_of(
-                self.can.way, question, tokens=lambda ids: len(self.setup.words.bytes_of(ids)) + 1
+            return scoring_methods.max_usage_by(
+                self.can.scoring_method, question, tokens=lambda ids: len(self.setup.text_tokens.bytes_of(ids)) + 1
             )
-        return bytes_worst(self.setup.words, question, requests=1)
+        return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return scoring_methods.least_of(self.can.way, question)
+        return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told."""
         return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
-        if self.setup.words.text_of(question.prefix) is None:
+        if self.setup.text_tokens.text_of(question.prefix) is None:
             yield NOTHING
             return
         asked = Post(GENERATE, self._body(question) | {"stream": True}, stream="lines")
-        yield from continued(asked, self._reading(question))
+        yield from write_flow(asked, self._reading(question))
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
+    def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for one continuation."""
         return Post(GENERATE, self._body(questions[0]) | {"stream": False})
 
-    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+    def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Read it."""
         return [self._reading(question)(reply) for question in questions]
 
     def _reading(self, question: WriteQuestion) -> ChunkReader:
-        return partial(read_line, self.setup.words, top_k=question.top_k)
+        return partial(read_line, self.setup.text_tokens, top_k=question.top_k)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         only_documented(question)
@@ -93,23 +98,23 @@ class Ollama(Dialect):
             "seed": sampling.seed,
             "repeat_penalty": 1.0,
         }
-        body = {"model": self.setup.model, "prompt": self.setup.words.text_of(question.prefix), "raw": True}
+        body = {"model": self.setup.model, "prompt": self.setup.text_tokens.text_of(question.prefix), "raw": True}
         rows = {"logprobs": True, "top_logprobs": question.top_k} if question.top_k else {}
         return body | rows | {"options": options}
 
 
-FAMILY = DialectFamily("ollama", Ollama, (VERSION, None), "version", models=TAGS)
+SPEC = DialectSpec("ollama", Ollama, (VERSION, None), "version", models_route=TAGS)
 
 
 @guarded
 def read_line(words: TextTokens, reply: Json, top_k: int) -> Chunk:
     """Read one line; the last one tells the usage."""
-    broke_off(reply)
+    raise_error_in(reply)
     text, told = str(reply.get("response") or ""), reply.get("logprobs")
     if text and top_k and told is None:
         raise MissingCapability(NO_ROWS)
     ids, rows, read = read_content(words, text, told or [], top_k)
-    rest = spelled(words, text[read:])
+    rest = split_text(words, text[read:])
     every = (*rows, *[None] * len(rest))
     if not reply["done"]:
         return Chunk(ids + rest, every, text)

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from hybrid.cloud.metering import REFUSED
-from hybrid.cloud.statuses import meant
+from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import NotADistribution, TopK
 from hybrid.types import CloudUsage, Ids
@@ -63,8 +63,8 @@ def id_list(value: object) -> Ids:
 
 
 def choice_of(reply: Any, index: int = 0) -> Mapping[str, Any]:
-    """Return one choice of an OpenAI-style reply. Raises BadReply, in its own words for an error (``broke_off``)."""
-    broke_off(reply)
+    """Return one choice of an OpenAI-style reply. Raises BadReply, and what ``raise_error_in`` does."""
+    raise_error_in(reply)
     choices = reply.get("choices") if isinstance(reply, Mapping) else None
     if not isinstance(choices, list) or len(choices) <= index or not isinstance(choices[index], dict):
         msg = "the endpoint's reply has no choices"
@@ -85,7 +85,7 @@ def finish_of(reason: object) -> Literal["stop", "length"] | None:
     raise BadReply(msg)
 
 
-def broke_off(reply: Any) -> None:
+def raise_error_in(reply: Any) -> None:
     """Raise an error that came in the place of an answer, or inside one: a refusal as what its status means outside.
 
     That one was not sent, in the words of ``CloudError``, unless something came before it; any other is BadReply.
@@ -95,7 +95,7 @@ def broke_off(reply: Any) -> None:
         said = error if isinstance(error, Mapping) else {"message": error}
         detail, status = one_line(said.get("message", error)), _status(said)
         msg = f"the endpoint broke off: {detail}"
-        raise meant(status, msg, detail) if status and status in REFUSED else BadReply(msg)
+        raise status_error(status, msg, detail) if status and status in REFUSED else BadReply(msg)
 
 
 def _status(error: Mapping[str, Any]) -> int | None:
@@ -108,7 +108,7 @@ def _status(error: Mapping[str, Any]) -> int | None:
 
 def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
     """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
-    broke_off(reply)
+    raise_error_in(reply)
     usage = read_usage(reply) if reply.get("usage") else None
     return (choice_of(reply) if reply.get("choices") else None), usage
 
@@ -123,7 +123,7 @@ def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: 
     return TopK.from_lists(listed, (token, own), named)
 
 
-def same_count(rows: object, ids: Ids) -> list[Any]:
+def rows_for(rows: object, ids: Ids) -> list[Any]:
     """Take the log-probabilities of some tokens, as many as there are. Raises MissingCapability for none at all."""
     if not isinstance(rows, list):
         raise MissingCapability(NO_ROWS)
@@ -155,13 +155,13 @@ def read_usage(reply: Any) -> CloudUsage:
     return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
 
 
-def shown(reply: Any) -> CloudUsage:
+def read_shown_usage(reply: Any) -> CloudUsage:
     """Read what was charged, as OpenAI says it: no fewer tokens than are shown to be written."""
-    ids = first_of(reply).get("token_ids")
+    ids = first_choice(reply).get("token_ids")
     return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
 
 
-def first_of(reply: Any) -> Mapping[str, Any]:
+def first_choice(reply: Any) -> Mapping[str, Any]:
     """Return the first choice of an OpenAI-style reply; one without fields where there is none."""
     choices = reply.get("choices") if isinstance(reply, Mapping) else None
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from hybrid.cloud.dialects.dialect import DialectSetup, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS
 from hybrid.cloud.metering import num_written
-from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
+from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -26,7 +26,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 GREEDY = Sampling()
 
 
-class WholeWriter(Protocol):
+class CompletionDialect(Protocol):
     """A dialect that can be asked for continuations in one piece, several prompts at once if it takes that."""
 
     @property
@@ -34,11 +34,11 @@ class WholeWriter(Protocol):
         """What it knows."""
         ...
 
-    def whole(self, questions: Sequence[WriteQuestion]) -> Post:
+    def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Return the request for the continuations of some prompts, all under the limit of the first."""
         ...
 
-    def read_whole(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
+    def read_completions(self, questions: Sequence[WriteQuestion], reply: Any) -> list[Chunk]:
         """Return one chunk per prompt, with its usage."""
         ...
 
@@ -47,10 +47,10 @@ def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
     return WriteQuestion(prefix, limit, question.top_k, GREEDY)
 
 
-def prefixes(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
+def prefixes(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
     """Ask for one token after each prefix, all in one request."""
     asked = [_write(question, question.prefix + question.span[:i], 1) for i in range(question.num_rows)]
-    chunks = writer.read_whole(asked, (yield writer.whole(asked)))
+    chunks = writer.read_completions(asked, (yield writer.post_completions(asked)))
     rows: list[TopK] = []
     for chunk in chunks:
         if not (chunk.rows and chunk.rows[0]):
@@ -59,10 +59,10 @@ def prefixes(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
     return _scores(writer, rows, asked, chunks)
 
 
-def compare(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
+def generate(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
     """Let the model write on, and take its rows up to the first token that is not the draft's."""
     asked = [_write(question, question.prefix, question.num_rows)]
-    chunks = writer.read_whole(asked, (yield writer.whole(asked)))
+    chunks = writer.read_completions(asked, (yield writer.post_completions(asked)))
     written, rows = chunks[0], list[TopK]()
     for i, row in enumerate(written.rows[: question.num_rows]):
         if row is None or written.ids[:i] != question.span[:i]:
@@ -71,37 +71,39 @@ def compare(writer: WholeWriter, question: ScoreQuestion) -> ScoreFlow:
     return _scores(writer, rows, asked, chunks)
 
 
-def _scores(writer: WholeWriter, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> Scores:
+def _scores(
+    writer: CompletionDialect, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]
+) -> Scores:
     if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
         raise MissingCapability(NO_ROWS)
-    return Scores(tuple(rows), added(writer, asked, chunks))
+    return Scores(tuple(rows), sum_usage(writer, asked, chunks))
 
 
-def added(writer: WholeWriter, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
+def sum_usage(writer: CompletionDialect, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
     """Add up what is told of some continuations in one request: no fewer tokens than were written.
 
     One of them may tell for all.
     """
-    told, written, ends = NO_USAGE, 0, writer.setup.words.end_ids
+    told, written, ends = NO_USAGE, 0, writer.setup.text_tokens.end_ids
     for question, chunk in zip(asked, chunks, strict=True):
         told += chunk.usage or NO_USAGE
         written += num_written(chunk.ids, chunk.finish, ends, question.limit)
     return replace(told, requests=1).at_least(CloudUsage(0, written))
 
 
-def least_of(way: str | None, question: Question) -> CloudUsage:
+def min_usage_by(method: str | None, question: Question) -> CloudUsage:
     """Return the least that answering is charged: every token that is sent, and one written after each prompt."""
-    if not isinstance(question, ScoreQuestion) or way in {None, "one request"}:
-        return least(question)
-    most = worst_of(way, question)
-    return CloudUsage(most.prompt_tokens, most.completion_tokens if way == "prefixes" else 1)
+    if not isinstance(question, ScoreQuestion) or method in {None, "one request"}:
+        return min_usage(question)
+    most = max_usage_by(method, question)
+    return CloudUsage(most.prompt_tokens, most.completion_tokens if method == "prefixes" else 1)
 
 
-def worst_of(way: str | None, question: ScoreQuestion, tokens: Callable[[Ids], int] = len) -> CloudUsage:
-    """Return the most that scoring by a way is charged; ``tokens`` says how many a prefix may be there."""
+def max_usage_by(method: str | None, question: ScoreQuestion, tokens: Callable[[Ids], int] = len) -> CloudUsage:
+    """Return the most that scoring by a method is charged; ``tokens`` says how many a prefix may be there."""
     prefix, rows = tokens(question.prefix), question.num_rows
-    if way == "prefixes":
+    if method == "prefixes":
         return CloudUsage(sum(tokens(question.prefix + question.span[:i]) for i in range(rows)), rows)
-    if way in {"replay", "compare"}:
+    if method in {"forced", "generate"}:
         return CloudUsage(prefix, rows)
     return CloudUsage(prefix + len(question.span), 1)

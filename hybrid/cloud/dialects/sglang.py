@@ -18,20 +18,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Dialect, DialectFamily, Json, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import Dialect, DialectSpec, Json, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
-    broke_off,
     count,
     fields_of,
     finish_of,
     guarded,
     id_list,
     number,
-    same_count,
+    raise_error_in,
+    rows_for,
     usage_of,
 )
-from hybrid.cloud.dialects.vllm import BAN, SPLIT
+from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import TopK
@@ -52,21 +52,23 @@ class Sglang(Dialect):
         """Ask for the rows from the last token of the prefix on; with them comes the one after the span, unwritten."""
         return read_scores(question, (yield Post(GENERATE, score_body(question, self.setup.salt))))
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the ids that are sent: nothing is written for a check, though a token more is reserved for it."""
-        return replace(super().least(question), completion_tokens=0)
+        return replace(super().min_usage(question), completion_tokens=0)
 
-    def charged(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
+    def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Return what is told, and no fewer tokens than are shown."""
         told = fields_of(reply, "meta_info")
         written = told.get("output_token_logprobs")
         return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
-        return continued(Post(GENERATE, write_body(question, self.setup.salt), stream="to done"), _Stream(question))
+        return write_flow(
+            Post(GENERATE, write_body(question, self.setup.salt), stream="to done"), _SglangEvents(question)
+        )
 
 
-FAMILY = DialectFamily("sglang", Sglang, (INFO, None), "is_generation", SPLIT)
+SPEC = DialectSpec("sglang", Sglang, (INFO, None), "is_generation", TOKENIZE_ROUTE)
 
 
 def score_body(question: ScoreQuestion, salt: str | None) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def write_body(question: WriteQuestion, salt: str | None) -> dict[str, Any]:
 @guarded
 def read_scores(question: ScoreQuestion, reply: Json) -> Scores:
     """Read the rows that were due. Raises BadReply for fewer, null or impossible ones, MissingCapability for none."""
-    broke_off(reply)
+    raise_error_in(reply)
     told = reply["meta_info"]
     rows: list[TopK] = []
     if question.span:
@@ -156,7 +158,7 @@ def _written(told: Json, expected: int) -> list[tuple[int, Sequence[Any]]]:
     return [(count(entry[1]), entry) for entry in own]
 
 
-class _Stream:
+class _SglangEvents:
     """Reads the events of one stream, each of which may repeat all before it."""
 
     def __init__(self, question: WriteQuestion) -> None:
@@ -183,8 +185,8 @@ class _Stream:
 
 
 @guarded
-def _read_event(reply: Any, stream: _Stream) -> Chunk:
-    broke_off(reply)
+def _read_event(reply: Any, stream: _SglangEvents) -> Chunk:
+    raise_error_in(reply)
     told = reply["meta_info"]
     ids = id_list(reply["output_ids"])
     known, text = stream.new(ids, reply.get("text") or "", told.get("completion_tokens"))
@@ -199,7 +201,7 @@ def _read_event(reply: Any, stream: _Stream) -> Chunk:
 
 def _written_rows(ids: Ids, told: Json, known: int) -> list[TopK]:
     """Return the rows of all but the first ``known`` tokens: those were read when they came first."""
-    own, tops = _written(told, len(ids)), same_count(told.get("output_top_logprobs"), ids)
+    own, tops = _written(told, len(ids)), rows_for(told.get("output_top_logprobs"), ids)
     return [_row(ids[i], own[i][1], tops[i], None) for i in range(known, len(ids))]
 
 

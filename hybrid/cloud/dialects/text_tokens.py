@@ -114,7 +114,7 @@ def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: i
     return (TopK.from_lists(top, named=named, hidden=hidden) if top else None), hidden
 
 
-def bytes_worst(words: TextTokens, question: Question, requests: int) -> CloudUsage:
+def max_usage_in_bytes(words: TextTokens, question: Question, requests: int) -> CloudUsage:
     """Return the most that some requests in text are charged: a token per byte, and one that opens the text."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1
@@ -136,7 +136,7 @@ def read_written(words: TextTokens, reply: Any, top_k: int) -> Chunk:
     if top_k and not isinstance(logprobs, dict):
         raise MissingCapability(NO_ROWS)
     ids, rows, read = named_tokens(words, text, logprobs or {}, top_k)
-    rest = spelled(words, text[read:])
+    rest = split_text(words, text[read:])
     return Chunk(ids + rest, (*rows, *[None] * len(rest)), text, finish or "length", read_usage(reply))
 
 
@@ -151,7 +151,7 @@ def only_documented(question: WriteQuestion, *fields: str) -> None:
         raise MissingCapability(msg)
 
 
-def spelled(words: TextTokens, text: str) -> Ids:
+def split_text(words: TextTokens, text: str) -> Ids:
     """Split a text into local tokens. Raises BadReply where they cannot spell it."""
     ids = words.split(text)
     if ids is None:

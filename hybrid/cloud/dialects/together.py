@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import DialectFamily, OpenAi, ScoreFlow, WriteFlow
+from hybrid.cloud.dialects.dialect import DialectSpec, OpenAi, ScoreFlow, WriteFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
@@ -33,19 +33,19 @@ class Together(OpenAi):
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Echo the text, and write one token for the row after it."""
         legacy, whole = self._legacy, question.prefix + question.span
-        if self.setup.words.text_of(whole) is None:
+        if self.setup.text_tokens.text_of(whole) is None:
             return Scores((), NO_USAGE)  # it ends inside a character: nothing can be asked about it
-        asked = legacy.whole([WriteQuestion(whole, 1, question.top_k, Sampling())])
+        asked = legacy.post_completions([WriteQuestion(whole, 1, question.top_k, Sampling())])
         reply = yield replace(asked, body={**asked.body, "echo": True})
-        return read_scores(self.setup.words, question, reply, question.top_k)
+        return read_scores(self.setup.text_tokens, question, reply, question.top_k)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """One token per byte."""
-        return self._legacy.worst(question)
+        return self._legacy.max_usage(question)
 
-    def least(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: Question) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
-        return self._legacy.least(question)
+        return self._legacy.min_usage(question)
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
@@ -53,7 +53,7 @@ class Together(OpenAi):
 
 
 # Hosted services have no route of their own that answers for nothing: this one is named.
-FAMILY = DialectFamily("together", Together)
+SPEC = DialectSpec("together", Together)
 
 
 @guarded

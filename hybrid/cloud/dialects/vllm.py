@@ -4,7 +4,7 @@ Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` a
 
 - ``prompt_logprobs`` gives every position of the prompt its top k *and* the actual token (``rank`` above k when it is
   not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along
-  (12 MB after 8,000 tokens from ``server_stub``). They are left unread (``ScoreReply``).
+  (12 MB after 8,000 tokens from ``server_stub``). They are left unread (``CompletionsScoreReply``).
 - The row after the prompt is the generated token's ``logprobs.top_logprobs``; with ``return_tokens_as_token_ids`` its
   keys are ``token_id:N``, otherwise two ids with one text would collapse. It holds up to k + 1 entries.
 - -inf comes as -9999: not a probability but "not listed".
@@ -22,14 +22,14 @@ from typing import Any, TypedDict
 from msgspec import Raw
 
 from hybrid.cloud.dialects.dialect import (
-    DialectFamily,
+    DialectSpec,
     Json,
     OpenAi,
     Post,
     ScoreFlow,
     TokenizeRoute,
     WriteFlow,
-    continued,
+    write_flow,
 )
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
@@ -59,7 +59,7 @@ class _ScoredChoice(TypedDict, total=False):
     text: Any
 
 
-class ScoreReply(TypedDict, total=False):
+class CompletionsScoreReply(TypedDict, total=False):
     """What is wanted of the reply to a check: each row of the prompt stays as it came until it is due."""
 
     choices: list[_ScoredChoice]
@@ -76,16 +76,19 @@ class Vllm(OpenAi):
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """One request: the rows of the prompt, and one token for the row after it."""
         body = score_body(question, self.setup.model, self.setup.salt)
-        return read_scores(question, (yield Post(COMPLETIONS, body, ScoreReply)))
+        return read_scores(question, (yield Post(COMPLETIONS, body, CompletionsScoreReply)))
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return continued(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
+        return write_flow(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
 
 
 # SGLang's is the same.
-SPLIT: TokenizeRoute = ("/tokenize", lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False})
-FAMILY = DialectFamily("vllm", Vllm, ("/version", None), "version", SPLIT)
+TOKENIZE_ROUTE: TokenizeRoute = (
+    "/tokenize",
+    lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False},
+)
+SPEC = DialectSpec("vllm", Vllm, ("/version", None), "version", TOKENIZE_ROUTE)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import DialectFamily, Json, OpenAi, Post, ScoreFlow, WriteFlow, continued
+from hybrid.cloud.dialects.dialect import DialectSpec, Json, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -37,10 +37,10 @@ from hybrid.cloud.dialects.reading import (
     id_list,
     number,
     read_usage,
-    same_count,
+    rows_for,
 )
-from hybrid.cloud.dialects.vllm import BAN, SPLIT, due_rows, ranked_row
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, least
+from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE, due_rows, ranked_row
+from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage
 from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -53,7 +53,7 @@ BLOCK = 16
 PROOF = CloudUsage(2, 1)
 
 
-class ScoreReply(TypedDict, total=False):
+class GenerateScoreReply(TypedDict, total=False):
     """What is wanted of the reply to a check: each row of the prompt stays as it came until it is due."""
 
     prompt_logprobs: list[Raw] | None
@@ -69,9 +69,9 @@ class VllmTokens(OpenAi):
 
     can: Capabilities = Capabilities(dialect="vllm-tokens", candidates=True)
 
-    def worst(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: Question) -> CloudUsage:
         """Return the most that is charged: a check that is put to the cache may be asked again, and takes a proof."""
-        most = super().worst(question)
+        most = super().max_usage(question)
         return most + most + PROOF if self._may_read_cache(question) else most
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
@@ -82,8 +82,8 @@ class VllmTokens(OpenAi):
             if scores is not None:
                 return scores
         body = score_body(question, self.setup.model, self.setup.salt)
-        scores = read_scores(question, (yield Post(GENERATE, body, ScoreReply, before=before)))
-        return replace(scores, usage=before + scores.usage.at_least(least(question)))
+        scores = read_scores(question, (yield Post(GENERATE, body, GenerateScoreReply, before=before)))
+        return replace(scores, usage=before + scores.usage.at_least(min_usage(question)))
 
     def _may_read_cache(self, question: Question) -> bool:
         """Whether there is something to read, and candidates can be asked about, as V1 is told from V2 by them."""
@@ -97,34 +97,34 @@ class VllmTokens(OpenAi):
             question = replace(question, candidates=tuple((token,) for token in question.span))
         body = score_body(question, self.setup.model, self.setup.salt)
         body["sampling_params"]["skip_reading_prefix_cache"] = False
-        asked = Post(GENERATE, body, ScoreReply, proof="needs")
+        asked = Post(GENERATE, body, GenerateScoreReply, proof="needs")
         reply = yield asked
         if reply is None:
             proof = proof_body(question, self.setup.model, self.setup.salt)
-            reply = yield Post(GENERATE, proof, ScoreReply, proof="gives")
+            reply = yield Post(GENERATE, proof, GenerateScoreReply, proof="gives")
             if reply is not None:
                 before = read_proof(reply)
                 reply = yield replace(asked, before=before)
         if reply is None:
             return None, before
         if _lacks_rows(question, reply):
-            return None, before + read_usage(reply).at_least(least(question))
+            return None, before + read_usage(reply).at_least(min_usage(question))
         scores = read_scores(question, reply, from_cache=True)
-        return replace(scores, usage=before + scores.usage.at_least(least(question))), before
+        return replace(scores, usage=before + scores.usage.at_least(min_usage(question))), before
 
     def _write(self, question: WriteQuestion) -> WriteFlow:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return continued(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
+        return write_flow(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
-    def learned(self, question: Question, told: CloudUsage | CloudError) -> Self:
+    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
         if isinstance(told, CloudError) and not told.sent and CANDIDATES in str(told) and self.can.candidates:
             return replace(self, can=replace(self.can, candidates=False))
-        return super().learned(question, told)
+        return super().learn(question, told)
 
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
-FAMILY = DialectFamily("vllm-tokens", VllmTokens, split=SPLIT)
+SPEC = DialectSpec("vllm-tokens", VllmTokens, tokenize_route=TOKENIZE_ROUTE)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
     if told is None:
         raise MissingCapability(NO_ROWS)
     rows = []
-    for token, entry in zip(ids, same_count(told, ids), strict=True):
+    for token, entry in zip(ids, rows_for(told, ids), strict=True):
         ranked = {
             count(e["token_id"]): {"logprob": number(e["logprob"]), "rank": e["rank"]} for e in entry["top_logprobs"]
         }
