@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from hybrid.policy import Ability
-    from hybrid.policy.compose import NumberRange
+    from hybrid.policy.choices import NumberRange
 
 EPILOG = """
 A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
@@ -65,6 +65,6 @@ def _tell(title: str, kinds: Mapping[str, NumberRange]) -> None:
 
 
 def _needs(found: Sequence[Ability]) -> str:
-    from hybrid.policy import SAID  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.policy import ABILITY_TEXT  # noqa: PLC0415  (help needs no numpy)
 
-    return "an endpoint that can " + " and ".join(SAID[need] for need in found) if found else "no endpoint"
+    return "an endpoint that can " + " and ".join(ABILITY_TEXT[need] for need in found) if found else "no endpoint"

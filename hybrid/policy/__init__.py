@@ -3,12 +3,13 @@
 from hybrid.policy.choices import Choices, Preset
 from hybrid.policy.coins import Coin, CoinKey, SeededCoin
 from hybrid.policy.gates import DraftPosition
-from hybrid.policy.loop import SAID, Ability, Policy, decode
+from hybrid.policy.loop import decode
+from hybrid.policy.policy import ABILITY_TEXT, Ability, Policy
 from hybrid.policy.presets import PRESETS, preset
 
 __all__ = [
+    "ABILITY_TEXT",
     "PRESETS",
-    "SAID",
     "Ability",
     "Choices",
     "Coin",

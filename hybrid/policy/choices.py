@@ -10,20 +10,20 @@ from typing import Any
 
 from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
-from hybrid.policy.loop import Ability, Policy
+from hybrid.policy.policy import Ability, Policy
 from hybrid.types import Sampling
 
 SPAN = 8
-# The first block that the cloud writes where the pen is its own; doubled while it keeps it.
-HOLD = 4
+# The first block that the cloud writes after a handoff; doubled while it keeps the pen.
+HANDOFF_TOKENS = 4
 
 
 class Choices(PolicyChoices):
     """The user's choices within a policy, and what it must know beside them. None takes the policy's own value.
 
-    ``threshold`` is the policy's one number, whatever it measures. ``lead``, ``hold``, ``scope``, ``bonus``, ``gate``
-    and ``judge`` replace the policy's own (``compose.py``); the others are for the policy's builder. ``span`` is a
-    number here: what ``auto`` stands for was measured before.
+    ``threshold`` is the policy's one number, whatever it measures (``Preset.number``). ``lead``, ``hold``, ``scope``,
+    ``bonus``, ``gate`` and ``judge`` replace the policy's own (``compose.py``); the others are for its builder.
+    ``span`` is a number here: what ``auto`` stands for was measured before.
     """
 
     span: int | None = None
@@ -44,28 +44,83 @@ class Choices(PolicyChoices):
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A named policy: what it does, where the rule comes from, what it guarantees, and how it is built.
+class NumberRange:
+    """The number that a policy, a gate or a judge takes: its default (None: it takes none), unit and range.
 
-    A rule of the literature is this project's implementation of it. ``exact``: the guarantee is a law of the text that
-    a gate or a scope which lets tokens through would break.
+    ``what`` names it with its unit: ``a threshold in nats``. ``least`` and ``most`` are both allowed.
+    """
+
+    default: float | None
+    what: str = ""
+    least: float = 0.0
+    most: float = math.inf
+    whole: bool = False
+
+    def value(self, given: float | None, name: str) -> float:
+        """Return the number, or the default; 0 where there is none. Raises UsageError for one that cannot be."""
+        if self.default is None:
+            if given is not None:
+                msg = f"{name} takes no number"
+                raise UsageError(msg)
+            return 0.0
+        value = self.default if given is None else given
+        if not self.least <= value <= self.most:
+            between = (
+                f"{self.least:g} or more" if self.most == math.inf else f"between {self.least:g} and {self.most:g}"
+            )
+            msg = f"{name}: {self.what} is {between}, not {value}"
+            raise UsageError(msg)
+        if self.whole and value != int(value):
+            msg = f"{name}: {self.what} is whole, not {value}"
+            raise UsageError(msg)
+        return value
+
+
+NO_NUMBER = NumberRange(None)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named policy: what it does, where the rule comes from, the number it takes, and how it is built.
+
+    A rule of the literature is this project's implementation of it. ``make`` takes the choices and the number.
     """
 
     name: str
     line: str
     source: str
-    guarantee: str
-    build: Callable[[Choices], Policy]
-    exact: bool = False
+    make: Callable[[Choices, float], Policy]
+    number: NumberRange = NO_NUMBER
+
+    def build(self, choices: Choices) -> Policy:
+        """Return its own policy for the choices, nothing composed. Raises UsageError."""
+        given = None if self.number.default is None else choices.threshold
+        return self.make(choices, self.number.value(given, self.name))
+
+    def _each_sampling(self) -> dict[str, Choices]:
+        """Return default choices by how tokens are drawn, as far as the policy allows it."""
+        found = {}
+        for how, sampling in {"greedy": Sampling(), "sampled": Sampling(1.0)}.items():
+            with suppress(UsageError):  # a policy that is greedy only
+                self.build(choices := Choices(sampling=sampling))
+                found[how] = choices
+        return found
 
     @property
     def needs(self) -> frozenset[Ability]:
-        """What the endpoint must be able to do, drawing or not."""
-        found: frozenset[Ability] = frozenset()
-        for sampling in (Sampling(), Sampling(1.0)):
-            with suppress(UsageError):  # a policy that is greedy only
-                found |= self.build(Choices(sampling=sampling)).needs
-        return found
+        """What the endpoint must be able to do, whether tokens are sampled or not."""
+        return frozenset[Ability]().union(*(self.build(choices).needs for choices in self._each_sampling().values()))
+
+    @property
+    def guarantee(self) -> str:
+        """What it guarantees with no other choices: one sentence, or one for greedy decoding and one for sampling."""
+        said = {
+            how: self.build(choices).guarantee(choices.sampling, choices.max_tokens)
+            for how, choices in self._each_sampling().items()
+        }
+        if len(set(said.values())) == 1:
+            return next(iter(said.values()))
+        return "; ".join(f"{how}: {sentence}" for how, sentence in said.items())
 
     def works(self, abilities: Collection[Ability], sampling: Sampling) -> bool:
         """Whether an endpoint with these abilities is enough for it under a sampling."""
@@ -73,13 +128,3 @@ class Preset:
             return self.build(Choices(sampling=sampling)).needs <= frozenset(abilities)
         except UsageError:
             return False
-
-
-def number(what: str, value: float | None, default: float, least: float = 0.0, most: float = math.inf) -> float:
-    """Return a chosen number, or the default. Raises UsageError for one that is out of its range."""
-    found = default if value is None else value
-    if not least <= found <= most:
-        span = f"{least:g} or more" if most == math.inf else f"between {least:g} and {most:g}"
-        msg = f"{what} is {span}, not {found}"
-        raise UsageError(msg)
-    return found

@@ -1,19 +1,22 @@
-"""What a judge is: it sees a drafted span and both sides' rows, and says what stands.
+"""What a judge is: it sees a drafted span and both models' rows, and says which tokens are accepted.
 
-A judge sees the whole span at once and answers with a ``Verdict``. It judges no token whose row was not answered. The
-rules themselves are in ``rules/``, one file each, with the law that each keeps; the laws are tested by enumeration of
-the whole loop in ``tests/policy``.
+A judge sees the whole span at once and answers with a ``Verdict``. It judges no token whose row did not come. It says
+itself what it is: whether it is exact, whether it may take a bonus or leave a token to the cloud, what it guarantees.
+The judges are in ``rules/``, each with its law; ``tests/policy`` enumerates the whole loop under them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
 
 from hybrid.policy.requests import PendingToken, Span
 from hybrid.prob import Dense, Floats, TopK, favourite_certificate, kl_divergence
-from hybrid.types import Divergence
+from hybrid.types import Divergence, Sampling
 
 SpanCoin: TypeAlias = Callable[[Floats, int, str], int]
 """(probabilities, offset in the span, what for) -> index: a coin, keyed by where it falls."""
@@ -21,9 +24,9 @@ SpanCoin: TypeAlias = Callable[[Floats, int, str], int]
 
 @dataclass(frozen=True)
 class TailDraw:
-    """One token that only the cloud can draw: from its own law, outside ``ban``.
+    """One token that only the cloud can draw: from its own distribution, outside ``ban``.
 
-    ``determined`` says of another row whether it determines the cloud's law, where this one does not.
+    ``determined`` says of another row whether it determines the cloud's distribution, where this one does not.
     """
 
     ban: frozenset[int] = frozenset()
@@ -33,65 +36,95 @@ class TailDraw:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kept`` stands; ``then`` follows it; ``rejected``: what was drafted next is turned down.
+    """``accepted`` is shown, then ``next_token``. ``rejected``: the token drafted next is turned down, and ``why``.
 
-    A rejection says why. ``ahead`` is the divergence measured at the position after the span, if it was.
+    ``next_divergence`` was measured at the position after the span, where both rows are known.
     """
 
-    kept: Span
-    then: PendingToken | TailDraw | None = None
+    accepted: Span
+    next_token: PendingToken | TailDraw | None = None
     rejected: bool = False
     why: str | None = None
-    ahead: Divergence | None = None
+    next_divergence: Divergence | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class DraftedSpan:
-    """What a judge sees: a span, one row for each of its first tokens and perhaps the row after it.
+    """What a judge sees: drafted tokens, the cloud's rows for the first of them, and perhaps the row after the last.
 
-    ``after`` is the local row that follows the span. ``bonus``: the row after may give one more token.
+    ``next_draft_row`` is the local row after the span. ``bonus``: the row after it may give one more token.
     """
 
-    span: Span
+    tokens: Span
     rows: tuple[TopK, ...]
-    after: Dense | None
+    next_draft_row: Dense | None
     bonus: bool
-    draw: SpanCoin
+    coin: SpanCoin
 
     @property
     def judged(self) -> list[tuple[PendingToken, TopK]]:
-        """The tokens whose rows were answered."""
-        return list(zip(self.span, self.rows, strict=False))
+        """The tokens whose rows came, each with its row."""
+        return list(zip(self.tokens, self.rows, strict=False))
 
     @property
-    def next_row(self) -> TopK | None:
-        """The row after the span, if there is one."""
-        return self.rows[len(self.span)] if len(self.rows) > len(self.span) else None
+    def next_target_row(self) -> TopK | None:
+        """The cloud's row after the span, if it came."""
+        return self.rows[len(self.tokens)] if len(self.rows) > len(self.tokens) else None
 
-    def accepted(self, num_tokens: int | None = None, measured: Mapping[int, Divergence] | None = None) -> Span:
+    def accept(self, num_tokens: int | None = None, measured: Mapping[int, Divergence] | None = None) -> Span:
         """Return the first tokens (or all that were judged), marked as accepted, with their divergence.
 
-        ``measured`` holds, by its place in the span, what the judge has computed already: at a large vocabulary that is
+        ``measured`` holds, by offset in the span, what the judge has computed already: at a large vocabulary that is
         most of what a check costs here.
         """
         known = measured or {}
-        return tuple(_accepted(held, row, known.get(i)) for i, (held, row) in enumerate(self.judged[:num_tokens]))
+        return tuple(_accept(token, row, known.get(i)) for i, (token, row) in enumerate(self.judged[:num_tokens]))
 
-    def ahead(self) -> Divergence | None:
+    def next_divergence(self) -> Divergence | None:
         """Measure the position after the span, where both rows are known: it belongs to the next token."""
-        return kl_divergence(self.next_row, self.after) if self.next_row is not None and self.after else None
+        row, local = self.next_target_row, self.next_draft_row
+        return kl_divergence(row, local) if row is not None and local else None
 
 
-Judge: TypeAlias = Callable[[DraftedSpan], Verdict]
+class Judge(ABC):
+    """Says which tokens of a span are accepted, and what it is itself. The defaults are those of a lossy judge."""
+
+    takes_bonus: ClassVar[bool] = False
+    """Whether the row after an accepted span may give one more token. False: that would break the judge's own law."""
+    judges_next_row: ClassVar[bool] = False
+    """Whether it can judge the row after a span alone, without a token."""
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> str:
+        """What is true of an accepted token, in one line: ``an accepted token is ...``."""
+
+    @abstractmethod
+    def __call__(self, span: DraftedSpan) -> Verdict:
+        """Judge a span."""
+
+    def is_exact(self, sampling: Sampling) -> bool:  # noqa: ARG002  (lossy, whatever the sampling)
+        """Whether text that it judges token for token is the cloud model's own under ``sampling``."""
+        return False
+
+    @property
+    def leaves_tail(self) -> bool:
+        """Whether it may leave a token to the cloud (``TailDraw``)."""
+        return False
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a rejected token is replaced by the cloud's. False: the policy hands over, or it is drawn again."""
+        return True
 
 
-def _accepted(held: PendingToken, row: TopK, kl: Divergence | None) -> PendingToken:
-    if kl is None and held.draft_row is not None:
-        kl = kl_divergence(row, held.draft_row)
-    return replace(held, how="accepted", target_row=row, kl=kl, certificate=favourite_certificate(row))
+def _accept(token: PendingToken, row: TopK, kl: Divergence | None) -> PendingToken:
+    if kl is None and token.draft_row is not None:
+        kl = kl_divergence(row, token.draft_row)
+    return replace(token, how="accepted", target_row=row, kl=kl, certificate=favourite_certificate(row))
 
 
-def best_of(
+def take_best(
     row: TopK,
     local: Dense | None,
     how: Literal["recovered", "bonus"],
@@ -102,3 +135,15 @@ def best_of(
     if measured is None and local is not None:
         measured = kl_divergence(row, local)
     return PendingToken(row.best, "cloud", how, draft_row=local, target_row=row, kl=measured, why=why)
+
+
+def draft_distribution(token: PendingToken) -> Dense:
+    """Return what a token was drawn from: greedy drafting puts all probability on the token itself."""
+    if token.drawn_from is not None:
+        return token.drawn_from
+    if token.draft_row is None:
+        msg = "a drafted token without a local row"
+        raise TypeError(msg)
+    point = np.full(token.draft_row.num_tokens, -np.inf)
+    point[token.id] = 0.0
+    return Dense(point)

@@ -39,7 +39,7 @@ Span: TypeAlias = tuple[PendingToken, ...]
 
 def ids(span: Span) -> Ids:
     """Return the token ids alone."""
-    return tuple(held.id for held in span)
+    return tuple(token.id for token in span)
 
 
 # ---- requests ------------------------------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ Request: TypeAlias = Draft | Check | Write | Emit
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """What the local model wrote, and what the gate said where it ended.
+    """What the local model drafted, and the gate's decision where the draft ended.
 
-    ``after`` is the local row after the span, where it was wanted or where the gate looked at it and ended the draft.
+    ``after`` is the local row after the span, where it was wanted, or where the gate ended the draft before it.
     """
 
     span: Span
-    call: GateDecision
+    decision: GateDecision
     after: Dense | None = None
 
 

@@ -23,7 +23,7 @@ from hybrid.cloud.breaker import BreakerConfig
 from hybrid.config import PolicyChoices, Settings, Use, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
-from hybrid.policy import PRESETS, SAID, Choices, Policy, SeededCoin, preset
+from hybrid.policy import ABILITY_TEXT, PRESETS, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver, Reach, Side
@@ -196,7 +196,7 @@ class AsyncClient:
         if missing := policy.needs - capabilities.abilities:
             sampling = sampling_of(settings)
             able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
-            lacking = " and ".join(SAID[need] for need in sorted(missing))
+            lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(missing))
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         try:

@@ -95,7 +95,7 @@ class Drafter:
         full = len(self.prompt) + len(request.at) + len(span) >= self.cursor.engine.num_context
         if request.after and after is None and not ended and not full:
             after = self._row(request.at, span, cancelled)
-        return Drafted(tuple(span), call or request.gate.full, after)
+        return Drafted(tuple(span), call or request.gate.when_full, after)
 
     def _row(self, at: Ids, span: list[PendingToken], cancelled: IsCancelled) -> Dense:
         """Return the row after a drafted span; only the first one of a draft is found by the text before it."""

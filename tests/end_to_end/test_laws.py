@@ -137,10 +137,10 @@ class Drops(ExactSampling):
 
 @pytest.mark.parametrize(("judge", "gate"), [(AcceptsEverything, None), (ForgetsTheTail, ASKS_FIRST), (Drops, None)])
 def test_the_same_test_turns_down_wrong_variants(stub, direct, judge, gate, monkeypatch):
-    def build(choices):
+    def make(choices, _):
         return replace(preset("exact", choices), judge=judge(TargetSampler(choices.sampling)))
 
-    monkeypatch.setitem(PRESETS, "wrong", Preset("wrong", "wrong", source="nobody", guarantee="none", build=build))
+    monkeypatch.setitem(PRESETS, "wrong", Preset("wrong", "wrong", source="nobody", make=make))
     found = p_value(sampled(stub, "wrong", gate), direct, np.random.default_rng(5))
     print(f"{judge.__name__}: p = {found:.4f}")
     assert found < LEVEL

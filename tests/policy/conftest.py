@@ -139,7 +139,9 @@ def play(
                     if token == end:
                         break
                 ended = bool(span) and span[-1].id == end
-                reply = Drafted(tuple(span), call or gate.full, looked or (small(at) if after and not ended else None))
+                reply = Drafted(
+                    tuple(span), call or gate.when_full, looked or (small(at) if after and not ended else None)
+                )
             case Check(at, span, after):
                 asked += 1
                 if fails and fails(asked):

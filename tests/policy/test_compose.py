@@ -27,8 +27,7 @@ from hybrid.policy.rules.bild import BildRollback
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.cascade import CascadeDeferral
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.policy.rules.exact import ExactSampling
-from hybrid.policy.rules.greedy import greedy_match
+from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
 from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Additive, Dense, Greedy, Multiplicative, TopK, TopM, Typical, shown_law
@@ -91,7 +90,7 @@ def built_judges(sampling):
         "reverse-kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "reverse KL"),
         "js:0.2": DivergenceThreshold(0.2, "lower", drawing, "JS"),
         "tv:0.2": DivergenceThreshold(0.2, "lower", drawing, "TV"),
-        "greedy": greedy_match if sampling.greedy else RelaxedAcceptance(Greedy(), drawing),
+        "greedy": GreedyMatch() if sampling.greedy else RelaxedAcceptance(Greedy(), drawing),
         "exact": ExactSampling(drawing),
         "block": BlockVerification(drawing),
         "additive:0.2": RelaxedAcceptance(Additive(0.2), drawing),
@@ -112,7 +111,7 @@ def test_a_judge_is_called_by_name_and_number(called, sampling):
     """Under sampling it may leave a token to the cloud."""
     policy = built(sampling=sampling, judge=called)
     assert policy.judge == built_judges(sampling)[called]
-    assert policy.tails == (not sampling.greedy)
+    assert policy.judge.leaves_tail == (not sampling.greedy)
 
 
 def test_no_name_is_left_out_here():
@@ -127,7 +126,7 @@ def test_every_judge_has_a_number_of_its_own_where_it_takes_one(name):
 
 
 def test_strict_judges_by_the_upper_end():
-    assert built(judge="js:0.2", strict=True).judge.number == "upper"
+    assert built(judge="js:0.2", strict=True).judge.end == "upper"
 
 
 @pytest.mark.parametrize("name", ["local", "cloud"])
@@ -138,16 +137,17 @@ def test_one_model_alone_opens_nothing_and_hands_nothing_over(name):
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in {"local", "cloud"}])
 def test_every_other_policy_takes_a_lead_and_a_hold(name):
     policy = built(name, lead=3, hold=5)
-    assert (policy.lead, policy.hold) == (3, 5)
+    assert (policy.lead, policy.handoff_tokens) == (3, 5)
 
 
 def test_what_was_not_chosen_stays_the_policys_own():
     own = built("bild")
-    changes = {"gate": ("never", NEVER), "judge": ("block", BlockVerification(TargetSampler(GREEDY))), "scope": (2, 2)}
+    changes = {"gate": ("never", NEVER), "judge": ("block", BlockVerification(TargetSampler(GREEDY)))}
     for field, (chosen, value) in (changes | {"bonus": (False, False)}).items():
         assert built("bild", **{field: chosen}) == replace(own, **{field: value})
+    assert built("bild", scope=2) == replace(own, judged_tokens=2)
     assert "judges the row after a span alone" in refused("bild", scope=0)
-    assert built("kl", scope=0).scope == 0
+    assert built("kl", scope=0).judged_tokens == 0
 
 
 # ---- refused -------------------------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def test_what_was_not_chosen_stays_the_policys_own():
         ("always:1", "always takes no number"),
         ("never:0", "never takes no number"),
         ("entropy:0.5:check:more", "at most NAME:NUMBER:CALL"),
-        ("entropy:0.5:shout", "no call 'shout'"),
-        ("entropy:0.5:", "no call ''"),
-        ("always::check", "always says nothing but its own call"),
-        ("survival:0.5:write", "survival says nothing but its own call"),
-        ("perturbed:0.5:check", "perturbed says nothing but its own call"),
-        ("certified:0.5:keep", "certified says nothing but its own call"),
+        ("entropy:0.5:shout", "'shout' is none of"),
+        ("entropy:0.5:", "'' is none of"),
+        ("always::check", "always decides nothing but its own"),
+        ("survival:0.5:write", "survival decides nothing but its own"),
+        ("perturbed:0.5:check", "perturbed decides nothing but its own"),
+        ("certified:0.5:keep", "certified decides nothing but its own"),
     ],
 )
 def test_a_gate_that_cannot_be_is_one_sentence(called, said):
@@ -197,8 +197,8 @@ def test_a_gate_that_cannot_be_is_one_sentence(called, said):
         ("greedy:2", "greedy takes no number"),
         ("js:0.1:check", "a judge is NAME or NAME:NUMBER"),
         ("js:0.1:check:more", "at most NAME:NUMBER:CALL"),
-        ("additive:1", "a margin is between 0 and 0.999"),
-        ("multiplicative:0", "a share is between 1e-09 and 1, not 0"),
+        ("additive:1", "a margin of probability is between 0 and 0.999"),
+        ("multiplicative:0", "a share of the best probability is between 1e-09 and 1, not 0"),
         ("top-m:0", "a number of tokens is between 1 and 1000"),
         ("typical:2", "Medusa's epsilon"),
         ("certified:0", "the share of multiplicative acceptance is between"),
@@ -253,7 +253,7 @@ CONTRADICTIONS = [
 def test_a_policy_that_promises_the_clouds_own_law_takes_nothing_that_breaks_it(name, choices):
     sentence = refused(name, **choices)
     assert name in sentence
-    assert PRESETS[name].guarantee in sentence
+    assert built(name).guarantee(GREEDY, 512) in sentence
 
 
 @pytest.mark.parametrize("name", EXACT[:2])
@@ -270,7 +270,7 @@ def test_nor_the_greedy_judge_under_sampling(name):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_policy_that_promises_the_clouds_own_law_takes_what_keeps_it(name):
     for gate in CHECKING:
-        assert built(name, gate=gate).gate.full == "check"
+        assert built(name, gate=gate).gate.when_full == "check"
     for judge in ("exact", "block", "greedy"):
         assert built(name, judge=judge).judge == built_judges(GREEDY)[judge]
     assert not built(name, bonus=False).bonus
@@ -281,7 +281,7 @@ def test_greedy_exact_is_greedy():
 
 
 def test_only_these_promise_the_clouds_own_law():
-    assert {name for name, found in PRESETS.items() if found.exact} == set(EXACT)
+    assert {name for name in PRESETS if built(name).is_exact(GREEDY)} == set(EXACT)
 
 
 # ---- gates that check need a judge ---------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_where_the_cloud_writes_to_the_end_no_gate_or_judge_is_taken():
 @pytest.mark.parametrize("name", ["local", "cloud"])
 def test_one_model_alone_with_a_gate_that_hands_over_takes_a_hold(name):
     assert "needs --hold" in refused(name, gate="random:0.5", lead=0)
-    assert built(name, gate="random:0.5", lead=0, hold=2).hold == 2
+    assert built(name, gate="random:0.5", lead=0, hold=2).handoff_tokens == 2
 
 
 def test_a_gate_that_hands_the_pen_over_is_no_gate_that_asks_nothing(toys):

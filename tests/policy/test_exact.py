@@ -141,7 +141,11 @@ def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name
 
 def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
     small, large = pair
-    sides = [TargetSampler(sampling).sides(large.shown(at, 2), small(at)) for sampling in TRUNCATED for at in PREFIXES]
+    sides = [
+        TargetSampler(sampling).shown_distributions(large.shown(at, 2), small(at))
+        for sampling in TRUNCATED
+        for at in PREFIXES
+    ]
     assert {side is None for side in sides} == {True, False}
 
 
@@ -152,7 +156,7 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
     local, cloud = pair[0](()), pair[1].shown((), 1, token)
     held = PendingToken(token, "local", "unchecked", drawn_from=local, draft_row=local)
     judge = rule(TargetSampler(Sampling(1.0, top_p=0.99)))
-    verdict = judge(DraftedSpan((held,), (cloud,), None, bonus=False, draw=None))
+    verdict = judge(DraftedSpan((held,), (cloud,), None, bonus=False, coin=None))
     assert verdict == Verdict((), TailDraw(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
 
 
@@ -163,7 +167,7 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
 )
 def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, i, writes_on, told, sampling):
     """One token and no more, or blocks from one or two tokens up; with rows that tell when to hand back, or without."""
-    policy = replace(preset(name, Choices(span=2, sampling=sampling)), writes_on=writes_on)
+    policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=writes_on)
     assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12
 
 
@@ -201,7 +205,7 @@ def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys
 def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, name):
     """The block in which it stands is read to its end; from a kept token on the blocks are small again."""
     sampling = Sampling(0.7, top_p=0.8)
-    policy = replace(preset(name, Choices(span=2, sampling=sampling)), writes_on=1)
+    policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=1)
     small = toys.Toy("q", 5)
     large = toys.Mix(small, "p", 0.6)
     goes_on, comes_back = 0, 0
@@ -211,7 +215,9 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
         shown, log = toys.play(policy, small, large, coin, 20, k=3, end=-1, law=sampling)
         texts = tuple(held.id for held in shown)
         drawing = TargetSampler(sampling)
-        known = [drawing.sides(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)]
+        known = [
+            drawing.shown_distributions(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)
+        ]
         for before, request in itertools.pairwise([one for one in log if not isinstance(one, Emit)]):
             if isinstance(before, Write) and before.limit == 1 and len(before.at) < 19:
                 goes_on += isinstance(request, Write)
@@ -268,7 +274,7 @@ def expected_kept(toys, rule, pair, k, num_drafted=3):
             at += (span[-1].id,)
         rows = tuple(large.shown(at[:i], k, at[i]) for i in range(num_drafted))
         draw = lambda probs, _, role: coin(probs) if role == "accept" else int(np.argmax(probs))  # noqa: E731
-        return rule(TargetSampler(AT_ONE))(DraftedSpan(span, rows, None, bonus=False, draw=draw)).kept, None
+        return rule(TargetSampler(AT_ONE))(DraftedSpan(span, rows, None, bonus=False, coin=draw)).accepted, None
 
     return sum(weight * len(kept) for kept, weight in toys.law_of(judged, num_drafted).items())
 

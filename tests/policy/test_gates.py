@@ -83,10 +83,10 @@ def test_at_its_ends_a_limit_asks_never_or_wherever_more_than_one_token_is_possi
 @pytest.mark.parametrize("gate", [EntropyGate(0.1), MarginGate(0.3), MaxProbGate(0.6)])
 def test_doubt_says_its_call_before_a_token_is_drawn_and_nothing_after(gate):
     for call in ("check", "write", "keep"):
-        assert replace(gate, call=call).before(HALVES, START) == call
+        assert replace(gate, decision=call).before(HALVES, START) == call
     assert gate.before(CERTAIN, START) is None
     assert gate.after(HALVES, 0, START) is None
-    assert gate.full == "keep"
+    assert gate.when_full == "keep"
 
 
 # ---- random --------------------------------------------------------------------------------------------------------
@@ -236,14 +236,14 @@ def test_a_gate_goes_on_or_says_one_of_three_calls(drafted, row, data):
     token, place = data.draw(st.integers(0, row.num_tokens - 1)), DraftPosition(len(drafted), drafted)
     for name in GATES:
         gate = built(name)
-        assert gate.full in get_args(GateDecision)
+        assert gate.when_full in get_args(GateDecision)
         assert gate.before(row, place) in {None, *get_args(GateDecision)}
         assert gate.after(row, token, place) in {None, *get_args(GateDecision)}
 
 
 def test_never_and_always_say_the_same_of_every_span():
     for gate, full in ((NEVER, "keep"), (ALWAYS, "check")):
-        assert gate.full == full
+        assert gate.when_full == full
         assert gate.before(QUARTERS, START) is None
         assert gate.after(QUARTERS, 3, START) is None
 
@@ -252,7 +252,7 @@ def test_a_row_in_doubt_is_given_away_where_the_gate_says_write_and_asked_about_
     """The call reaches the loop as it was said."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     for call, kind, other in (("write", Write, Check), ("check", Check, Write)):
-        policy = replace(preset("bild", Choices()), gate=MaxProbGate(1.0, call, "check"), hold=2)
+        policy = replace(preset("bild", Choices()), gate=MaxProbGate(1.0, call, "check"), handoff_tokens=2)
         _, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
         assert isinstance(log[1], kind)
         assert not any(isinstance(request, other) for request in log)

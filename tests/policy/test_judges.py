@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.policy.rules.greedy import greedy_match
+from hybrid.policy.rules.exact import GreedyMatch
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import Dense, TopK, kl
 from hybrid.types import Sampling
@@ -21,7 +21,7 @@ GREEDY = TargetSampler(Sampling())
 
 def case(span, rows, after=None, bonus=False):
     """What a judge sees; one that only compares tosses no coin."""
-    return DraftedSpan(span, rows, after, bonus, draw=None)
+    return DraftedSpan(span, rows, after, bonus, coin=None)
 
 
 def dense(rng, size=8):
@@ -39,15 +39,15 @@ def test_greedy_match_keeps_the_longest_agreeing_prefix_and_adds_the_clouds_own_
     span = drafted(rng, length)
     targets = [dense(rng) if rng.random() < 0.4 or i == length else span[i].draft_row for i in range(length + 1)]
     rows = tuple(TopK.from_dense(t, k) for t in targets)
-    verdict = greedy_match(case(span, rows, None, bonus))
+    verdict = GreedyMatch()(case(span, rows, None, bonus))
     agree = next((i for i in range(length) if targets[i].best != span[i].id), length)
-    assert [held.id for held in verdict.kept] == [held.id for held in span[:agree]]
+    assert [held.id for held in verdict.accepted] == [held.id for held in span[:agree]]
     assert verdict.rejected == (agree < length)
     if agree < length or bonus:
-        assert verdict.then.id == targets[agree].best
-        assert verdict.then.how == ("recovered" if agree < length else "bonus")
+        assert verdict.next_token.id == targets[agree].best
+        assert verdict.next_token.how == ("recovered" if agree < length else "bonus")
     else:
-        assert verdict.then is None
+        assert verdict.next_token is None
 
 
 @given(seeds, st.integers(1, 5), st.floats(0, 2), st.sampled_from(["lower", "upper"]))
@@ -56,13 +56,13 @@ def test_kl_cuts_at_the_first_offending_position_and_never_earlier(seed, length,
     span = drafted(rng, length)
     targets = [dense(rng) for _ in span]
     rows = tuple(TopK.from_dense(t, 8) for t in targets)  # all of it: the interval is a point
-    verdict = DivergenceThreshold(threshold, number, drawing=GREEDY)(case(span, rows))
+    verdict = DivergenceThreshold(threshold, number, sampler=GREEDY)(case(span, rows))
     true = [kl(t, held.draft_row) for t, held in zip(targets, span, strict=True)]
     first = next((i for i, value in enumerate(true) if value > threshold), length)
-    assert len(verdict.kept) == first
+    assert len(verdict.accepted) == first
     assert verdict.rejected == (first < length)
-    assert all(held.how == "accepted" for held in verdict.kept)
-    assert [held.kl.lower for held in verdict.kept] == pytest.approx(true[:first], rel=1e-9, abs=1e-12)
+    assert all(held.how == "accepted" for held in verdict.accepted)
+    assert [held.kl.lower for held in verdict.accepted] == pytest.approx(true[:first], rel=1e-9, abs=1e-12)
 
 
 @given(seeds, st.integers(1, 7), st.floats(0.01, 2))
@@ -73,9 +73,9 @@ def test_what_lower_rejects_violates_the_threshold_and_what_upper_keeps_respects
     target = dense(rng)
     rows = (TopK.from_dense(target, k),)
     true = kl(target, span[0].draft_row)
-    if DivergenceThreshold(threshold, "lower", drawing=GREEDY)(case(span, rows)).rejected:
+    if DivergenceThreshold(threshold, "lower", sampler=GREEDY)(case(span, rows)).rejected:
         assert true > threshold - 1e-9
-    if not DivergenceThreshold(threshold, "upper", drawing=GREEDY)(case(span, rows)).rejected:
+    if not DivergenceThreshold(threshold, "upper", sampler=GREEDY)(case(span, rows)).rejected:
         assert true <= threshold + 1e-9
 
 
@@ -85,19 +85,19 @@ def test_the_direction_is_cloud_against_local():
     span = (PendingToken(0, "local", "unchecked", draft_row=certain),)
     threshold = 1.0
     assert kl(open_minded, certain) > threshold > kl(certain, open_minded)
-    assert DivergenceThreshold(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(open_minded, 3),))).rejected
+    assert DivergenceThreshold(threshold, sampler=GREEDY)(case(span, (TopK.from_dense(open_minded, 3),))).rejected
     span = (PendingToken(0, "local", "unchecked", draft_row=open_minded),)
-    assert not DivergenceThreshold(threshold, drawing=GREEDY)(case(span, (TopK.from_dense(certain, 3),))).rejected
+    assert not DivergenceThreshold(threshold, sampler=GREEDY)(case(span, (TopK.from_dense(certain, 3),))).rejected
 
 
 def test_the_row_after_a_kept_span_judges_the_next_local_token_for_nothing():
     here, there = Dense.from_probs(np.array([0.9, 0.05, 0.05])), Dense.from_probs(np.array([0.05, 0.05, 0.9]))
     span = (PendingToken(0, "local", "unchecked", draft_row=here),)
     rows = (TopK.from_dense(here, 3), TopK.from_dense(there, 3))
-    verdict = DivergenceThreshold(0.5, drawing=GREEDY)(case(span, rows, here))
-    assert len(verdict.kept) == 1
+    verdict = DivergenceThreshold(0.5, sampler=GREEDY)(case(span, rows, here))
+    assert len(verdict.accepted) == 1
     assert verdict.rejected
-    assert verdict.then.id == 2
+    assert verdict.next_token.id == 2
     assert "nats" in verdict.why
 
 
@@ -105,8 +105,8 @@ def test_no_token_is_judged_without_its_row():
     rng = np.random.default_rng(0)
     span = drafted(rng, 3)
     rows = (TopK.from_dense(span[0].draft_row, 8),)
-    assert len(DivergenceThreshold(0.5, drawing=GREEDY)(case(span[:1], rows)).kept) == 1
-    assert greedy_match(case(span[:1], rows, None, True)).then is None
+    assert len(DivergenceThreshold(0.5, sampler=GREEDY)(case(span[:1], rows)).accepted) == 1
+    assert GreedyMatch()(case(span[:1], rows, None, True)).next_token is None
 
 
 def test_sampling_recovers_nothing_from_a_truncated_row():
@@ -114,7 +114,7 @@ def test_sampling_recovers_nothing_from_a_truncated_row():
     span = drafted(rng, 1)
     verdict = DivergenceThreshold(0.0)(case(span, (TopK.from_dense(dense(rng), 2),)))
     assert verdict.rejected
-    assert verdict.then is None
+    assert verdict.next_token is None
 
 
 @pytest.mark.parametrize("threshold", [-1.0, float("nan")])

@@ -10,10 +10,10 @@ import pytest
 
 from hybrid.policy import PRESETS, Choices, preset
 from hybrid.policy.gates import ALWAYS, NEVER, FixedGate
-from hybrid.policy.loop import Policy
+from hybrid.policy.policy import Policy
 from hybrid.policy.requests import Check, Draft, Emit, Write
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.policy.rules.greedy import greedy_match
+from hybrid.policy.rules.exact import GreedyMatch
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import kl
 from hybrid.types import Sampling
@@ -22,6 +22,13 @@ LENGTH = 12
 PAIRS = 40
 SPANS = (1, 2, 3, 7)
 AT_ONE = Sampling(1.0)
+
+
+class NeverAgrees:
+    """A handback that never comes."""
+
+    def agrees(self, measured):
+        return False
 
 
 def pairs(toys, share=0.5):
@@ -77,7 +84,7 @@ def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_ov
 
 def test_kl_at_infinity_with_a_bonus_would_not_give_the_small_models_text(toys):
     """The reason why kl takes no bonus: the wrong variant is seen to be wrong."""
-    wrong = Policy("wrong", 3, ALWAYS, greedy_match, bonus=True)
+    wrong = Policy("wrong", 3, ALWAYS, GreedyMatch(), bonus=True)
     assert any(
         text(toys.play(wrong, small, large, None, LENGTH)[0]) != toys.greedy_text(small, LENGTH)
         for small, large in pairs(toys)
@@ -206,7 +213,7 @@ def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
 def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, written):
     """A token and a check, two tokens and a check: it is the first of these checks that fails, or the second."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = Policy("doubt", 1, FixedGate("write"), hold=1, back=lambda _: False)
+    policy = Policy("doubt", 1, FixedGate("write"), handoff_tokens=1, handback=NeverAgrees())
     shown, _ = toys.play(policy, small, large, None, 8, k=5, end=-1, told=False, fails=lambda n: n >= cut)
     assert [held.source for held in shown].count("cloud") == written
     assert len(shown) == 8
@@ -318,7 +325,7 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
     unweighed = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, told=False), 3)
     assert toys.distance(unweighed, toys.own_law(large, 3)) < 1e-12
-    wrong = replace(policy, judge=DivergenceThreshold(0.0, drawing=TargetSampler(Sampling())))
+    wrong = replace(policy, judge=DivergenceThreshold(0.0, sampler=TargetSampler(Sampling())))
     biased = toys.law_of(lambda coin: toys.play(wrong, small, large, coin, 3), 3)
     assert toys.distance(biased, toys.own_law(large, 3)) > 0.01
 
@@ -344,7 +351,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
         def before(self, row, place):
             return call
 
-    policy = Policy("stubborn", 3, Stubborn("check"), greedy_match, hold=2)
+    policy = Policy("stubborn", 3, Stubborn("check"), GreedyMatch(), handoff_tokens=2)
     small, large = next(pairs(toys))
     shown, log = toys.play(policy, small, large, None, LENGTH, fails=lambda _: True)
     assert text(shown) == toys.greedy_text(small, LENGTH)
@@ -352,7 +359,7 @@ def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toy
 
 
 def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys):
-    policy = Policy("tail", 4, ALWAYS, DivergenceThreshold(math.inf), scope=1)
+    policy = Policy("tail", 4, ALWAYS, DivergenceThreshold(math.inf), judged_tokens=1)
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
     assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]
@@ -362,9 +369,8 @@ def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys
 def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
     """Each block is one request whose limit is a promise to the bill."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = Policy(
-        "hold", 2, ALWAYS, DivergenceThreshold(0.0, drawing=TargetSampler(Sampling())), hold=2, back=lambda _: False
-    )
+    judge = DivergenceThreshold(0.0, sampler=TargetSampler(Sampling()))
+    policy = Policy("hold", 2, ALWAYS, judge, handoff_tokens=2, handback=NeverAgrees())
     _, log = toys.play(policy, small, large, None, 1 + 2 + 4 + 8, k=5, end=-1)
     limits = [request.limit for request in log if isinstance(request, Write)]
     assert limits == [2, 1, 4, 3, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1]

@@ -26,7 +26,7 @@ def pair(cloud, local, k=4):
 
 def verdict(judge, cloud, local, k=4):
     row, held = pair(cloud, local, k)
-    return judge(DraftedSpan((held,), (row,), None, bonus=False, draw=None))
+    return judge(DraftedSpan((held,), (row,), None, bonus=False, coin=None))
 
 
 def told(measure, k=4):
@@ -62,7 +62,7 @@ def test_at_the_ends_of_the_thresholds_noise_decides_nothing(measure, number):
     assert verdict(DivergenceThreshold(0.0, number, measure=measure), 0.5, 0.5).rejected
     assert not verdict(DivergenceThreshold(math.inf, number, measure=measure), 0.5, 0.5).rejected
     row = TopK.from_dense(Dense.from_logits(np.log(SMALL), 0.5), 4)
-    same = DraftedSpan((pair(0.0, 0.5)[1],), (row,), None, bonus=False, draw=None)
+    same = DraftedSpan((pair(0.0, 0.5)[1],), (row,), None, bonus=False, coin=None)
     assert not DivergenceThreshold(1e-9, measure=measure)(same).rejected
 
 
@@ -84,11 +84,11 @@ def test_why_a_token_was_turned_down_names_the_end_that_decided():
 
 
 def test_a_kept_token_tells_its_noise_and_a_certificate_that_holds_within_it():
-    silent, noisy = (verdict(DivergenceThreshold(math.inf), cloud, 0.25).kept[0] for cloud in (0.0, 0.125))
+    silent, noisy = (verdict(DivergenceThreshold(math.inf), cloud, 0.25).accepted[0] for cloud in (0.0, 0.125))
     assert (silent.kl.noise, noisy.kl.noise) == (0.25, 0.375)
     assert replace(noisy.kl, noise=0.0) == replace(silent.kl, noise=0.0)
     assert 0.0 < noisy.certificate < silent.certificate
-    assert verdict(DivergenceThreshold(math.inf), 0.5, 0.0).kept[0].certificate == 0.0  # the second may be the best
+    assert verdict(DivergenceThreshold(math.inf), 0.5, 0.0).accepted[0].certificate == 0.0  # the second may be the best
 
 
 def reached(toys, policy, small, large, k):
@@ -107,13 +107,13 @@ def test_strict_decides_when_the_pen_goes_back_too(toys, name):
     choices = Choices(threshold=(found.lower + found.upper) / 2, entropy=0.0, span=2, strict=True)
     strict, loose = preset(name, choices), preset(name, choices.model_copy(update={"strict": False}))
     assert reached(toys, strict, small, large, 2) is None
-    assert reached(toys, replace(strict, back=loose.back), small, large, 2) < 10
+    assert reached(toys, replace(strict, handback=loose.handback), small, large, 2) < 10
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_noise_decides_when_the_pen_goes_back_as_it_decides_when_it_is_taken(strict):
     found = told("KL")
     threshold = found.lower * 0.999 if not strict else found.upper * 1.001
-    back = preset("doubt", Choices(threshold=threshold, strict=strict)).back
-    assert back(found) is strict
-    assert back(replace(found, noise=0.02)) is not strict
+    back = preset("doubt", Choices(threshold=threshold, strict=strict)).handback
+    assert back.agrees(found) is strict
+    assert back.agrees(replace(found, noise=0.02)) is not strict

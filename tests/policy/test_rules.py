@@ -178,7 +178,7 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
     token = data.draw(st.integers(0, cloud.num_tokens - 1))
     row = TopK.from_dense(cloud, data.draw(st.integers(1, cloud.num_tokens)))
     held = PendingToken(token, "local", "unchecked", draft_row=cloud)
-    verdict = BildRollback(limit, TargetSampler(Sampling()))(DraftedSpan((held,), (row,), None, bonus=False, draw=None))
+    verdict = BildRollback(limit, TargetSampler(Sampling()))(DraftedSpan((held,), (row,), None, bonus=False, coin=None))
     surprise = -math.log(cloud.probs[token]) if cloud.probs[token] > 0 else math.inf
     assume(abs(surprise - limit) > 1e-9)
     if verdict.rejected:

@@ -1,4 +1,4 @@
-"""Keep while the two models are near: a divergence within a threshold. The presets kl, doubt, paper and fsd.
+"""Accept while the two models are near: a divergence within a threshold. The presets kl, doubt, paper and fsd.
 
 ``kl`` and ``paper`` are the 2023 draft's rule, checked everywhere or after the fact; ``doubt`` asks where the local
 model is unsure and lets the divergence give the pen back; ``fsd`` is fuzzy speculative decoding (arXiv:2502.20704),
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
-from hybrid.policy.choices import HOLD, SPAN, Choices, Preset, number
-from hybrid.policy.gates import ALWAYS, EntropyGate
-from hybrid.policy.judges import DraftedSpan, Verdict
-from hybrid.policy.loop import Policy
+from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, Choices, NumberRange, Preset
+from hybrid.policy.gates import ALWAYS, EntropyGate, number_text
+from hybrid.policy.judges import DraftedSpan, Judge, Verdict
+from hybrid.policy.policy import Policy
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import (
     Dense,
@@ -43,88 +43,123 @@ WITH_NOISE: dict[MeasureName, Callable[[float, float], float]] = {
     "JS": jensen_shannon_with_noise,
     "TV": total_variation_with_noise,
 }
+JUDGE_NAMES: dict[MeasureName, str] = {"KL": "kl", "reverse KL": "reverse-kl", "JS": "js", "TV": "tv"}
+_ARGUMENTS: dict[MeasureName, str] = {
+    "KL": "KL(cloud || local)",
+    "reverse KL": "KL(local || cloud)",
+    "JS": "JS(cloud, local)",
+    "TV": "TV(cloud, local)",
+}
 # Half a nat: on the prototype pair 8-token spans at this threshold recovered 0.97 of the gap between the models.
-THRESHOLD = 0.5
+THRESHOLD = NumberRange(0.5, "a threshold in nats")
 # A check is paid by its prefix, whatever its span: on the bundled pair's calibration split, without a prefix cache, kl
 # costs 1.08 times the cloud alone at spans of 32, 0.92 at 64 and 0.86 at 128, all right (`hybrid demo --calibrate`).
 KL_SPAN = 32
 LEAD = 8
 # On the first pair, unsure wherever it was wrong, that found nearly all; on this one 64 of 84, at 0.29 of the bill.
-ENTROPY, HANDBACK_NATS = 0.5, 0.02
+ENTROPY = NumberRange(0.5, "an entropy in nats")
+HANDBACK = NumberRange(0.02, "a threshold in nats")
+HANDBACK_AFTER = 2
 # Tokens drafted before they are shown when nothing is asked.
 DOUBT_SPAN = 1
 # The paper's own thresholds are between 0.1 and 1 for JS in nats (at most ln 2); none was fitted here.
-FSD_THRESHOLD_NATS = 0.1
+FSD_THRESHOLD = NumberRange(0.1, "a threshold in nats")
 
 
 @dataclass(frozen=True)
-class DivergenceThreshold:
-    """Keep while a divergence between the rows is within a threshold: nats, or a probability for TV.
+class DivergenceThreshold(Judge):
+    """Accept while a divergence between the rows is within a threshold: nats, or a probability for TV.
 
-    The ``lower`` end of the interval decides: what is rejected violates the threshold for certain. With ``upper`` what
-    is kept respects it for certain. Each end is taken as far out as the rows' noise allows, so that this is true of
-    the two models and not of the numbers alone. The first offending position is where the span is cut; the cloud's own
-    token follows as ``drawing`` has it, else nothing, and the policy asks the cloud to write. The row after the span
-    judges the next local token for nothing: where the two models part there, the pen changes hands before a token is
-    wasted.
+    The ``lower`` end of the interval decides: what is rejected exceeds the threshold for certain. With ``upper`` what
+    is accepted is within it for certain. Each end is moved outwards by the rows' noise, so that this is true of the two
+    models and not of the numbers alone. The span is cut at the first position that exceeds it. The cloud's own token
+    follows as ``sampler`` draws it; without a sampler nothing follows, and the policy asks the cloud to write. The row
+    after the span judges the next local token for nothing: where the two models part there, the pen changes hands
+    before a token is wasted. A bonus is never taken: it would break the law at infinity.
 
-    Law: at threshold 0, where only the told numbers decide, the text has the cloud model's own law; at infinity the
-    local model's.
+    Law: at threshold 0, where noise moves nothing, the text is the cloud model's own; at infinity the local model's.
     """
 
+    judges_next_row: ClassVar[bool] = True
     threshold: float
-    number: Literal["lower", "upper"] = "lower"
-    drawing: TargetSampler | None = None
+    end: Literal["lower", "upper"] = "lower"
+    sampler: TargetSampler | None = None
     measure: MeasureName = "KL"
 
-    def __call__(self, case: DraftedSpan) -> Verdict:
-        """Judge the span (the bonus is never taken: it would break the law at infinity)."""
+    @property
+    def guarantee(self) -> str:
+        """What the end that decides is certain of."""
+        limit = f"{self.threshold:g}{self._unit}"
+        if self.end == "lower":
+            return f"a checked token is rejected only where {_ARGUMENTS[self.measure]} is above {limit}"
+        return f"an accepted token has {_ARGUMENTS[self.measure]} of at most {limit}"
+
+    @property
+    def leaves_tail(self) -> bool:
+        """With a sampler that draws."""
+        return self.sampler is not None and not self.sampler.sampling.greedy
+
+    @property
+    def replaces(self) -> bool:
+        """With a sampler."""
+        return self.sampler is not None
+
+    def __call__(self, span: DraftedSpan) -> Verdict:
+        """Judge the span."""
         measured: dict[int, Divergence] = {}
-        for i, (held, row) in enumerate(case.judged):
-            if held.draft_row is None:
+        for i, (token, row) in enumerate(span.judged):
+            if token.draft_row is None:
                 continue
-            found = MEASURES[self.measure](row, held.draft_row)
-            if isinstance(found, Divergence):
-                measured[i] = found
-            if self.exceeds(found):
-                return self._rejection(case, i, held.draft_row, found, measured)
-        if case.next_row is None or case.after is None:
-            return Verdict(case.accepted(measured=measured))
-        found = MEASURES[self.measure](case.next_row, case.after)
-        ahead = found if isinstance(found, Divergence) else case.ahead()
-        if self.exceeds(found):
-            return replace(self._rejection(case, len(case.span), case.after, found, measured), ahead=ahead)
-        return Verdict(case.accepted(measured=measured), ahead=ahead)
+            value = MEASURES[self.measure](row, token.draft_row)
+            if isinstance(value, Divergence):
+                measured[i] = value
+            if self.exceeds(value):
+                return self._reject(span, i, token.draft_row, value, measured)
+        if span.next_target_row is None or span.next_draft_row is None:
+            return Verdict(span.accept(measured=measured))
+        value = MEASURES[self.measure](span.next_target_row, span.next_draft_row)
+        ahead = value if isinstance(value, Divergence) else span.next_divergence()
+        if self.exceeds(value):
+            rejection = self._reject(span, len(span.tokens), span.next_draft_row, value, measured)
+            return replace(rejection, next_divergence=ahead)
+        return Verdict(span.accept(measured=measured), next_divergence=ahead)
 
     def exceeds(self, measured: Divergence | Interval) -> bool:
         """Whether the deciding end of the interval is above the threshold."""
-        return self._decisive(measured) > self.threshold
+        return self._deciding(measured) > self.threshold
 
     def agrees(self, measured: Divergence) -> bool:
-        """Whether the two models are close enough for the pen to go back."""
+        """Whether the two models are near enough for the pen to go back."""
         return not self.exceeds(measured)
 
-    def _decisive(self, measured: Divergence | Interval) -> float:
+    @property
+    def _unit(self) -> str:
+        return "" if self.measure == "TV" else " nats"
+
+    def _deciding(self, measured: Divergence | Interval) -> float:
         """Return the deciding end, moved outwards by the noise."""
-        end, noise = (measured.lower, -measured.noise) if self.number == "lower" else (measured.upper, measured.noise)
+        end, noise = (measured.lower, -measured.noise) if self.end == "lower" else (measured.upper, measured.noise)
         return WITH_NOISE[self.measure](end, noise if self.threshold > 0.0 else 0.0)
 
-    def _rejection(
+    def _reject(
         self,
-        case: DraftedSpan,
+        span: DraftedSpan,
         offset: int,
         local: Dense,
-        found: Divergence | Interval,
+        value: Divergence | Interval,
         measured: Mapping[int, Divergence],
     ) -> Verdict:
-        value = self._decisive(found)
-        unit = "" if self.measure == "TV" else " nats"
-        why = f"{self.measure} {value:.3g}{unit}, above {self.threshold:g}"
-        then = self.drawing.token(case, offset, local, "recovered", why) if self.drawing else None
-        return Verdict(case.accepted(offset, measured), then, rejected=True, why=why)
+        why = f"{self.measure} {self._deciding(value):.3g}{self._unit}, above {self.threshold:g}"
+        recovered = self.sampler.draw(span, offset, local, "recovered", why) if self.sampler else None
+        return Verdict(span.accept(offset, measured), recovered, rejected=True, why=why)
+
+    def __str__(self) -> str:
+        """Return what ``--judge`` calls it, and ``strict`` where the upper end decides."""
+        strict = ":strict" if self.end == "upper" else ""
+        return f"{JUDGE_NAMES[self.measure]}:{number_text(self.threshold)}{strict}"
 
 
-def within(choices: Choices, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
+def threshold_judge(choices: Choices, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
     """Build the judge for a threshold. Greedy, the cloud's token is recovered; else it is left to the cloud to write.
 
     The most likely token of a truncated row is no sample.
@@ -133,61 +168,56 @@ def within(choices: Choices, threshold: float, measure: MeasureName = "KL") -> D
     return DivergenceThreshold(threshold, end, TargetSampler(choices.sampling) if choices.greedy else None, measure)
 
 
-def _threshold(choices: Choices, default: float) -> float:
-    return number("a threshold in nats", choices.threshold, default)
+def _kl(choices: Choices, nats: float) -> Policy:
+    judge = threshold_judge(choices, nats)
+    span, back = choices.span or KL_SPAN, HANDBACK_AFTER
+    return Policy("kl", span, ALWAYS, judge, handoff_tokens=HANDOFF_TOKENS, handback=judge, handback_after=back)
 
 
-def _kl(choices: Choices) -> Policy:
-    judge = within(choices, _threshold(choices, THRESHOLD))
-    return Policy("kl", choices.span or KL_SPAN, ALWAYS, judge, hold=HOLD, back=judge.agrees, patience=2)
+def _doubt(choices: Choices, nats: float) -> Policy:
+    gate = EntropyGate(ENTROPY.value(choices.entropy, "doubt"))
+    near, back = threshold_judge(choices, nats), HANDBACK_AFTER
+    return Policy("doubt", DOUBT_SPAN, gate, handoff_tokens=HANDOFF_TOKENS, handback=near, handback_after=back)
 
 
-def _doubt(choices: Choices) -> Policy:
-    judge = within(choices, _threshold(choices, HANDBACK_NATS))
-    gate = EntropyGate(number("an entropy in nats", choices.entropy, ENTROPY))
-    return Policy("doubt", DOUBT_SPAN, gate, hold=HOLD, back=judge.agrees, patience=2)
-
-
-def _paper(choices: Choices) -> Policy:
+def _paper(choices: Choices, nats: float) -> Policy:
     span = choices.span or SPAN
-    # Nothing is recovered: the cloud writes the next k tokens itself.
-    judge = replace(within(choices, _threshold(choices, THRESHOLD)), drawing=None)
-    return Policy("paper", span, ALWAYS, judge, scope=0, hold=span, lead=LEAD)
+    # Nothing is recovered: the cloud writes the next tokens itself.
+    judge = replace(threshold_judge(choices, nats), sampler=None)
+    return Policy("paper", span, ALWAYS, judge, judged_tokens=0, handoff_tokens=span, lead=LEAD)
 
 
-def _fsd(choices: Choices) -> Policy:
+def _fsd(choices: Choices, nats: float) -> Policy:
     check_drawable("fsd", choices.sampling, choices.cloud_top_k)
-    judge = replace(
-        within(choices, _threshold(choices, FSD_THRESHOLD_NATS), "JS"), drawing=TargetSampler(choices.sampling)
-    )
-    return Policy("fsd", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
+    judge = replace(threshold_judge(choices, nats, "JS"), sampler=TargetSampler(choices.sampling))
+    return Policy("fsd", choices.span or SPAN, ALWAYS, judge)
 
 
 KL = Preset(
     "kl",
     "check every span; the cloud takes the pen where KL exceeds the threshold",
     source="the 2023 draft paper, checked everywhere; the cloud keeps the pen until the models agree",
-    guarantee="what is rejected has KL(cloud || local) above the threshold; with --strict what is kept is within it",
-    build=_kl,
+    make=_kl,
+    number=THRESHOLD,
 )
 DOUBT = Preset(
     "doubt",
     "the local model writes until its entropy is high; then the cloud, until KL stays small",
     source="this project",
-    guarantee="none on the text; asks nothing where the local model is sure",
-    build=_doubt,
+    make=_doubt,
+    number=HANDBACK,
 )
 PAPER = Preset(
     "paper",
     "the 2023 draft: every k tokens one KL, above it the cloud writes the next k",
     source="the 2023 draft paper, KL-Divergence Threshold",
-    guarantee="none on the text: what is measured comes after what was shown",
-    build=_paper,
+    make=_paper,
+    number=THRESHOLD,
 )
 FSD = Preset(
     "fsd",
-    "keep a token while JS(cloud, local) is within the threshold, else draw the cloud's",
+    "accept a token while JS(cloud, local) is within the threshold, else draw the cloud's",
     source="fuzzy speculative decoding (arXiv:2502.20704)",
-    guarantee="every kept position has JS at most the threshold, up to what the unseen tail leaves open",
-    build=_fsd,
+    make=_fsd,
+    number=FSD_THRESHOLD,
 )

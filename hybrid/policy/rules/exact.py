@@ -1,94 +1,142 @@
-"""Exact speculative sampling from a top-k list: drafted tokens are kept or replaced so that the law is the cloud's.
+"""The cloud model's own text, drafted locally: speculative decoding, greedy and sampled from a top-k list.
 
-Leviathan et al. 2023 (arXiv:2211.17192), on the symbols that a row shows (``prob.coarse``). A row that determines the
-law under the user's sampling is all there is to it; at temperature 1 with nothing cut off, a token outside the list is
-one symbol, which only the cloud can resolve (a call for one token, as often as the tail is heavy).
+Leviathan et al. 2023 (arXiv:2211.17192). Greedy, a drafted token is accepted while it is the cloud's most likely one.
+Sampled, it is accepted or replaced by coins on the symbols that a row shows (``prob.coarse``): the listed tokens and,
+at temperature 1 with nothing cut off, one symbol for all others, which only the cloud can resolve (a request for one
+token, as often as the tail is heavy). Presets: greedy-exact, exact, and u-hlm, which has single tokens checked so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from hybrid.policy.choices import HOLD, SPAN, Choices, Preset
-from hybrid.policy.gates import ALWAYS
-from hybrid.policy.judges import DraftedSpan, Verdict
-from hybrid.policy.loop import Policy
+from hybrid.errors import UsageError
+from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, Choices, NumberRange, Preset
+from hybrid.policy.gates import ALWAYS, PerturbationGate
+from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution, take_best
+from hybrid.policy.policy import Policy
 from hybrid.policy.requests import PendingToken
-from hybrid.policy.target_sampler import UNDETERMINED, TargetSampler, as_token, check_drawable
-from hybrid.prob import Coarse, Dense, accept_prob, residual
+from hybrid.policy.target_sampler import UNDETERMINED, SamplingJudge, TargetSampler, check_drawable, to_token
+from hybrid.prob import Coarse, accept_prob, residual
+from hybrid.types import Sampling
 
 REPLACED = "exact sampling drew another token"
 
 
 @dataclass(frozen=True)
-class ExactSampling:
-    """Keep a token with chance min(1, p / q), else draw from what p has more than q.
+class GreedyMatch(Judge):
+    """Accept while each token is the cloud's own most likely one; then the cloud's token.
 
-    Law: the text has the cloud model's own law under the user's sampling, whatever drafted it, for every sampling that
-    ``check_drawable`` lets through. Where a row does not
-    determine that law its token is the cloud's to draw, whatever was drafted: no coin has looked at it.
+    Law: of greedy drafts the text is the cloud model's own greedy text, token for token, whatever was drafted.
     """
 
-    drawing: TargetSampler
+    takes_bonus: ClassVar[bool] = True
+    guarantee: ClassVar[str] = "an accepted token is the cloud's most likely one"
 
-    def __call__(self, case: DraftedSpan) -> Verdict:
+    def is_exact(self, sampling: Sampling) -> bool:
+        """Of sampled drafts it accepts the cloud's best token more often than the cloud draws it."""
+        return sampling.greedy
+
+    def __call__(self, span: DraftedSpan) -> Verdict:
+        """Judge token by token."""
+        for i, (token, row) in enumerate(span.judged):
+            if token.id != row.best:
+                why = "the cloud's most likely token is another"
+                best = take_best(row, token.draft_row, "recovered", why)
+                return Verdict(span.accept(i), best, rejected=True, why=why)
+        if span.bonus and span.next_target_row is not None:
+            return Verdict(span.accept(), take_best(span.next_target_row, span.next_draft_row, "bonus"))
+        return Verdict(span.accept(), next_divergence=span.next_divergence())
+
+    def __str__(self) -> str:
+        """Return what ``--judge`` calls it."""
+        return "greedy"
+
+
+@dataclass(frozen=True)
+class ExactSampling(SamplingJudge):
+    """Accept a token with chance min(1, target / draft), else draw from the residual.
+
+    Law: the text has the cloud model's own distribution under the user's sampling, whatever drafted it, for every
+    sampling that ``check_drawable`` allows. Where a row does not determine that distribution its token is the cloud's
+    to draw, whatever was drafted: no coin has looked at it.
+    """
+
+    takes_bonus: ClassVar[bool] = True
+    guarantee: ClassVar[str] = "a checked token is accepted or replaced as in exact sampling"
+    sampler: TargetSampler
+
+    def is_exact(self, sampling: Sampling) -> bool:  # noqa: ARG002
+        """Under every sampling."""
+        return True
+
+    def __call__(self, span: DraftedSpan) -> Verdict:
         """Judge token by token; the first that is replaced ends the span."""
-        for i, (held, row) in enumerate(case.judged):
-            sides = self.drawing.sides(row, law := law_of(held))
-            if sides is None:
-                return Verdict(case.accepted(i), self.drawing.left(law), rejected=True, why=UNDETERMINED)
-            if (replaced := thinned(case, i, sides, held)) is not None:
-                then = as_token(sides, replaced, row, held.draft_row, "recovered", REPLACED)
-                return Verdict(case.accepted(i), then, rejected=True, why=REPLACED)
-        return with_bonus(case, self.drawing)
+        for i, (token, row) in enumerate(span.judged):
+            shown = self.sampler.shown_distributions(row, draft := draft_distribution(token))
+            if shown is None:
+                left = self.sampler.leave_to_cloud(draft)
+                return Verdict(span.accept(i), left, rejected=True, why=UNDETERMINED)
+            if (replaced := accept_or_replace(span, i, shown, token)) is not None:
+                recovered = to_token(shown, replaced, row, token.draft_row, "recovered", REPLACED)
+                return Verdict(span.accept(i), recovered, rejected=True, why=REPLACED)
+        return self.accept_all(span)
+
+    def __str__(self) -> str:
+        """Return what ``--judge`` calls it."""
+        return "exact"
 
 
-def thinned(case: DraftedSpan, offset: int, sides: Coarse, held: PendingToken) -> int | None:
-    """Keep a drafted token (None), or return the symbol that replaces it; the last symbol is kept by nobody.
+def accept_or_replace(span: DraftedSpan, offset: int, shown: Coarse, token: PendingToken) -> int | None:
+    """Accept a drafted token (None), or return the symbol that replaces it; the last symbol is never accepted.
 
-    A kept token outside the list is only known to be outside: which one it is the cloud draws again.
+    An accepted token outside the list is only known to be outside: which one it is the cloud draws again.
     """
-    symbol = sides.symbol(held.id)
-    chance = float(accept_prob(sides.target, sides.draft)[symbol])
-    if case.draw(np.array([chance, 1.0 - chance]), offset, "accept") == 0:
-        return symbol if sides.token(symbol) is None else None
-    return case.draw(residual(sides.target, sides.draft), offset, "residual")
+    symbol = shown.symbol(token.id)
+    chance = float(accept_prob(shown.target, shown.draft)[symbol])
+    if span.coin(np.array([chance, 1.0 - chance]), offset, "accept") == 0:
+        return symbol if shown.token(symbol) is None else None
+    return span.coin(residual(shown.target, shown.draft), offset, "residual")
 
 
-def with_bonus(case: DraftedSpan, drawing: TargetSampler) -> Verdict:
-    """Keep the whole span, and draw the token after it where there is a row and it may give one."""
-    local = case.after or next((held.draft_row for held in reversed(case.span)), None)
-    if not case.bonus or case.next_row is None or local is None:
-        return Verdict(case.accepted(), ahead=case.ahead())
-    return Verdict(case.accepted(), drawing.token(case, len(case.span), local, "bonus"))
+def _greedy_exact(choices: Choices, _: float) -> Policy:
+    if not choices.greedy:
+        msg = "greedy-exact reproduces the cloud model's greedy text: it needs --temperature 0"
+        raise UsageError(msg)
+    return Policy("greedy-exact", choices.span or SPAN, ALWAYS, GreedyMatch(), bonus=True)
 
 
-def law_of(held: PendingToken) -> Dense:
-    """Return what a token was drawn from: greedy drafting puts all on the token itself."""
-    if held.drawn_from is not None:
-        return held.drawn_from
-    if held.draft_row is None:
-        msg = "a drafted token without a local row"
-        raise TypeError(msg)
-    point = np.full(held.draft_row.num_tokens, -np.inf)
-    point[held.id] = 0.0
-    return Dense(point)
-
-
-def _build(choices: Choices) -> Policy:
+def _exact(choices: Choices, _: float) -> Policy:
     check_drawable("exact", choices.sampling, choices.cloud_top_k)
     judge = ExactSampling(TargetSampler(choices.sampling))
-    tails = not choices.greedy
-    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, tails=tails, writes_on=HOLD)
+    return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, undetermined_tokens=HANDOFF_TOKENS)
 
 
+def _u_hlm(choices: Choices, uncertainty: float) -> Policy:
+    check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
+    judge = ExactSampling(TargetSampler(choices.sampling))
+    return Policy("u-hlm", choices.span or SPAN, PerturbationGate(uncertainty), judge, judged_tokens=1)
+
+
+GREEDY_EXACT = Preset(
+    "greedy-exact",
+    "the cloud model's own greedy text, drafted locally and checked",
+    source="speculative decoding at temperature 0 (arXiv:2211.17192)",
+    make=_greedy_exact,
+)
 EXACT = Preset(
     "exact",
-    "the cloud model's own law, drafted locally: tokens are kept or replaced by coins",
+    "the cloud model's own distribution, drafted locally: tokens are accepted or replaced by coins",
     source="speculative sampling (arXiv:2211.17192), from a top-k list",
-    guarantee="the cloud model's law, exactly: at --temperature 1, or with --top-k, --top-p or --min-p within the list",
-    build=_build,
-    exact=True,
+    make=_exact,
+)
+U_HLM = Preset(
+    "u-hlm",
+    "verify only tokens that other temperatures would have drawn otherwise",
+    source="U-HLM (arXiv:2412.12687)",
+    make=_u_hlm,
+    number=NumberRange(0.3, "an uncertainty", most=1.0),
 )

@@ -1,4 +1,4 @@
-"""Relaxed acceptance: a drafted token stands if the cloud likes it well enough. The presets relaxed and certified.
+"""Relaxed acceptance: a drafted token is accepted if the cloud likes it well enough. Presets relaxed and certified.
 
 The rules are ``prob.relaxed``'s: additive, multiplicative, top-m and Medusa's typical acceptance (arXiv:2401.10774).
 What a divergence says about them are ``prob.certificates`` (after arXiv:2606.30265).
@@ -8,83 +8,141 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.policy.choices import SPAN, Choices, Preset, number
-from hybrid.policy.gates import ALWAYS, CertifiedSkipGate
-from hybrid.policy.judges import DraftedSpan, Verdict
-from hybrid.policy.loop import Policy
+from hybrid.policy.choices import SPAN, Choices, NumberRange, Preset
+from hybrid.policy.gates import ALWAYS, CertifiedSkipGate, number_text
+from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution
+from hybrid.policy.policy import Policy
 from hybrid.policy.requests import PendingToken
-from hybrid.policy.rules.exact import law_of
-from hybrid.policy.rules.greedy import greedy_match
-from hybrid.policy.target_sampler import TargetSampler, check_drawable
-from hybrid.prob import Greedy, Multiplicative, Rule, TopK, certificate, kl_divergence
+from hybrid.policy.rules.exact import GreedyMatch
+from hybrid.policy.target_sampler import SamplingJudge, TargetSampler, check_drawable
+from hybrid.prob import (
+    Additive,
+    Greedy,
+    Multiplicative,
+    Rule,
+    TopK,
+    TopM,
+    Typical,
+    certificate,
+    kl_divergence,
+)
 
-SHARE = 0.3
-BOUND = 0.1
+SHARE = NumberRange(0.3, "a share of the best probability", 1e-9, 1.0)
+BOUND = NumberRange(0.1, "a bound in nats")
 
 
 @dataclass(frozen=True)
-class RelaxedAcceptance:
-    """Keep while the rule accepts each token for certain; then the cloud's token, and no bonus.
+class RelaxedAcceptance(SamplingJudge):
+    """Accept while the rule accepts each token for certain; then the cloud's token, and no bonus.
 
-    Law: every kept token is one that the rule accepts from the cloud's full row.
+    Law: every accepted token is one that the rule accepts from the cloud's full row.
     """
 
     rule: Rule
-    drawing: TargetSampler
+    sampler: TargetSampler
 
-    def __call__(self, case: DraftedSpan) -> Verdict:
+    @property
+    def guarantee(self) -> str:
+        """What the rule asks of a token."""
+        return f"an accepted token is the cloud's best{_or_else(self.rule)}"
+
+    def __call__(self, span: DraftedSpan) -> Verdict:
         """Judge token by token."""
-        for i, (held, row) in enumerate(case.judged):
-            if not self.accepts(row, held):
+        for i, (token, row) in enumerate(span.judged):
+            if not self.accepts(row, token):
                 why = f"{type(self.rule).__name__.lower()} acceptance turns it down"
-                then = self.drawing.token(case, i, held.draft_row or law_of(held), "recovered", why)
-                return Verdict(case.accepted(i), then, rejected=True, why=why)
-        return Verdict(case.accepted(), ahead=case.ahead())
+                local = token.draft_row or draft_distribution(token)
+                recovered = self.sampler.draw(span, i, local, "recovered", why)
+                return Verdict(span.accept(i), recovered, rejected=True, why=why)
+        return Verdict(span.accept(), next_divergence=span.next_divergence())
 
-    def accepts(self, row: TopK, held: PendingToken) -> bool:
+    def accepts(self, row: TopK, token: PendingToken) -> bool:
         """Whether the token itself is certain to be accepted."""
-        return self.rule.accepts(row, held.id)
+        return self.rule.accepts(row, token.id)
+
+    def __str__(self) -> str:
+        """Return what ``--judge`` calls it."""
+        return _name(self.rule)
 
 
 @dataclass(frozen=True)
 class CertifiedAcceptance(RelaxedAcceptance):
-    """Keep a token that is the local model's favourite while the divergence is below the rule's certificate.
+    """Accept a token that is the local model's favourite while the divergence is below the rule's certificate.
 
-    Law: where the draft is greedy, every kept token is one that the rule accepts.
+    Law: every accepted token is one that the rule accepts.
     """
 
-    def accepts(self, row: TopK, held: PendingToken) -> bool:
+    def accepts(self, row: TopK, token: PendingToken) -> bool:
         """Compare KL(cloud || local) with the least at which the rule can reject a favourite."""
-        if held.draft_row is None or held.id != held.draft_row.best:
-            return super().accepts(row, held)
-        return kl_divergence(row, held.draft_row).upper < certificate(row, self.rule)
+        if token.draft_row is None or token.id != token.draft_row.best:
+            return super().accepts(row, token)
+        return kl_divergence(row, token.draft_row).upper < certificate(row, self.rule)
+
+    def __str__(self) -> str:
+        """Return what ``--judge`` calls it."""
+        return super().__str__().replace("multiplicative", "certified")
 
 
-def _relaxed(choices: Choices) -> Policy:
+def _or_else(rule: Rule) -> str:
+    """Say which tokens but the best one a rule accepts."""
+    match rule:
+        case Greedy():
+            return ""
+        case Additive(margin):
+            return f" or within {margin:g} of its probability"
+        case Multiplicative(share):
+            return f" or has at least {share:g} times its probability"
+        case TopM(m):
+            return f" or among its {m} best"
+        case Typical(epsilon, delta):
+            return f" or has at least min({epsilon:g}, {delta:g} exp(-entropy))"
+        case _:
+            return f" or what {type(rule).__name__} accepts"
+
+
+def _name(rule: Rule) -> str:
+    """Return what ``--judge`` calls acceptance by a rule."""
+    match rule:
+        case Additive(margin):
+            return f"additive:{number_text(margin)}"
+        case Multiplicative(share):
+            return f"multiplicative:{number_text(share)}"
+        case TopM(m):
+            return f"top-m:{m}"
+        case Typical(epsilon, _):
+            return f"typical:{number_text(epsilon)}"
+        case _:
+            return type(rule).__name__.lower()
+
+
+def accept_only_best(choices: Choices) -> Judge:
+    """Return the judge that accepts the cloud's most likely token alone, greedy or sampled."""
+    return GreedyMatch() if choices.greedy else RelaxedAcceptance(Greedy(), TargetSampler(choices.sampling))
+
+
+def _relaxed(choices: Choices, share: float) -> Policy:
     check_drawable("relaxed", choices.sampling, choices.cloud_top_k)
-    rule = Multiplicative(number("a share", choices.threshold, SHARE, least=1e-9, most=1.0))
-    judge = RelaxedAcceptance(rule, TargetSampler(choices.sampling))
-    return Policy("relaxed", choices.span or SPAN, ALWAYS, judge, tails=not choices.greedy)
+    judge = RelaxedAcceptance(Multiplicative(share), TargetSampler(choices.sampling))
+    return Policy("relaxed", choices.span or SPAN, ALWAYS, judge)
 
 
-def _certified(choices: Choices) -> Policy:
+def _certified(choices: Choices, bound_nats: float) -> Policy:
     check_drawable("certified", choices.sampling, choices.cloud_top_k)
-    gate = CertifiedSkipGate(number("a bound in nats", choices.threshold, BOUND))
-    judge = greedy_match if choices.greedy else RelaxedAcceptance(Greedy(), TargetSampler(choices.sampling))
-    return Policy("certified", choices.span or SPAN, gate, judge, scope=1, tails=not choices.greedy)
+    gate = CertifiedSkipGate(bound_nats)
+    return Policy("certified", choices.span or SPAN, gate, accept_only_best(choices), judged_tokens=1)
 
 
 RELAXED = Preset(
     "relaxed",
-    "keep a token with at least a share of the cloud's best probability",
+    "accept a token with at least a share of the cloud's best probability",
     source="multiplicative acceptance, as in lossy speculative decoding",
-    guarantee="every kept token has at least --threshold times the cloud's best probability",
-    build=_relaxed,
+    make=_relaxed,
+    number=SHARE,
 )
 CERTIFIED = Preset(
     "certified",
     "ask only where KL(cloud || local) up to a bound could change the most likely token",
     source="certificates after arXiv:2606.30265, from the drafter's side",
-    guarantee="at temperature 0 the cloud's greedy text, if KL is at most --threshold wherever it does not ask",
-    build=_certified,
+    make=_certified,
+    number=BOUND,
 )

@@ -1,0 +1,154 @@
+"""A policy: the choices that make a decoding rule, as one frozen value, and what follows from them.
+
+Each part states its own property (``gates.Gate``, ``judges.Judge``). Here they are put together: what the endpoint must
+be able to do (``needs``), what is guaranteed of the text (``guarantee``), what is never consulted (``effective``).
+
+The law. A composition that is said to have the cloud model's (or the local model's) own text has it, under every span,
+gate, judge, scope, bonus and sampling: ``tests/policy/test_guarantee.py`` enumerates them on three tokens. Every
+guarantee holds while the cloud answers; an answer's ``degraded`` says where it did not. This file knows no preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias
+
+from hybrid.policy.gates import Gate
+from hybrid.policy.judges import Judge
+from hybrid.types import Divergence, Sampling
+
+Ability: TypeAlias = Literal["score", "write", "open", "ids"]
+ABILITY_TEXT: Mapping[Ability, str] = {
+    "score": "score a draft",
+    "write": "continue a partial answer",
+    "open": "write an answer",
+    "ids": "name tokens by number",
+}
+
+
+class Handback(Protocol):
+    """When the cloud gives the pen back: which divergences mean that the two models agree."""
+
+    def agrees(self, measured: Divergence) -> bool:
+        """Whether the two models are near enough at a position."""
+        ...
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A decoding rule as data.
+
+    ``span``: tokens drafted before a check. ``gate``: keep, check or write, from local signals. ``judge``: what of a
+    checked span is accepted. ``judged_tokens``: how many trailing tokens a check judges (None: all; 0: none, only the
+    row after the span); those before are shown at once, unchecked. ``bonus``: the row after an accepted span may give
+    one more token. ``handoff_tokens``: tokens that the cloud writes after a rejection or a ``write`` of the gate (0:
+    only the recovered one). With a ``handback`` they double until ``handback_after`` written tokens in a row agree.
+    ``lead``: tokens that the cloud opens the text with. ``undetermined_tokens``: where a row does not determine the
+    cloud's distribution, the cloud writes so many tokens at first, until a row does (0: one token).
+    """
+
+    name: str
+    span: int
+    gate: Gate
+    judge: Judge | None = None
+    judged_tokens: int | None = None
+    bonus: bool = False
+    handoff_tokens: int = 0
+    handback: Handback | None = None
+    handback_after: int = 1
+    lead: int = 0
+    undetermined_tokens: int = 0
+
+    @property
+    def needs(self) -> frozenset[Ability]:
+        """What the endpoint must be able to do. Who draws needs the drafted token's own probability, by its id."""
+        leaves_tail = self.judge is not None and self.judge.leaves_tail
+        needed: dict[Ability, bool] = {
+            "score": self.judge is not None,
+            "open": self.lead > 0,
+            "write": self.handoff_tokens > 0 or leaves_tail,
+            "ids": leaves_tail,
+        }
+        return frozenset(ability for ability, wanted in needed.items() if wanted)
+
+    # ---- what is guaranteed ----------------------------------------------------------------------------------------
+
+    @property
+    def checks(self) -> bool:
+        """Whether any drafted token is judged."""
+        return self.judge is not None and "check" in self.gate.decisions and self.judged_tokens != 0
+
+    @property
+    def checks_all(self) -> bool:
+        """Whether every local token is judged: none is let through, and none takes a rejected one's place."""
+        return self.checks and self.judged_tokens is None and self.gate.decisions <= {"check"} and not self._redraws
+
+    @property
+    def _redraws(self) -> bool:
+        """Whether a rejected token is drawn again by the local model, because the cloud gives no other."""
+        return self.judge is not None and not self.judge.replaces and not self.handoff_tokens
+
+    def is_exact(self, sampling: Sampling) -> bool:
+        """Whether every local token is judged by an exact judge: then the text is the cloud model's own.
+
+        A lead and a handoff change nothing: what the cloud writes is its own. Nor does a bonus, which is the cloud's.
+        """
+        return self.checks_all and self.judge is not None and self.judge.is_exact(sampling)
+
+    def guarantee(self, sampling: Sampling, max_tokens: int) -> str:
+        """Say in one line what is guaranteed of an answer of up to ``max_tokens``, while the cloud answers."""
+        own = "greedy text, token for token" if sampling.greedy else "distribution under the chosen sampling, exactly"
+        clouds = f"the cloud model's own {own}"
+        if self.lead >= max_tokens or self.is_exact(sampling):
+            return clouds
+        if self.gate.decisions <= {"keep"}:
+            opening = f"after {self.lead} tokens of the cloud's, " if self.lead else ""
+            return f"{opening}the local model's own {own}"
+        bound = self.gate.exact_within_nats
+        if bound is not None and sampling.greedy and self.checks and self.judge and self.judge.is_exact(sampling):
+            return f"{clouds}, if KL(cloud || local) is at most {bound:g} nats at every unchecked token"
+        checked = [self.judge.guarantee] if self.judge and self.checks else []
+        return "; ".join([*checked, *self._unchecked()])
+
+    def _unchecked(self) -> list[str]:
+        """Say which tokens are shown without a check, and what is known of them."""
+        if self.checks_all:
+            return ["every local token is checked"]
+        if self.judge is not None and self.judged_tokens == 0 and "check" in self.gate.decisions:
+            return ["no local token is checked: the row after a span is measured once the span is shown"]
+        said = ["a rejected token is drawn again, unchecked"] if self._redraws else []
+        if not self.checks:
+            said.append("no local token is checked")
+        elif self.judged_tokens is not None:
+            last = "token" if self.judged_tokens == 1 else f"{self.judged_tokens} tokens"
+            said.append(f"only the last {last} of a draft can be checked")
+        if self.gate.unchecked is not None and not self._redraws:
+            said.append(f"{'an unchecked' if self.checks else 'a local'} token {self.gate.unchecked}")
+        return said
+
+    # ---- what acts -------------------------------------------------------------------------------------------------
+
+    @property
+    def effective(self) -> Policy:
+        """The policy without the parts that are never consulted: two policies that always do the same are equal."""
+        policy = self
+        if policy.judge is None or "check" not in policy.gate.decisions:
+            policy = replace(policy, judge=None, judged_tokens=None, bonus=False, undetermined_tokens=0)
+        if not (policy.judge or "write" in policy.gate.decisions):
+            policy = replace(policy, handoff_tokens=0)
+        if not policy.handoff_tokens:
+            policy = replace(policy, handback=None)
+        return policy if policy.handback else replace(policy, handback_after=1)
+
+    def __str__(self) -> str:
+        """Return the name and every part that acts, in the grammar of the command line where it has a word for it."""
+        policy = self.effective
+        parts: dict[str, object] = {"span": policy.span, "gate": policy.gate}
+        parts |= {} if policy.judge is None else {"judge": policy.judge}
+        parts |= {} if policy.judged_tokens is None else {"scope": policy.judged_tokens}
+        parts |= {"bonus": "true"} if policy.bonus else {}
+        parts |= {"hold": policy.handoff_tokens} if policy.handoff_tokens else {}
+        parts |= {"handback": policy.handback} if policy.handback else {}
+        parts |= {"lead": policy.lead} if policy.lead else {}
+        return " ".join([policy.name, *(f"{key}={value}" for key, value in parts.items())])
