@@ -356,15 +356,15 @@ def test_a_model_that_was_given_what_another_was_is_not_told_twice():
 
 def test_how_each_was_trained_is_on_the_page():
     card = made()
-    text = section(page(card), "TrainingRun")
+    text = section(page(card), "Training")
     for name in room.NAMES:
         assert f"| {name} | 3,100 | 38.0 M (9.5 M of answers) |  | 90 min | cpu | 11 |" in text
     weighed = card.models["mid"].training.model_copy(update={"weights": {"ordering": 2.0, "facts": 0.7}})
     mid = card.models["mid"].model_copy(update={"training": weighed})
     with_weights = page(card.model_copy(update={"models": card.models | {"mid": mid}}))
-    assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "TrainingRun")
+    assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "Training")
     unknown = card.models["mid"].model_copy(update={"training": None})
-    without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "TrainingRun")
+    without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "Training")
     assert [name for name in room.NAMES if f"| {name} |" in without] == ["large", "small", "alien"]
 
 
