@@ -82,8 +82,8 @@ class CloudError(HybridError):
     ``sent`` is False where the request cannot have left or was turned away unread, so that nothing was charged for it.
     ``charged`` is what was charged for certain nevertheless: for requests of the same question that were answered
     before this one, or for the part of an answer that came.
-    ``trouble``: its kind, if it may pass (``run.retry`` decides). ``retry_after_s``: when the server wants to be asked
-    again.
+    ``trouble``: its kind, if it may pass (``run.retrying`` decides). ``retry_after_s``: when the server wants to be
+    asked again.
     """
 
     def __init__(

@@ -9,6 +9,9 @@ Ids: TypeAlias = tuple[int, ...]
 Source: TypeAlias = Literal["local", "cloud"]
 How: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
 FinishReason: TypeAlias = Literal["stop", "length"]
+DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capability", "context", "budget", "charge"]
+"""Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
+policy needs; its context is full; no money is left for it; it charged more than a request may cost."""
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
 

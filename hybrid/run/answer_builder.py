@@ -1,91 +1,119 @@
-"""What has been shown and asked so far in one answer, and the answer it adds up to."""
+"""What has been shown and charged so far in one answer, the text as it becomes readable, and the answer it adds up to.
+
+The law of the text: what is given out, joined, is the text before the stop string that is complete first, however the
+text came in pieces; nothing is given out that would have to be taken back (``tests/run/test_stop_strings.py``). Knows
+no model and no network.
+"""
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hybrid.policy.requests import PendingToken
+from hybrid.run import events
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
-from hybrid.run.stop_strings import StopStringDecoder
 from hybrid.spend import Price, bill
-from hybrid.types import NO_USAGE, CloudUsage, FinishReason
+from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
 
 
 class AnswerBuilder:
-    """Grows while an answer is written; knows no model and no network."""
+    """Grows while an answer is written, and publishes what its reader should know of it."""
 
     def __init__(
-        self, num_prompt_tokens: int, piece: Callable[[int], bytes], asked_at: float, stops: Sequence[str] = ()
+        self,
+        num_prompt_tokens: int,
+        piece: Callable[[int], bytes],
+        price: Callable[[], Price | None],
+        asked_at: float,
+        publish: events.Publish,
+        stops: Sequence[str] = (),
     ) -> None:
-        """Start empty; the clock (monotonic, in seconds) began to run when the question was asked."""
-        self._began = asked_at
-        self._first: float | None = None
-        self._prompt_tokens = num_prompt_tokens
+        """Start empty. The clock (monotonic, in seconds) began to run when the question was asked.
+
+        ``piece`` returns a token's bytes, ``price`` what is known by now of what a request costs; none of the strings
+        in ``stops`` is empty.
+        """
+        self._num_prompt_tokens = num_prompt_tokens
         self._piece = piece
-        self.readable = StopStringDecoder(stops)
+        self._price = price
+        self._asked_at = asked_at
+        self.publish = publish
+        self._text = StopStringDecoder(stops)
+        self._first_shown_at: float | None = None
         self._tokens: list[Token] = []
-        self._charged: list[CloudUsage] = []
+        self._charges: list[CloudUsage] = []
         self.drafted = 0
+        self.kept = 0
         self.checks = 0
         self.requests = 0
-        self.local_kept = 0
-        self.degraded: str | None = None
-        self.notes: tuple[str, ...] = ()
+        self._degraded: str | None = None
+        self._degraded_kind: DegradedKind | None = None
+        self._notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Tokens shown."""
         return len(self._tokens)
 
-    def show(self, held: PendingToken) -> Token:
-        """Add a token; its text is what became readable with it."""
-        if self._first is None:
-            self._first = time.monotonic()
-        text = self.readable.add(self._piece(held.id))
-        token = Token(held.id, text, held.source, held.how, held.kl, held.why, held.certificate)
-        self._tokens.append(token)
-        return token
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was met."""
+        return self._text.stopped
 
-    def flush(self) -> str:
-        """Give the last token the text that was held back for a stop string that never came; return that text."""
-        rest = self.readable.rest()
-        if rest:
-            self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
-        return rest
+    def show(self, pending: PendingToken) -> None:
+        """Add a token; its text is what became readable with it."""
+        if self._first_shown_at is None:
+            self._first_shown_at = time.monotonic()
+        text = self._text.add(self._piece(pending.id))
+        token = Token(pending.id, text, pending.source, pending.how, pending.kl, pending.why, pending.certificate)
+        self.publish(events.TokenEmitted(len(self._tokens), token))
+        self._tokens.append(token)
 
     def charge(self, usage: CloudUsage) -> None:
         """Add what a request was charged, or at worst may have been."""
-        self._charged.append(usage)
+        self._charges.append(usage)
 
-    def degrade(self, why: str) -> bool:
-        """Note the first reason why the cloud did not help; tell whether it was the first."""
-        first = self.degraded is None
-        self.degraded = self.degraded or why
-        return first
+    def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
+        """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``."""
+        if self._degraded is None or again:
+            self.publish(events.Degraded(why))
+        if self._degraded is None:
+            self._degraded, self._degraded_kind = why, kind
 
-    def note(self, why: str) -> bool:
-        """Note what the user should know though the cloud did help; tell whether that is new."""
-        new = why not in self.notes
-        self.notes += (why,) * new
-        return new
+    def add_overcharge(self, why: str) -> None:
+        """Add to any such reason that the endpoint charged more than was reserved, and publish that."""
+        self._degraded = why if self._degraded is None else f"{self._degraded}; {why}"
+        self._degraded_kind = self._degraded_kind or "charge"
+        self.publish(events.Degraded(why))
 
-    def warn(self, why: str) -> None:
-        """Note what the user must be told besides any such reason."""
-        self.degraded = why if self.degraded is None else f"{self.degraded}; {why}"
+    def note(self, why: str) -> None:
+        """Keep and publish, once, what the user should know though the cloud did help."""
+        if why not in self._notes:
+            self._notes += (why,)
+            self.publish(events.Noted(why))
 
-    def answer(self, finish: FinishReason, price: Price | None, seed: int) -> Answer:
-        """Add everything up."""
+    def finish(self, reason: FinishReason, seed: int) -> Answer:
+        """Publish the text that was held back for a stop string that never came, then the whole answer; return it."""
+        if rest := self._text.rest():
+            self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
+            self.publish(events.Flushed(rest))
+        answer = self._answer(reason, seed)
+        self.publish(events.Finished(answer))
+        return answer
+
+    def _answer(self, reason: FinishReason, seed: int) -> Answer:
         tokens = tuple(self._tokens)
         # A text that ends by itself ends with a token that is charged and not shown.
-        alone = len(tokens) + (finish == "stop" and not self.readable.stopped)
-        charged = sum(self._charged, NO_USAGE)
-        local = sum(token.source == "local" for token in tokens)
+        cloud_only_tokens = len(tokens) + (reason == "stop" and not self.stopped)
+        charged = sum(self._charges, NO_USAGE)
+        local_tokens = sum(token.source == "local" for token in tokens)
         usage = Usage(
-            local_tokens=local,
-            cloud_tokens=len(tokens) - local,
+            local_tokens=local_tokens,
+            cloud_tokens=len(tokens) - local_tokens,
             drafted=self.drafted,
-            rejected=self.drafted - self.local_kept,
+            rejected=self.drafted - self.kept,
             checks=self.checks,
             cloud_requests=self.requests,
             cloud_prompt_tokens=charged.prompt_tokens,
@@ -93,18 +121,57 @@ class AnswerBuilder:
             cloud_completion_tokens=charged.completion_tokens,
             certified=sum(token.certified for token in tokens if token.source == "local"),
         )
+        ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(
             text="".join(token.text for token in tokens),
-            finish_reason=finish,
+            finish_reason=reason,
             tokens=tokens,
             usage=usage,
-            bill=bill(price, self._charged, self._prompt_tokens, alone),
+            bill=bill(self._price(), self._charges, self._num_prompt_tokens, cloud_only_tokens),
             handoffs=handoffs(tokens),
-            degraded=self.degraded,
-            notes=self.notes,
-            timing=Timing(None if self._first is None else self._ms(self._first), self._ms(time.monotonic())),
+            degraded=self._degraded,
+            notes=self._notes,
+            timing=Timing(ttft_ms, self._ms(time.monotonic())),
             seed=seed,
         )
 
     def _ms(self, moment: float) -> float:
-        return round((moment - self._began) * 1000, 3)
+        return round((moment - self._asked_at) * 1000, 3)
+
+
+class StopStringDecoder:
+    """Takes the bytes of tokens, gives out text: whole characters only, and nothing that may begin a stop string."""
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        """Take the strings that end the text; none of them is empty."""
+        self._stops = tuple(stops)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held_back = ""
+        self.stopped = False
+        """Whether a stop string was met; from there on nothing is readable."""
+
+    def add(self, piece: bytes) -> str:
+        """Return what became readable with these bytes."""
+        if self.stopped:
+            return ""
+        self._held_back += self._decoder.decode(piece)
+        # Where each ends and begins: the first to be complete, and of two that end together the longer one.
+        found = [(at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            text, self._held_back = self._held_back[: min(found)[1]], ""
+            return text
+        keep = max((self._overlap(stop) for stop in self._stops), default=0)
+        cut = len(self._held_back) - keep
+        text, self._held_back = self._held_back[:cut], self._held_back[cut:]
+        return text
+
+    def rest(self) -> str:
+        """Return what was held back, once nothing follows."""
+        text, self._held_back = self._held_back, ""
+        return text
+
+    def _overlap(self, stop: str) -> int:
+        """Return how many last characters of what is held begin a stop string."""
+        longest = min(len(stop) - 1, len(self._held_back))
+        return next((n for n in range(longest, 0, -1) if self._held_back.endswith(stop[:n])), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,26 +18,26 @@ from typing import Any, TypeAlias
 
 from anyio.from_thread import BlockingPortal
 
-from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.breaker import BreakerConfig
+from hybrid.cloud import Capabilities
 from hybrid.config import PolicyChoices, Settings, Use, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
-from hybrid.errors import CloudFailure, ContextOverflow, MissingCapability, UsageError
+from hybrid.errors import ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import ABILITY_TEXT, PRESETS, Choices, Policy, SeededCoin, preset
 from hybrid.run.answer import Answer
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import AnswerLimits, Driver, Reach, Side
-from hybrid.run.events import Event, Finished
-from hybrid.run.line import EndpointHealth, RetryingCaller
-from hybrid.run.retry import RetryPolicy
+from hybrid.run.driver import AnswerLimits, Driver
+from hybrid.run.events import Event, Finished, Publish
+from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
+from hybrid.run.verifier import RenderedPrompt
 from hybrid.sources import choosing
 from hybrid.spend import Account
 from hybrid.types import Ids, Message, Sampling
 
 Prompt: TypeAlias = str | Sequence[Message]
-# Takes the time from which the total deadline counts.
-Connect: TypeAlias = Callable[[float], Awaitable[tuple[Cloud, Capabilities]]]
+
 
 # Endpoints take seeds of so many bits.
 SEED_BITS = 31
@@ -57,16 +57,16 @@ class AsyncClient:
 
     def __init__(self, local: LocalModel, connect: Connect, account: Account, settings: Settings) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
-        patience = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
-        self._line = EndpointHealth(patience, BreakerConfig(cool_down_s=settings.cool_down_s))
+        retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
+        self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
         self._local = local
         self._cursor = Cursor(local.engine, local.noise)
         self._connect = connect
-        self._connected: tuple[Cloud, Capabilities] | None = None
+        self._connection: Connection | None = None
         self._account = account
         self._settings = settings
         self._turn = asyncio.Lock()
-        self._pace = SpanTuner()
+        self._tuner = SpanTuner()
         self._answers: set[asyncio.Task[Answer]] = set()
         self._closed = False
 
@@ -124,35 +124,38 @@ class AsyncClient:
         for task in answers:
             await _at_rest(task)
 
-    async def _answer(self, prompt: Prompt, settings: Settings, tell: Callable[[Event], None]) -> Answer:
+    async def _answer(self, prompt: Prompt, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
-        sampling = sampling_of(settings)
-        policy = policy_of(settings)
+        policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
 
-        def told(event: Event) -> None:
-            self._pace.hear(event)
-            tell(event)
+        def published(event: Event) -> None:
+            self._tuner.observe(event)
+            publish(event)
 
-        async with self._turn:
+        engine, sampling = self._local.engine, sampling_of(settings)
+        async with self._turn, self._account.open_budget(settings.conversation) as budget:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
-            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
-            call = RetryingCaller(self._line, told)
-            cloud, can, reach = await self._at_first(policy, settings, call)
+            rendered = RenderedPrompt(ids, _turns(prompt, settings))
+            builder = AnswerBuilder(len(ids), engine.piece, lambda: budget.price, asked_at, published, settings.stop)
+            caller = RetryingCaller(self._health, published)
+            wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows)
+            verifier = CloudVerifier(
+                partial(self._connect_for, policy, settings), caller, budget, engine, builder, wanted
+            )
+            can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
             settings = settings if can is None else _seeing(settings, can)
             policy = policy_of(settings, self._span(settings, len(ids), can))
             recording = choices_of(settings, policy) if settings.trace_rows else None
-            top_k = settings.cloud_top_k
-            limits = AnswerLimits(settings.max_tokens, top_k, asked_at, settings.overlap, recording, settings.stop)
-            async with self._account.open_budget(settings.conversation) as purse:
-                side = Side(cloud, purse, can, _turns(prompt, settings), call, reach)
-                return await Driver(drafter, self._local.worker, side, limits, told).answer(policy)
+            limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
+            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
+            return await Driver(rendered, drafter, self._local.worker, verifier, builder, limits).answer(policy)
 
     def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
         """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""
         if settings.span == "cheap":
             keeps_cache = can is not None and can.keeps_cache is True
-            return self._pace.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
-        return self._pace.span() if settings.span == "auto" else None
+            return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
+        return self._tuner.span() if settings.span == "auto" else None
 
     def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
         engine = self._local.engine
@@ -172,27 +175,11 @@ class AsyncClient:
             raise ContextOverflow(msg)
         return ids
 
-    async def _at_first(
-        self, policy: Policy, settings: Settings, call: RetryingCaller
-    ) -> tuple[Cloud | str, Capabilities | None, Reach | None]:
-        """Return a connected cloud and what it can do; or why it cannot be had, and perhaps how to try again."""
-        if not policy.needs:
-            return "this policy asks nothing", None, None
-        reach = partial(self._reach, policy, settings)
-        if self._connected is None and (why := call.shut()):
-            return why, None, reach
-        try:
-            asked = partial(reach, time.monotonic())
-            cloud, can = await (call.ask(asked) if self._connected is None else asked())
-        except CloudFailure as error:
-            return str(error), None, reach
-        return cloud, can, None
-
-    async def _reach(self, policy: Policy, settings: Settings, asked_at: float) -> tuple[Cloud, Capabilities]:
+    async def _connect_for(self, policy: Policy, settings: Settings, asked_at: float) -> Connection:
         """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
-        if self._connected is None:
-            self._connected = await self._connect(asked_at)
-        capabilities = self._connected[1]
+        if self._connection is None:
+            self._connection = await self._connect(asked_at)
+        capabilities = self._connection[1]
         if missing := policy.needs - capabilities.abilities:
             sampling = sampling_of(settings)
             able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
@@ -203,7 +190,7 @@ class AsyncClient:
             policy_of(_seeing(settings, capabilities))
         except UsageError as error:
             raise MissingCapability(str(error)) from None
-        return self._connected
+        return self._connection
 
 
 def _seeded(settings: Settings) -> Settings:

@@ -28,9 +28,9 @@ class Drafter:
         self.num_ready = 0
         """Tokens of the last draft that had been decoded ahead."""
         self.coin = coin
-        self.seen: list[tuple[Ids, Dense]] | None = None
+        self.rows_read: list[tuple[Ids, Dense]] | None = None
         """Rows that were read since somebody last looked, with the text before them; None: nobody wants them."""
-        self._looked = False
+        self._looked_ahead = False
         self._needed: int | None = None  # how long a prefix the last draft decoded; what is beyond was decoded ahead
 
     def draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> Drafted:
@@ -38,18 +38,18 @@ class Drafter:
         at, needed = self.prompt + request.at, self._needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
             self._take_back()
-        held, start = self.cursor.engine.ids if self._looked else (), max(len(at), needed or 0)
+        cached, start = self.cursor.engine.ids if self._looked_ahead else (), max(len(at), needed or 0)
         self.cursor.forget_rows(before=len(at))
         drafted = self._draft(request, limit, cancelled)
         at += ids(drafted.span)
         self._needed = len(at) if drafted.after is not None or not drafted.span else len(at) - 1
-        self.num_ready = max(0, num_shared(held, at) - start)
-        self._looked = False
+        self.num_ready = max(0, num_shared(cached, at) - start)
+        self._looked_ahead = False
         return drafted
 
     def look_ahead(self, request: Draft, limit: int, cancelled: IsCancelled) -> None:
         """Decode what ``request`` would need, for nobody yet. What fails here fails again where it counts."""
-        self._looked = True
+        self._looked_ahead = True
         with suppress(Interrupted, EngineError, ContextOverflow):
             self._draft(request, limit, cancelled)
 
@@ -58,14 +58,14 @@ class Drafter:
         self._take_back()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
         rows = self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
-        if self.seen is not None:
-            self.seen += ((at + written[:i], row) for i, row in enumerate(rows))
+        if self.rows_read is not None:
+            self.rows_read += ((at + written[:i], row) for i, row in enumerate(rows))
         return rows
 
     def rest(self, shown: Ids) -> None:
         """Leave no token in the cache that was not shown."""
         self._take_back()
-        self._looked = False
+        self._looked_ahead = False
         self.cursor.rewind(num_shared(self.cursor.engine.ids, self.prompt + shown))
 
     def _take_back(self) -> None:
@@ -100,8 +100,8 @@ class Drafter:
     def _row(self, at: Ids, span: list[PendingToken], cancelled: IsCancelled) -> Dense:
         """Return the row after a drafted span; only the first one of a draft is found by the text before it."""
         row = self.cursor.follow(span[-1].id, cancelled) if span else self.cursor.row(self.prompt + at, cancelled)
-        if self.seen is not None:
-            self.seen.append((at + ids(tuple(span)), row))
+        if self.rows_read is not None:
+            self.rows_read.append((at + ids(tuple(span)), row))
         return row
 
     def _draw(self, row: Dense, position: int, rejections: int) -> tuple[int, Dense | None]:

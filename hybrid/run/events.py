@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -162,6 +162,7 @@ Event: TypeAlias = (
     | Flushed
     | Finished
 )
+Publish: TypeAlias = Callable[[Event], None]
 
 TRACE_VERSION = 3
 # What an event is called in a trace.

@@ -11,16 +11,20 @@ from hybrid.config import PolicyChoices
 from hybrid.engine import Cursor, Worker
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
+from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.client import policy_of, sampling_of
+from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import AnswerLimits, Driver, Side
+from hybrid.run.driver import AnswerLimits, Driver
+from hybrid.run.events import Publish
 from hybrid.run.replay_trace import ReplayCloud, ReplayCursor, ReplayTrace
-from hybrid.run.request_billing import Tell
+from hybrid.run.retrying import EndpointHealth, RetryingCaller
+from hybrid.run.verifier import RenderedPrompt
 from hybrid.sources import load
 from hybrid.spend import Account, MemoryLedger, Price
 
 
-async def replay(path: Path, tell: Tell = lambda _: None, **chosen: Any) -> Answer:
+async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -> Answer:
     """Answer a trace's question from its rows; ``chosen`` are flags of ``hybrid.open``, else the recording's hold.
 
     What makes a policy (its numbers, gate, judge, ...) is the recording's where no ``policy`` is given.
@@ -34,15 +38,24 @@ async def replay(path: Path, tell: Tell = lambda _: None, **chosen: Any) -> Answ
     kept = {name: value for name, value in tape.choices.items() if name not in of_policy}
     settings = load(**(recorded | kept | {"config": None} | flags))  # a trace names no file to read
     sampling = sampling_of(settings)
-    account = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None))
     cursor = cast(Cursor, ReplayCursor(tape))  # rows by another road; a driver asks for nothing else
     drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))
-    limits = AnswerLimits(
-        settings.max_tokens, settings.cloud_top_k, time.monotonic(), overlap=False, stops=settings.stop
+    cloud = ReplayCloud(tape)
+
+    async def connect(asked_at: float) -> Connection:
+        return cloud, await cloud.connect("", (), asked_at)
+
+    budget = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None)).open_budget()
+    builder = AnswerBuilder(
+        len(tape.prompt), cursor.engine.piece, lambda: budget.price, time.monotonic(), publish, settings.stop
     )
+    caller = RetryingCaller(EndpointHealth(), publish)
+    wanted = RowsWanted(sampling, settings.cloud_top_k)
+    verifier = CloudVerifier(connect, caller, budget, cursor.engine, builder, wanted)
+    limits = AnswerLimits(settings.max_tokens, overlap=False)
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(drafter, worker, Side(ReplayCloud(tape), account.open_budget()), limits, tell)
+        driver = Driver(RenderedPrompt(tape.prompt), drafter, worker, verifier, builder, limits)
         return await driver.answer(policy_of(settings))
     finally:
         worker.close()

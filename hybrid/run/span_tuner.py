@@ -56,7 +56,7 @@ class SpanTuner:
         self._charge: CheckCharge | None = None
         self._prompt_tokens = self._text_tokens = self._span_tokens = 0
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Learn from what happened."""
         match event:
             case Started(prompt):

@@ -38,7 +38,7 @@ from hybrid.cloud.port import Scores
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
-from hybrid.run.retry import RetryPolicy
+from hybrid.run.retrying import RetryPolicy
 from hybrid.types import NO_USAGE, CloudUsage
 
 # ---- how many log-probabilities ------------------------------------------------------------------------------------

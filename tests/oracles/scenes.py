@@ -133,7 +133,7 @@ async def _answered(endpoint: Endpoint, asked: Question) -> Scores | list[Chunk]
         if isinstance(asked, ScoreQuestion):
             return await endpoint.score(asked, "r")
         return [chunk async for chunk in endpoint.write(asked, "r")]
-    except Unreachable as error:  # as hybrid.run.retry has it
+    except Unreachable as error:  # as hybrid.run.retrying has it
         return await _answered(endpoint, asked) if error.trouble == "learned" else error
     except CloudError as error:
         return error

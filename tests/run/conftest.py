@@ -13,7 +13,7 @@ from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, LocalModel
-from hybrid.run.line import EndpointHealth
+from hybrid.run.retrying import EndpointHealth
 from hybrid.spend import Account, MemoryLedger, Price
 
 WORDS = tuple("abcdefgh")
@@ -49,7 +49,7 @@ async def at_once(_: float) -> None:
 
 @dataclass
 class Clock:
-    """What a line takes for the time. It stands, unless a test moves it: an outage lasts as long as the test wants."""
+    """The client's clock. It stands, unless a test moves it: an outage lasts as long as the test wants."""
 
     now: float = 0.0
 
@@ -118,7 +118,7 @@ def house():
             LocalModel(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed)
         )
         clock = Clock()
-        client._line = EndpointHealth(client._line.patience, client._line.trip, clock, at_once)
+        client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
         return House(engine, worker, remote, ledger, client, known, clock)
 
     yield build

@@ -14,9 +14,9 @@ from hybrid.errors import VocabularyMismatch
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft
+from hybrid.run.cloud_verifier import VocabularyCheck
 from hybrid.run.drafting import Drafter
-from hybrid.run.vocabulary_check import VocabularyCheck
-from hybrid.run.write_stream import WriteStream
+from hybrid.run.open_request import WriteStream
 from hybrid.types import Sampling
 
 LONG = 100
@@ -119,13 +119,13 @@ class ChatVocabulary:
     piece = staticmethod(PIECES.__getitem__)
 
 
-def stream_of(alike, chunks):
-    """Hold chunks against a reader that has heard them, and yield it after each."""
-    reader = WriteStream((), None, None)
+def stream_of(check, chunks):
+    """Compare chunks in a stream that has read them, and yield it after each."""
+    stream = WriteStream((), None, None)
     for chunk in chunks:
-        reader.text += chunk.text
-        alike.hold_written(reader, chunk)
-        yield reader
+        stream.cloud_text += chunk.text
+        check.check_written(stream, chunk)
+        yield stream
 
 
 @given(tokens=st.lists(st.sampled_from([(0,), (1, 2), (3,), (4,)]), max_size=40), lag=st.integers(0, 3))
@@ -134,11 +134,11 @@ def test_what_a_stream_has_written_is_compared_once_however_the_endpoints_text_l
     ids = [i for pair in tokens for i in pair]
     texts = [""] * lag + [SHOWN[i] for i in ids]
     chunks = [Chunk((i,), (None,), text) for i, text in zip(ids, texts, strict=False)]
-    for number, reader in enumerate(stream_of(VocabularyCheck(ChatVocabulary()), chunks), start=1):
+    for number, stream in enumerate(stream_of(VocabularyCheck(ChatVocabulary()), chunks), start=1):
         behind = b"".join(PIECES[i] for i in ids[max(0, number - lag - 2) : number])
         if any(chunk.text for chunk in chunks[max(0, number - 1) : number]):
-            assert not reader.text or reader.ours.endswith(b"\xc3")
-            assert len(reader.ours) <= len(behind)
+            assert not stream.cloud_text or stream.local_text.endswith(b"\xc3")
+            assert len(stream.local_text) <= len(behind)
 
 
 @given(before=st.lists(st.sampled_from([0, 3, 4]), max_size=12), after=st.integers(0, 3), lag=st.integers(0, 2))

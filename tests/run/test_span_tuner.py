@@ -18,22 +18,22 @@ PROMPT = "a b c"
 def test_nothing_is_known_before_both_have_been_measured():
     pace = SpanTuner()
     assert pace.span() is None
-    pace.hear(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
+    pace.observe(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
     assert pace.span() is None
-    pace.hear(RequestSettled("r", "write", CloudUsage(1, 1), 0, 500.0))
+    pace.observe(RequestSettled("r", "write", CloudUsage(1, 1), 0, 500.0))
     assert pace.span() is None, "a write takes as long as it writes"
-    pace.hear(RequestSettled("r", "check", None, 0, 500.0))
+    pace.observe(RequestSettled("r", "check", None, 0, 500.0))
     assert pace.span() is None, "a broken check tells nothing of a whole one"
-    pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
+    pace.observe(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
     assert pace.span() == best_length(1.0 / 2.0, 100.0, 10.0)
 
 
 def test_tokens_that_were_decoded_ahead_took_no_time_now():
     pace = SpanTuner()
-    pace.hear(SpanDrafted(0, (1, 2, 3, 4), num_ready=4, ms=0.1))
-    pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
+    pace.observe(SpanDrafted(0, (1, 2, 3, 4), num_ready=4, ms=0.1))
+    pace.observe(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
     assert pace.span() is None
-    pace.hear(SpanDrafted(0, (1, 2, 3, 4), num_ready=3, ms=10.0))
+    pace.observe(SpanDrafted(0, (1, 2, 3, 4), num_ready=3, ms=10.0))
     assert pace.span() == best_length(0.5, 100.0, 10.0)
 
 
@@ -41,10 +41,10 @@ def test_acceptance_is_what_stood_of_what_was_judged_whoever_wrote_instead(house
     """A rejection counts once: by the token recovered, or by the first one that the cloud then wrote."""
     for choices in ({}, {"temperature": 1.0}):
         pace = SpanTuner()
-        pace.hear(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
-        pace.hear(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
+        pace.observe(SpanDrafted(0, (1, 2, 3, 4), ms=40.0))
+        pace.observe(RequestSettled("r", "check", CloudUsage(1, 1), 0, 100.0))
         answer = run(house().client.generate(PROMPT, raw=True, max_tokens=80, policy="kl", threshold=0.6, **choices))
-        pace.hear(Finished(answer))
+        pace.observe(Finished(answer))
         kept = sum(token.how == "accepted" for token in answer.tokens)
         rejections = len(answer.handoffs)
         assert min(kept, rejections) > 2
@@ -102,9 +102,9 @@ def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
 
 
 def checked(pace, usage, prompt_tokens=400, position=100, span=16):
-    pace.hear(Started(tuple(range(prompt_tokens)), "kl"))
-    pace.hear(RequestSent("r", "check", position, span, None))
-    pace.hear(RequestSettled("r", "check", usage, None, 50.0))
+    pace.observe(Started(tuple(range(prompt_tokens)), "kl"))
+    pace.observe(RequestSent("r", "check", position, span, None))
+    pace.observe(RequestSettled("r", "check", usage, None, 50.0))
 
 
 def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():

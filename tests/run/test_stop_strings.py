@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.run.answer_builder import StopStringDecoder
 from hybrid.run.events import Finished, Flushed, TokenEmitted
-from hybrid.run.stop_strings import StopStringDecoder
 
 PROMPT = "a b c"
 letters = st.text("ab\u00e9\U0001f642", max_size=12)

@@ -8,8 +8,7 @@ import pytest
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, TlsFailure, Unreachable
-from hybrid.run.request_billing import OpenRequest
-from hybrid.run.write_stream import WriteStream
+from hybrid.run.open_request import OpenRequest, WriteStream
 from hybrid.spend import Grant
 from hybrid.types import NO_USAGE, CloudUsage
 
@@ -44,7 +43,7 @@ def reading(run):
 
         async def go():
             leave = leave_to(settled)
-            await leave.leaving()
+            await leave.before_send()
             reader = WriteStream((5,), leave, stream())
             try:
                 chunks.extend([await reader.read() for _ in range(num_reads)])
@@ -156,7 +155,7 @@ def test_a_stream_that_writes_more_than_it_was_asked_for_is_not_believed_and_cha
 
     async def go():
         leave = leave_to(settled)
-        await leave.leaving()
+        await leave.before_send()
         reader = WriteStream((5,), leave, stream())
         with pytest.raises(BadReply, match="20 tokens where 8"):
             await reader.read()
@@ -175,24 +174,24 @@ def test_tokens_that_come_after_the_last_that_was_asked_for_are_charged(reading)
 def test_a_request_that_never_left_is_settled_for_nothing(run):
     settled = []
     leave = leave_to(settled)
-    leave.failed(Unreachable("refused", sent=False))
-    leave.failed(Unreachable("cut"))
+    leave.fail(Unreachable("refused", sent=False))
+    leave.fail(Unreachable("cut"))
     assert settled == [NO_USAGE]
 
 
 def test_what_never_left_is_settled_for_nothing_whatever_broke_it(run):
     """A connection whose encryption failed has carried no request, though its error does not say so."""
     settled = []
-    leave_to(settled).failed(TlsFailure("the certificate could not be verified"))
-    leave_to(settled).failed(KeyError("it stays"))
-    leave_to(settled).failed(BadReply("the second was turned away", charged=CHARGED))
+    leave_to(settled).fail(TlsFailure("the certificate could not be verified"))
+    leave_to(settled).fail(KeyError("it stays"))
+    leave_to(settled).fail(BadReply("the second was turned away", charged=CHARGED))
     assert settled == [NO_USAGE, NO_USAGE, CHARGED]
 
 
 @pytest.fixture
 def endless(monkeypatch):
     """Read once and close a stream that never ends after some items, cancelled if told so; return its settlements."""
-    monkeypatch.setattr("hybrid.run.write_stream.GRACE_S", 0.05)
+    monkeypatch.setattr("hybrid.run.open_request.GRACE_S", 0.05)
 
     def read(items, *, cancelled=False):
         settled = []
@@ -210,7 +209,7 @@ def endless(monkeypatch):
 
         async def go():
             leave = leave_to(settled)
-            await leave.leaving()
+            await leave.before_send()
             asking = asyncio.create_task(ask(WriteStream((5,), leave, stream())))
             await asyncio.sleep(0)
             if cancelled:

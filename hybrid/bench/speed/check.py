@@ -20,7 +20,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
-from hybrid.run.line import EndpointHealth, RetryingCaller
+from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.types import Ids
 
 TOP_K, SPAN, PREFIX = 20, 16, 100
@@ -89,14 +89,14 @@ async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -
     tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []
     guarded: list[float] = []
-    call = RetryingCaller(EndpointHealth(), lambda _: None)
+    caller = RetryingCaller(EndpointHealth(), lambda _: None)
     async with _endpoint(model, NIMBLE.num_tokens) as (endpoint, draw):
         question = _question(draw(PREFIX), draw(SPAN))
         for i in range(4 * repetitions + 2):  # short pieces of work: more of them
             for over_line in (True, False) if i % 2 else (False, True):
                 began = time.perf_counter()
                 await (
-                    call.ask(partial(endpoint.score, question, "bench"))
+                    caller.call(partial(endpoint.score, question, "bench"))
                     if over_line
                     else endpoint.score(question, "bench")
                 )

@@ -7,9 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hybrid.cloud.breaker import LONGEST_HOLD_S, Breaker, BreakerConfig
+from hybrid.run.retrying.breaker import LONGEST_HOLD_S, Breaker, BreakerConfig
 
-TRIP = BreakerConfig(in_a_row=3, share=0.5, of=6, at_least=4, cool_down_s=2.0, longest_s=7.0)
+TRIP = BreakerConfig(
+    failures_in_a_row=3, failure_share=0.5, window=6, least_outcomes=4, cool_down_s=2.0, longest_cool_down_s=7.0
+)
 
 
 class Clock:
@@ -24,9 +26,9 @@ class Clock:
 
 def naively_too_much(outcomes):
     """The rule as its documentation says it, over all outcomes since it was closed. True: a failure."""
-    last = outcomes[-TRIP.of :]
-    return outcomes[-TRIP.in_a_row :] == [True] * TRIP.in_a_row or (
-        len(last) >= TRIP.at_least and sum(last) >= TRIP.share * len(last)
+    last = outcomes[-TRIP.window :]
+    return outcomes[-TRIP.failures_in_a_row :] == [True] * TRIP.failures_in_a_row or (
+        len(last) >= TRIP.least_outcomes and sum(last) >= TRIP.failure_share * len(last)
     )
 
 
@@ -59,7 +61,7 @@ class Machine(RuleBasedStateMachine):
     def one_succeeds(self):
         self.out -= 1
         self.outcomes.append(False)
-        self.breaker.succeeded()
+        self.breaker.record_success()
         assert self.breaker.state == "closed"
 
     @precondition(lambda self: self.out and self.opened is None)
@@ -67,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     def one_fails(self, hold):
         self.out -= 1
         self.outcomes.append(True)
-        self.breaker.failed(hold)
+        self.breaker.record_failure(hold)
         too_much = naively_too_much(self.outcomes)
         assert (self.breaker.state == "open") == too_much
         if too_much:
@@ -78,33 +80,33 @@ class Machine(RuleBasedStateMachine):
     def one_that_left_before_comes_back(self, well):
         self.out -= 1
         before = self.breaker.remaining_s
-        self.breaker.succeeded() if well else self.breaker.failed()
+        self.breaker.record_success() if well else self.breaker.record_failure()
         assert self.breaker.remaining_s == before
         assert self.breaker.state != "closed"
 
     @precondition(lambda self: self.probe)
     @rule()
     def the_probe_succeeds(self):
-        self.breaker.succeeded()
+        self.breaker.record_success()
         self.probe, self.opened, self.outcomes, self.trips = False, None, [False], 0
         assert self.breaker.state == "closed"
 
     @precondition(lambda self: self.probe)
     @rule(hold=st.sampled_from([0.0, 5.0, 1e6]))
     def the_probe_fails(self, hold):
-        self.breaker.failed(hold)
+        self.breaker.record_failure(hold)
         self.probe = False
         self._opened(hold)
 
     @precondition(lambda self: self.probe)
     @rule()
     def the_probe_is_given_up(self):
-        self.breaker.gave_up()
+        self.breaker.record_abandoned()
         self.probe = False
         assert self.breaker.lets_pass
 
     def _opened(self, hold):
-        usual = min(TRIP.longest_s, TRIP.cool_down_s * 2**self.trips)
+        usual = min(TRIP.longest_cool_down_s, TRIP.cool_down_s * 2**self.trips)
         self.trips += 1
         self.opened = (self.clock.now, max(usual, min(hold, LONGEST_HOLD_S)))
         assert self.breaker.remaining_s == pytest.approx(self.opened[1])
@@ -130,7 +132,7 @@ def test_a_breaker_says_what_it_does():
     assert repr(breaker) == "Breaker(closed, 0 failures in a row)"
     for _ in range(3):
         breaker.enter()
-        breaker.failed()
+        breaker.record_failure()
     assert repr(breaker) == "Breaker(open, 3 failures in a row)"
     assert (breaker.in_a_row, breaker.remaining_s) == (3, 2.0)
     clock.now += 2.0
@@ -142,9 +144,9 @@ def test_an_endpoint_that_fails_every_other_time_is_left_alone_too():
     breaker = Breaker(TRIP, Clock())
     outcomes = 0
     while breaker.enter():
-        breaker.failed() if outcomes % 2 else breaker.succeeded()
+        breaker.record_failure() if outcomes % 2 else breaker.record_success()
         outcomes += 1
-    assert outcomes == TRIP.at_least
+    assert outcomes == TRIP.least_outcomes
 
 
 def test_the_cool_down_doubles_up_to_its_longest_and_begins_anew_once_closed():
@@ -153,12 +155,12 @@ def test_the_cool_down_doubles_up_to_its_longest_and_begins_anew_once_closed():
     for well in (False, False, False, False, True):
         while breaker.state == "closed":
             breaker.enter()
-            breaker.failed()
+            breaker.record_failure()
         seen.append(breaker.remaining_s)
         clock.now += breaker.remaining_s
         assert breaker.enter()
-        breaker.succeeded() if well else breaker.failed()
+        breaker.record_success() if well else breaker.record_failure()
     while breaker.state == "closed":
         breaker.enter()
-        breaker.failed()
+        breaker.record_failure()
     assert [*seen, breaker.remaining_s] == [2.0, 4.0, 7.0, 7.0, 7.0, 2.0]

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import AccessDenied, BadReply, Trouble, Unreachable
-from hybrid.run.retry import CAPACITY, COST, COST_OF_WAITING, LONGEST_RETRY_AFTER_S, RetryPolicy, RetryQuota, cost_of
+from hybrid.run.retrying.retry import (
+    CAPACITY,
+    COST,
+    COST_OF_WAITING,
+    LONGEST_RETRY_AFTER_S,
+    RetryPolicy,
+    RetryQuota,
+    retry_cost,
+)
 
 PASSING = get_args(Trouble)
 
@@ -38,25 +46,25 @@ def test_a_server_that_wants_us_to_wait_long_is_not_asked_again():
 
 @given(since=st.floats(0, 100), wait=st.floats(0, 100), within=st.floats(0.1, 100))
 def test_no_retry_leaves_after_its_patience(since, wait, within):
-    assert RetryPolicy(2, within).lasts(since, wait) == (since + wait < within)
+    assert RetryPolicy(2, within).in_time(since, wait) == (since + wait < within)
 
 
 def test_after_a_deadline_was_waited_for_in_vain_there_is_no_time_left_to_retry():
     """A dead cloud costs one deadline."""
-    assert not RetryPolicy(within_s=20.0).lasts(since_s=20.0, wait_s=0.0)
+    assert not RetryPolicy(within_s=20.0).in_time(since_s=20.0, wait_s=0.0)
 
 
 @given(st.lists(st.sampled_from([COST, COST_OF_WAITING, -COST, -COST_OF_WAITING, 0])), st.integers(0, 50))
 def test_a_quota_never_pays_what_it_has_not_and_never_holds_more_than_it_can(moves, capacity):
     quota, taken = RetryQuota(capacity), 0
     for move in moves:
-        before = quota.left
+        before = quota.remaining
         if move > 0:
             assert quota.take(move) == (before >= move)
-            taken += before - quota.left
+            taken += before - quota.remaining
         else:
             quota.give_back(-move)
-        assert 0 <= quota.left <= capacity
+        assert 0 <= quota.remaining <= capacity
     assert taken <= capacity + sum(max(1, -move) for move in moves if move <= 0)
 
 
@@ -70,4 +78,4 @@ def test_a_hundred_retries_that_fail_empty_the_quota_and_a_success_lets_another_
 
 
 def test_waiting_in_vain_costs_more_than_a_refusal():
-    assert cost_of(Unreachable("x", trouble="silent")) > cost_of(Unreachable("x", trouble="busy"))
+    assert retry_cost(Unreachable("x", trouble="silent")) > retry_cost(Unreachable("x", trouble="busy"))

@@ -1,4 +1,4 @@
-"""Questions over a line: attempts, waits and the quota, with a clock that does not make us wait."""
+"""Questions to an endpoint: attempts, waits and the quota, with a clock that does not make us wait."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import asyncio
 
 import pytest
 
-from hybrid.cloud.breaker import BreakerConfig
 from hybrid.errors import BadReply, Unreachable
 from hybrid.run.events import RequestRetried
-from hybrid.run.line import EndpointHealth, RetryingCaller
-from hybrid.run.retry import CAPACITY, COST, FIRST_WAIT_S, RetryPolicy
+from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
+from hybrid.run.retrying.retry import CAPACITY, COST, FIRST_WAIT_S
 
 
 @pytest.fixture
 def ask(run):
     """Ask a question whose attempts end as listed; return its answer, and see ``waits``, ``told``, ``left``."""
 
-    def asked(*outcomes, line=None, **patience):
+    def asked(*outcomes, health=None, **policy):
         waits, told, left = [], [], list(outcomes)
 
         async def sleep(seconds):
             waits.append(seconds)
 
-        line = line or EndpointHealth(RetryPolicy(**patience))
-        line.sleep = sleep
+        health = health or EndpointHealth(RetryPolicy(**policy))
+        health.sleep = sleep
 
         async def attempt():
             outcome = left.pop(0)
@@ -32,8 +31,8 @@ def ask(run):
                 raise outcome
             return outcome
 
-        asked.waits, asked.told, asked.left, asked.line = waits, told, left, line
-        return run(RetryingCaller(line, told.append).ask(attempt))
+        asked.waits, asked.told, asked.left, asked.health = waits, told, left, health
+        return run(RetryingCaller(health, told.append).call(attempt))
 
     return asked
 
@@ -92,20 +91,20 @@ def test_a_retry_that_would_leave_too_late_does_not(ask):
 
 def test_all_questions_share_one_quota(ask):
     """An outage must not multiply the load: what fails a hundred times is then asked once."""
-    line = EndpointHealth(trip=BreakerConfig(in_a_row=10**9, share=2.0))
+    health = EndpointHealth(config=BreakerConfig(failures_in_a_row=10**9, failure_share=2.0))
     for _ in range(CAPACITY // COST // 2):
         with pytest.raises(Unreachable):
-            ask(BUSY, BUSY, BUSY, line=line)
+            ask(BUSY, BUSY, BUSY, health=health)
     with pytest.raises(Unreachable):
-        ask(BUSY, "never asked", line=line)
-    assert line.quota.left == 0
+        ask(BUSY, "never asked", health=health)
+    assert health.quota.remaining == 0
 
 
 def test_what_succeeds_gives_back_what_its_last_retry_cost(ask):
-    line = EndpointHealth()
-    ask(BUSY, "rows", line=line)
-    assert line.quota.left == CAPACITY
+    health = EndpointHealth()
+    ask(BUSY, "rows", health=health)
+    assert health.quota.remaining == CAPACITY
     with pytest.raises(Unreachable):
-        ask(BUSY, BUSY, BUSY, line=line)
-    ask("rows", line=line)
-    assert line.quota.left == CAPACITY - 2 * COST + 1
+        ask(BUSY, BUSY, BUSY, health=health)
+    ask("rows", health=health)
+    assert health.quota.remaining == CAPACITY - 2 * COST + 1

@@ -1,0 +1,304 @@
+"""The cloud as a verifier: a check or a write becomes a request that is reserved, retried, compared and settled.
+
+Laws, tested through scripted models in ``tests/run``: a request leaves only with its worst case reserved; a dead cloud
+costs one deadline, and when it is back it is asked again (``run.retrying`` says when); a token is taken from the cloud
+only if the local model has a number for it, and reads it alike where the endpoint says how it reads. Knows no policy.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.engine import Engine
+from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability, VocabularyMismatch
+from hybrid.policy.requests import Check, NoAnswer, PendingToken, Refused, Scored, Write, Wrote, ids
+from hybrid.prob import TopK
+from hybrid.run import events
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream
+from hybrid.run.retrying import RetryingCaller
+from hybrid.run.verifier import RenderedPrompt, Waiting
+from hybrid.spend import AnswerBudget
+from hybrid.types import DegradedKind, Ids, Sampling
+
+T = TypeVar("T")
+Connection: TypeAlias = tuple[Cloud, Capabilities]
+Connect: TypeAlias = Callable[[float], Awaitable[Connection]]
+"""Connects to an endpoint; takes the time from which the total deadline counts."""
+
+_OUTGROWN = "the text has outgrown the cloud model's context"
+_UNWEIGHED = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
+# The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
+CANDIDATES = 4
+# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
+_PART = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class RowsWanted:
+    """How the cloud's tokens are drawn, and what is wanted beside them.
+
+    ``top_k``: log-probabilities in a row. ``everywhere``: rows are wanted of tokens that no policy weighs, too.
+    """
+
+    sampling: Sampling
+    top_k: int
+    everywhere: bool = False
+
+
+class CloudVerifier:
+    """Asks the cloud during one answer. Made for it, used once."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        caller: RetryingCaller,
+        budget: AnswerBudget,
+        engine: Engine,
+        builder: AnswerBuilder,
+        wanted: RowsWanted,
+    ) -> None:
+        """Take the way to the cloud, the money, the local vocabulary, and where the answer adds up."""
+        self._connect = connect
+        self._caller = caller
+        self._engine = engine
+        self._builder = builder
+        self._wanted = wanted
+        self._billing = RequestBilling(budget, builder)
+        self._vocabulary = VocabularyCheck(engine)
+        self._connection: Connection | None = None
+        self._refusal: CloudRefusal | None = None
+        self._away_since: float | None = None
+        self._stream: WriteStream | None = None
+
+    async def connect(self, *, connected: bool = False) -> Capabilities | None:
+        """Return what the endpoint can do; None: it cannot be reached now. Raises CloudRefusal.
+
+        ``connected``: it was reached before, so nothing is asked.
+        """
+        if self._caller.unavailable() and not connected:
+            return None
+        attempt = partial(self._connect, time.monotonic())
+        try:
+            self._connection = await (attempt() if connected else self._caller.call(attempt))
+        except CloudFailure:
+            return None
+        return self._connection[1]
+
+    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | Refused | NoAnswer:
+        """Have the cloud score a span, in one round trip."""
+        try:
+            await self.rest()
+            cloud, can = await self._reach()
+            if "score" not in can.abilities:
+                self._builder.note(_UNWEIGHED)  # nothing else than what was written is checked where no draft can be
+                return Refused(_UNWEIGHED)
+            question = self._score_question(prompt, request, can)
+            if _room(can, len(question.prefix) + len(question.span)) < 1:
+                return self._no_answer(_OUTGROWN, "context")
+            with waiting():
+                request_id, scores = await self._ask(partial(self._score, cloud, question, len(request.at)))
+            rows = self._vocabulary.check_scores(scores)
+        except (RequestDenied, CloudError) as error:
+            return self._fail(error)
+        self._builder.checks += 1
+        self._builder.publish(events.CheckAnswered(request_id, len(rows)))
+        return Scored(rows)
+
+    async def write(self, prompt: RenderedPrompt, request: Write) -> Wrote | Refused | NoAnswer:
+        """Have the cloud write, or read on in the stream that has reached this position."""
+        stream = self._stream
+        try:
+            if stream is not None and stream.open and stream.at == request.at and not request.ban:
+                chunk = await self._caller.go_on(stream.read)
+            else:
+                await self.rest()
+                cloud, can = await self._reach()
+                if _room(can, len(prompt.ids) + len(request.at)) < 1:
+                    return self._no_answer(_OUTGROWN, "context")
+                question = self._write_question(prompt, request, can)
+                opened = await self._ask(partial(self._open_stream, cloud, question, request.at))
+                self._stream, chunk = opened
+                stream = opened[0]
+            chunk = self._vocabulary.check_written(stream, chunk)
+        except (RequestDenied, CloudError) as error:
+            return self._fail(error)
+        return Wrote(self._pending(chunk), ended=not stream.open)
+
+    async def rest(self) -> None:
+        """Settle and close the stream that is open, if one is."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def _score_question(self, prompt: RenderedPrompt, request: Check, can: Capabilities) -> ScoreQuestion:
+        span = ids(request.span)
+        after = request.after and not (span and span[-1] in self._engine.end_ids)
+        candidates: tuple[Ids, ...] = ()
+        if can.candidates and can.same_words:  # an id that it lacks ends SGLang
+            rows = [pending.draft_row for pending in request.span] + [None] * after
+            candidates = tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)
+        return ScoreQuestion(prompt.ids + request.at, span, after, self._top_k(can), candidates, time.monotonic())
+
+    def _write_question(self, prompt: RenderedPrompt, request: Write, can: Capabilities) -> WriteQuestion:
+        prefix, begun = prompt.ids + request.at, len(request.at)
+        # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
+        rows = request.rows or self._wanted.everywhere or not can.ids
+        # One seed for the answer, but not one for every request: the same noise at every opening would show.
+        sampling = self._wanted.sampling
+        sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)
+        limit, top_k = min(request.limit, _room(can, len(prefix))), self._top_k(can) if rows else 0
+        return WriteQuestion(prefix, limit, top_k, sampling, request.ban, begun, prompt.turns, time.monotonic())
+
+    def _top_k(self, can: Capabilities) -> int:
+        """How many log-probabilities to ask for: as many as are wanted, or the most that the endpoint gives."""
+        return self._wanted.top_k if can.most_k is None else min(can.most_k, self._wanted.top_k)
+
+    def _pending(self, chunk: Chunk) -> tuple[PendingToken, ...]:
+        written = zip(chunk.ids, chunk.rows, strict=True)
+        tokens = tuple(PendingToken(token, "cloud", "written", target_row=row) for token, row in written)
+        end_ids = self._engine.end_ids
+        if chunk.finish == "stop" and end_ids and not (chunk.ids and chunk.ids[-1] in end_ids):
+            tokens += (PendingToken(min(end_ids), "cloud", "written"),)  # it ended and did not say by which token
+        return tokens
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    async def _reach(self) -> Connection:
+        """Return the connection; one that could not be made before is made now. Raises CloudError."""
+        if refusal := self._refusal:
+            raise type(refusal)(str(refusal), sent=False)
+        if failure := self._caller.unavailable():
+            raise failure
+        if self._connection is None:
+            self._connection = await self._caller.call(partial(self._connect, time.monotonic()))
+        return self._connection
+
+    async def _ask(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Await a reply, asked for again where that may help; say so if it is the first after an outage."""
+        reply = await self._caller.call(attempt)
+        if self._away_since is not None:
+            self._builder.publish(events.Resumed(round((time.monotonic() - self._away_since) * 1000, 3)))
+            self._away_since = None
+        return reply
+
+    async def _score(self, cloud: Cloud, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
+        """Ask once, under an id and a reservation of its own."""
+        request = await self._billing.open_request("check", position, cloud.max_usage(question), len(question.span))
+        try:
+            scores = await cloud.score(question, request.request_id, request.before_send)
+        except BaseException as error:
+            request.fail(error)
+            raise
+        request.settle(scores.usage)
+        return request.request_id, scores
+
+    async def _open_stream(self, cloud: Cloud, question: WriteQuestion, at: Ids) -> tuple[WriteStream, Chunk]:
+        """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
+        request = await self._billing.open_request("write", len(at), cloud.max_usage(question))
+        question = replace(question, limit=request.grant.limit)
+        stream = WriteStream(at, request, cloud.write(question, request.request_id, request.before_send))
+        return stream, await stream.read()
+
+    # ---- failures ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: RequestDenied | CloudError) -> Refused | NoAnswer:
+        """Let the local model go on: for good after a refusal, which before any text is the user's, and is raised."""
+        if isinstance(error, RequestDenied):
+            self._builder.degrade(str(error), "budget")
+            return Refused(str(error))
+        if isinstance(error, CloudRefusal):
+            if not len(self._builder):
+                raise error
+            self._refusal = error
+            return self._no_answer(str(error), _kind(error))
+        if self._away_since is None:  # an outage is told once
+            self._away_since = time.monotonic()
+            self._builder.degrade(str(error), _kind(error), again=True)
+        return NoAnswer(str(error))
+
+    def _no_answer(self, why: str, kind: DegradedKind) -> NoAnswer:
+        self._builder.degrade(why, kind)
+        return NoAnswer(why)
+
+
+def _kind(error: CloudError) -> DegradedKind:
+    match error:
+        case MissingCapability():
+            return "capability"
+        case CloudRefusal():
+            return "refused"
+        case BadReply():
+            return "bad reply"
+        case _:
+            return "unreachable"
+
+
+def _room(can: Capabilities, num_tokens: int) -> int:
+    """Tokens the cloud's context has room for after so many; more than any answer has where its size is not known."""
+    return (sys.maxsize if can.max_context is None else can.max_context) - num_tokens
+
+
+class VocabularyCheck:
+    """Compares what an endpoint gives with the local vocabulary. Raises VocabularyMismatch at what differs.
+
+    Padding, which is unlikely, is no other vocabulary: rows are taken over the tokens that both models have. Every
+    reply is compared, not only the first: a server that is restarted with another model is noticed.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Take the local model."""
+        self._engine = engine
+
+    def check_scores(self, scores: Scores) -> tuple[TopK, ...]:
+        """Compare how the endpoint reads some tokens, and its likeliest ones; return the rows over our vocabulary."""
+        for token, theirs in scores.pieces.items():
+            if token >= self._engine.num_tokens:
+                continue  # nothing here is called by that number; whether it is likely is looked at below
+            ours = self._engine.piece(token).decode("utf-8", "replace")
+            if _PART not in theirs + ours and _without_spaces(theirs) != _without_spaces(ours):
+                what = f"token {token}"
+                raise _mismatch(what, theirs, ours)
+        self._check_numbers(row.best for row in scores.rows)
+        return tuple(row.within(self._engine.num_tokens) for row in scores.rows)
+
+    def check_written(self, stream: WriteStream, chunk: Chunk) -> Chunk:
+        """Compare what a stream has written with how the endpoint spells it, which may lag behind.
+
+        Returns the chunk, its rows over the local vocabulary. What was compared is taken off the stream's two texts.
+        """
+        self._check_numbers(chunk.ids)
+        stream.local_text += b"".join(map(self._engine.piece, chunk.ids))
+        if stream.cloud_text:
+            theirs = _without_spaces(stream.cloud_text)
+            ours = _without_spaces(stream.local_text.decode("utf-8", "replace"))
+            if _PART not in theirs + ours:
+                if not ours.startswith(theirs):
+                    raise _mismatch("what the cloud wrote", theirs, ours)
+                stream.cloud_text, stream.local_text = "", ours.removeprefix(theirs).encode()
+        return replace(chunk, rows=tuple(row and row.within(self._engine.num_tokens) for row in chunk.rows))
+
+    def _check_numbers(self, tokens: Iterable[int]) -> None:
+        """Raise for a token this model has no number for: llama.cpp would end the process."""
+        unknown = next((token for token in tokens if token >= self._engine.num_tokens), None)
+        if unknown is not None:
+            msg = f"the cloud writes token {unknown}, and the local model has {self._engine.num_tokens} tokens"
+            raise VocabularyMismatch(msg)
+
+
+def _without_spaces(text: str) -> str:
+    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
+    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
+
+
+def _mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
+    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
+    return VocabularyMismatch(msg)

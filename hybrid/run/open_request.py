@@ -1,0 +1,246 @@
+"""A request while it is open: its reservation, its one settlement, and the stream of one that writes.
+
+The law: every request is settled at most once, and until then its worst case stays reserved. What is never settled
+(nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill. A charge above it is
+recorded and told in the answer, whatever else went wrong. ``cloud.metering`` says what a request cost.
+
+The law of a stream (``tests/run/test_write_stream.py``). One that ended is settled by its last usage, which comes with
+its end or after it. One that we close before is settled by every token of its limit, since a server charges for what it
+ran ahead, or by what was told until then if that is more. One that breaks is not settled, unless more than its limit
+came. No stream is settled below the tokens that came. Tokens are handed on before the usage that follows them is waited
+for. A stream that ends without a token and without a reason is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from hybrid.cloud import Chunk
+from hybrid.cloud.metering import usage_after_failure
+from hybrid.errors import BadReply, CloudError
+from hybrid.run import events
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.spend import AnswerBudget, Denial, Grant, as_usd
+from hybrid.types import NO_USAGE, CloudUsage, Ids
+
+# How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
+GRACE_S = 1.0
+
+
+class RequestDenied(Exception):
+    """A request may not leave: there is no money for it, or that it leaves cannot be recorded."""
+
+
+class RequestBilling:
+    """Opens every request of one answer, and settles it with the answer's budget."""
+
+    def __init__(self, budget: AnswerBudget, builder: AnswerBuilder) -> None:
+        """Take the answer's money, and what its charges add up in."""
+        self._budget = budget
+        self._builder = builder
+
+    async def open_request(
+        self, kind: events.RequestKind, position: int, worst: CloudUsage, num_tokens: int | None = None
+    ) -> OpenRequest:
+        """Reserve the worst case of a request. Raises RequestDenied.
+
+        A write's limit may come back lowered to what the cap allows. ``num_tokens``: those it is about; None: as many
+        as its limit.
+        """
+        limit = worst.completion_tokens
+        min_limit = 1 if kind == "write" else limit
+        grant = await self._budget.reserve(worst.prompt_tokens, limit, min_limit, requests=worst.requests)
+        if isinstance(grant, Denial):
+            raise RequestDenied(grant.why)
+        if grant.reservation is not None and grant.reservation.returned_nanousd:
+            amount = as_usd(grant.reservation.returned_nanousd)
+            self._builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
+        self._builder.requests += 1
+        request = OpenRequest(uuid.uuid4().hex, kind, grant, self._settle, partial(self._budget.mark_sent, grant))
+        num_tokens = grant.limit if num_tokens is None else num_tokens
+        self._builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, grant.nanousd))
+        return request
+
+    def _settle(self, request: OpenRequest, usage: CloudUsage | None) -> None:
+        excess = self._budget.settle(request.grant, usage)
+        self._builder.charge(usage or request.worst)
+        cost = None if usage is None else self._budget.cost(usage)
+        self._builder.publish(events.RequestSettled(request.request_id, request.kind, usage, cost, request.age_ms))
+        if excess is not None:
+            self._builder.add_overcharge(excess)
+
+
+class OpenRequest:
+    """One request under one id, for at most ``worst``, until it is settled."""
+
+    def __init__(
+        self,
+        request_id: str,
+        kind: events.RequestKind,
+        grant: Grant,
+        settle: Callable[[OpenRequest, CloudUsage | None], None],
+        mark_sent: Callable[[], Awaitable[Denial | None]],
+    ) -> None:
+        """Start its clock."""
+        self.request_id = request_id
+        self.kind = kind
+        self.grant = grant
+        self._settle = settle
+        self._mark_sent = mark_sent
+        self._sent = False
+        self._began = time.monotonic()
+        self._settled = False
+
+    @property
+    def worst(self) -> CloudUsage:
+        """The most it can be charged: nothing cached, everything written."""
+        return CloudUsage(self.grant.prompt_tokens, self.grant.limit, requests=self.grant.requests)
+
+    @property
+    def age_ms(self) -> float:
+        """Milliseconds since it was opened."""
+        return round((time.monotonic() - self._began) * 1000, 3)
+
+    async def before_send(self) -> None:
+        """Record, before the first byte, that it leaves; of the HTTP requests of one question the first counts.
+
+        Raises RequestDenied where that cannot be recorded.
+        """
+        if not self._sent:
+            if (denial := await self._mark_sent()) is not None:
+                raise RequestDenied(denial.why)
+            self._sent = True
+
+    def settle(self, usage: CloudUsage | None) -> None:
+        """Record the charge (None: it cannot be known). Only the first call counts."""
+        if not self._settled:
+            self._settled = True
+            self._settle(self, usage)
+
+    def abandon(self, known: CloudUsage | None = None) -> None:
+        """Record that we closed it: every token of its limit, since a server charges for what it ran ahead.
+
+        ``known``: what was charged for certain until then.
+        """
+        self.settle(self.worst if known is None else self.worst.at_least(known))
+
+    def fail(self, error: BaseException, known: CloudUsage | None = None) -> None:
+        """Record that it broke: nothing of it ever left, or what is known of its charge, or that we closed it."""
+        if not self._sent:
+            self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
+        elif isinstance(error, CloudError):
+            self.settle(usage_after_failure(error, self.worst))
+        else:
+            self.abandon(known)
+
+
+class WriteStream:
+    """An open request that writes.
+
+    ``at`` is the answer's prefix it has reached, ``num_written`` tokens of it are the stream's own; ``open``: there may
+    be more. ``cloud_text`` and ``local_text`` are how the endpoint and the local model spell what was not yet compared
+    (``VocabularyCheck``).
+    """
+
+    def __init__(self, at: Ids, request: OpenRequest, chunks: AsyncGenerator[Chunk, None]) -> None:
+        """Take over a stream that is about to be read."""
+        self.at = at
+        self.num_written = 0
+        self.cloud_text = ""
+        self.local_text = b""
+        self.open = True
+        self._request = request
+        self._chunks = chunks
+        self._usage: CloudUsage | None = None
+        self._ended = False
+        self._usage_is_final = False
+
+    async def read(self) -> Chunk:
+        """Return the next chunk that holds tokens, or the last one, which has ``finish`` set."""
+        try:
+            async for chunk in self._chunks:
+                self._count(chunk)
+                if chunk.ids or chunk.finish:
+                    self.at += chunk.ids
+                    self.cloud_text += chunk.text
+                    # Many servers say why they ended in an event of its own; what was asked for is there before it.
+                    self.open = chunk.finish is None and self.num_written < self._request.grant.limit
+                    await self._check_limit()
+                    return chunk
+            self._check_not_empty()
+        except BaseException as error:
+            self.open = False
+            self._request.fail(error, self._known)
+            await self._chunks.aclose()
+            raise
+        self.open, self._usage_is_final = False, True
+        return Chunk(finish="length")
+
+    async def close(self) -> None:
+        """Settle and close: early, or at the end, where the usage is read first."""
+        try:
+            if not self.open:
+                await self._drain()
+        except CloudError as error:
+            if not self._usage_is_final:
+                self._request.fail(error)
+        finally:
+            if self._usage_is_final:
+                self._request.settle(self._usage)
+            else:
+                self._request.abandon(self._known)
+            self.open = False
+            await self._chunks.aclose()
+
+    def _count(self, chunk: Chunk) -> None:
+        self.num_written += len(chunk.ids)
+        self._ended = self._ended or chunk.finish is not None
+        if chunk.usage is not None:
+            self._usage, self._usage_is_final = chunk.usage, self._ended
+        elif chunk.ids:
+            self._usage_is_final = False
+
+    @property
+    def _known(self) -> CloudUsage:
+        """What the server said that it charged, and no fewer tokens than came."""
+        return (self._usage or NO_USAGE).at_least(CloudUsage(0, self.num_written))
+
+    @property
+    def _exceeds_limit(self) -> bool:
+        return self.num_written > self._request.grant.limit
+
+    async def _drain(self) -> None:
+        """Read the rest for its usage: whatever came was charged.
+
+        A stream whose usage is final or that has broken its limit is given ``GRACE_S`` to end.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as grace:
+                while True:
+                    if (self._usage_is_final or self._exceeds_limit) and grace.when() is None:
+                        grace.reschedule(asyncio.get_running_loop().time() + GRACE_S)
+                    chunk = await anext(self._chunks, None)
+                    if chunk is None:
+                        self._usage_is_final = True
+                        return
+                    self._count(chunk)
+
+    async def _check_limit(self) -> None:
+        if self._exceeds_limit:
+            msg = f"the endpoint wrote {self.num_written} tokens where {self._request.grant.limit} were asked for"
+            with suppress(CloudError):
+                await self._drain()
+            raise BadReply(msg, charged=self._known)
+
+    def _check_not_empty(self) -> None:
+        if self.num_written:
+            return
+        if self._usage is not None:
+            self._request.settle(self._usage)
+        msg = "the endpoint ended its stream without a token, and did not say why"
+        raise BadReply(msg)
