@@ -13,6 +13,9 @@ DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capabi
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
 policy needs; its context is full; no money is left for it; it charged more than a request may cost."""
 Role: TypeAlias = Literal["system", "user", "assistant"]
+Ability: TypeAlias = Literal["score", "write", "open", "ids"]
+"""score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
+numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
 
 @dataclass(frozen=True)

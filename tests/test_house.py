@@ -7,6 +7,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,27 @@ def test_policies_do_no_input_or_output_and_read_no_clock():
     for path in SOURCES:
         if path.parent.name in {"policy", "prob", "spend"}:
             assert not imports(path) & forbidden - allowed.get("/".join(path.parts[-2:]), set()), path
+
+
+# Names that stand for two things. There are none: a reader learns a name once.
+SHARED_NAMES: set[str] = set()
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Yield the classes and type aliases of a file, private ones too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation):
+            yield ast.unparse(node.target)
+
+
+def test_a_class_name_stands_for_one_thing_in_the_whole_house():
+    homes: dict[str, list[str]] = {}
+    for path in (path for path in SOURCES if path.is_relative_to(ROOT / "hybrid")):
+        for name in defined_names(path):
+            homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in homes.items() if len(where) > 1 and name not in SHARED_NAMES} == {}
 
 
 def test_nothing_else_stands_at_the_top_of_the_tree():

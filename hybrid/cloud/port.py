@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from hybrid.prob import TopK
-from hybrid.types import CloudUsage, Ids, Message, Sampling
-
-Ability: TypeAlias = Literal["score", "write", "open", "ids"]
-"""score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
-numbers on the wire, so that a drafted token's own log-probability comes with its row."""
+from hybrid.types import Ability, CloudUsage, Ids, Message, Sampling
 
 ScoringMethod: TypeAlias = Literal["one request", "prefixes", "forced", "generate"]
 """How a draft is scored: in one request; by each of its prefixes with one new token; by forcing the model to write it;

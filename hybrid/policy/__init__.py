@@ -4,8 +4,9 @@ from hybrid.policy.choices import Choices, Preset
 from hybrid.policy.coins import Coin, CoinKey, SeededCoin
 from hybrid.policy.gates import DraftPosition
 from hybrid.policy.loop import decode
-from hybrid.policy.policy import ABILITY_TEXT, Ability, Policy
+from hybrid.policy.policy import ABILITY_TEXT, Policy
 from hybrid.policy.presets import PRESETS, preset
+from hybrid.types import Ability
 
 __all__ = [
     "ABILITY_TEXT",

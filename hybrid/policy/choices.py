@@ -10,8 +10,8 @@ from typing import Any
 
 from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
-from hybrid.policy.policy import Ability, Policy
-from hybrid.types import Sampling
+from hybrid.policy.policy import Policy
+from hybrid.types import Ability, Sampling
 
 SPAN = 8
 # The first block that the cloud writes after a handoff; doubled while it keeps the pen.

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from hybrid.policy.gates import Gate
 from hybrid.policy.judges import Judge
-from hybrid.types import Divergence, Sampling
+from hybrid.types import Ability, Divergence, Sampling
 
-Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 ABILITY_TEXT: Mapping[Ability, str] = {
     "score": "score a draft",
     "write": "continue a partial answer",
