@@ -5,7 +5,7 @@ from hybrid.policy.coins import Coin, CoinKey, SeededCoin
 from hybrid.policy.gates import DraftPosition
 from hybrid.policy.loop import decode
 from hybrid.policy.policy import ABILITY_TEXT, Policy
-from hybrid.policy.presets import PRESETS, preset
+from hybrid.policy.presets import PRESETS, choices_without_effect, parse_policy, preset
 from hybrid.types import Ability
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Policy",
     "Preset",
     "SeededCoin",
+    "choices_without_effect",
     "decode",
+    "parse_policy",
     "preset",
 ]

@@ -139,7 +139,7 @@ def _check_parts(policy: Policy, choices: Choices) -> None:
 
 
 def _gate(text: str, choices: Choices) -> Gate:
-    name, value, decision = _parse(text, "gate", tuple(GATES))
+    name, value, decision = parse(text, "gate", tuple(GATES))
     number, build = GATES[name]
     gate = build(number.value(value, name), choices)
     if decision is None:
@@ -156,7 +156,7 @@ def _gate(text: str, choices: Choices) -> Gate:
 
 
 def _judge(text: str, choices: Choices) -> Judge:
-    name, value, decision = _parse(text, "judge", tuple(JUDGES))
+    name, value, decision = parse(text, "judge", tuple(JUDGES))
     if decision is not None:
         msg = f"--judge {text}: a judge is NAME or NAME:NUMBER"
         raise UsageError(msg)
@@ -164,8 +164,8 @@ def _judge(text: str, choices: Choices) -> Judge:
     return build(number.value(value, name), choices)
 
 
-def _parse(text: str, what: str, names: tuple[str, ...]) -> tuple[str, float | None, str | None]:
-    """Split NAME[:NUMBER[:CALL]]. Raises UsageError."""
+def parse(text: str, what: str, names: tuple[str, ...]) -> tuple[str, float | None, str | None]:
+    """Split NAME[:NUMBER[:CALL]]: the grammar of policies, gates and judges. Raises UsageError."""
     name, *rest = text.split(":")
     if name not in names:
         msg = f"no {what} is called {name!r}; there are {', '.join(names)}"

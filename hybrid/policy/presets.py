@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hybrid.errors import UsageError
 from hybrid.policy.choices import Choices, NumberRange, Preset
-from hybrid.policy.compose import compose
+from hybrid.policy.compose import compose, parse
 from hybrid.policy.gates import NEVER, RandomGate
 from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import BILD
@@ -13,6 +16,7 @@ from hybrid.policy.rules.cascade import CASCADE
 from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
+from hybrid.types import Sampling
 
 # One model alone, and a handoff at random: what every other policy is compared with.
 LOCAL = Preset(
@@ -57,12 +61,82 @@ PRESETS = {
 }
 
 
-def preset(name: str, choices: Choices) -> Policy:
-    """Build a named policy, with what the choices compose differently.
+# What another value of a choice may be, to see whether it changes anything. A gate or a judge that could not act is
+# refused by ``compose`` in a sentence of its own.
+_OTHER_VALUES: dict[str, tuple[float | bool, ...]] = {
+    "threshold": (0.25, 0.75),
+    "entropy": (0.25, 0.75),
+    "strict": (False, True),
+    "span": (2, 3),
+    "lead": (1, 2),
+    "hold": (1, 2),
+    "scope": (1, 2),
+    "bonus": (False, True),
+}
 
-    Raises UsageError for an unknown name or choices that contradict it.
+
+def preset(text: str, choices: Choices) -> Policy:
+    """Build the policy that ``text`` names (NAME or NAME:NUMBER), with what the choices compose differently.
+
+    The number is what ``threshold`` is. Raises UsageError for an unknown name, a number that the policy does not take
+    or that is out of its range, a number beside another ``threshold``, and choices that contradict the policy.
+
+    >>> str(preset("kl:0.2", Choices(span=4)))
+    'kl span=4 gate=always judge=kl:0.2 hold=4 handback=kl:0.2'
     """
-    if name not in PRESETS:
-        msg = f"no policy is called {name!r}; there are {', '.join(PRESETS)}"
+    found, number = parse_policy(text)
+    if number is not None:
+        if choices.threshold is not None and choices.threshold != number:
+            msg = f"{text} and a threshold of {choices.threshold:g} are two numbers for one policy: give one of them"
+            raise UsageError(msg)
+        choices = choices.model_copy(update={"threshold": number})
+    return compose(found.build(choices), choices)
+
+
+def parse_policy(text: str) -> tuple[Preset, float | None]:
+    """Return the preset that NAME or NAME:NUMBER names, and its number if there is one. Raises UsageError."""
+    name, value, more = parse(text, "policy", tuple(PRESETS))
+    if more is not None:
+        msg = f"--policy {text}: a policy is NAME or NAME:NUMBER"
         raise UsageError(msg)
-    return compose(PRESETS[name].build(choices), choices)
+    if value is not None:
+        PRESETS[name].number.value(value, name)
+    return PRESETS[name], value
+
+
+def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names in ``chosen`` (of fields of ``Choices``) that change nothing in the policy ``text``.
+
+    A choice acts if the composed policy differs between two of its values, the others as chosen, greedy or sampled.
+    Names that are no part of a policy, and values of None, are passed over. Of a composition that cannot be built
+    nothing is returned: ``preset`` refuses it in a sentence of its own.
+
+    >>> choices_without_effect("doubt:0.03", {"entropy": 0.6, "strict": True, "scope": 2})
+    ('scope',)
+    """
+    name = text.partition(":")[0]
+    known = {key: value for key, value in chosen.items() if key in Choices.model_fields and value is not None}
+    known.pop("policy", None)
+    if not isinstance(known.get("span", 1), int):  # ``auto`` and ``cheap`` are numbers when a policy is built
+        known["span"] = _OTHER_VALUES["span"][0]
+    return tuple(key for key in known if key in _OTHER_VALUES and not _acts(name, known, key))
+
+
+def _acts(name: str, known: Mapping[str, Any], key: str) -> bool:
+    """Whether a choice changes what a policy does, or keeps it from being built at all."""
+    buildable = False
+    for sampling in (Sampling(), Sampling(1.0)):
+        others = ({**known, key: value} for value in _OTHER_VALUES[key])
+        as_chosen, *rest = (_effective(name, choices, sampling) for choices in (known, *others))
+        buildable = buildable or as_chosen is not None
+        if as_chosen is not None and any(policy is not None and policy != as_chosen for policy in rest):
+            return True
+    return not buildable
+
+
+def _effective(name: str, known: Mapping[str, Any], sampling: Sampling) -> Policy | None:
+    """Return what acts of a composed policy; None where it cannot be built."""
+    try:
+        return preset(name, Choices(**known, sampling=sampling)).effective
+    except UsageError:
+        return None
