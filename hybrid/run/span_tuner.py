@@ -1,10 +1,16 @@
-"""What a client has measured of its two models, and the draft length that follows: ``--span auto`` and ``cheap``."""
+"""What a client has measured of its two models, and the draft length that follows: ``--span auto`` and ``cheap``.
+
+A round of g drafted tokens costs ``overhead + g * per_token``, in seconds or in money. If each token is accepted with
+the same chance a, and what follows the first that is not falls with it, the round shows 1 + a + ... + a^g tokens: those
+accepted, and the cloud's own after them (Leviathan et al. 2023, arXiv:2211.17192, section 3.3).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.policy.draft_length import best_length
+import numpy as np
+
 from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted, Started
 from hybrid.spend import Price
 from hybrid.spend.price import MILLION
@@ -15,6 +21,24 @@ NEWEST = 0.2
 KEPT, TRIED = 1.0, 2.0
 # Caches keep whole blocks, of 16 tokens (vLLM on GPUs) to 128 (on CPUs): after a shorter text a check shows nothing.
 BLOCK = 128
+LONGEST_SPAN = 64
+
+
+def best_length(acceptance: float, overhead: float, per_token: float, longest: int = LONGEST_SPAN) -> int:
+    """Return the draft length with the most tokens for the cost, between 1 and ``longest``.
+
+    ``acceptance``: the chance that a drafted token is accepted, in [0, 1]. ``overhead``: what a round costs that does
+    not depend on its length; ``per_token``: one drafted token's part, positive. Raises ValueError for other numbers.
+
+    >>> best_length(0.8, overhead=0.15, per_token=0.015)
+    6
+    """
+    if not (0.0 <= acceptance <= 1.0 and 0.0 <= overhead < np.inf and 0.0 < per_token < np.inf and longest >= 1):
+        msg = f"no draft length for an acceptance of {acceptance}, {overhead} a round and {per_token} a token"
+        raise ValueError(msg)
+    lengths = np.arange(1, longest + 1)
+    shown = np.cumsum(acceptance ** np.arange(longest + 1))[1:]
+    return int(lengths[np.argmax(shown / (overhead + per_token * lengths))])
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.policy.draft_length import best_length
 from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted, Started
-from hybrid.run.span_tuner import SpanTuner
+from hybrid.run.span_tuner import SpanTuner, best_length
 from hybrid.spend import Price
 from hybrid.types import CloudUsage
 

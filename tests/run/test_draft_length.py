@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.policy.draft_length import LONGEST, best_length
+from hybrid.run.span_tuner import LONGEST_SPAN, best_length
 
 chances = st.floats(0.05, 0.98)
 seconds = st.floats(0.001, 2.0)
@@ -53,7 +53,7 @@ def test_a_longer_round_trip_and_a_better_draft_never_shorten_it(acceptance, ove
 
 def test_the_ends():
     assert best_length(0.0, 1.0, 0.01) == 1
-    assert best_length(1.0, 1.0, 0.01) == LONGEST
+    assert best_length(1.0, 1.0, 0.01) == LONGEST_SPAN
     for wrong in ((1.5, 1.0, 0.1), (0.5, -1.0, 0.1), (0.5, 1.0, 0.0), (float("nan"), 1.0, 0.1)):
         with pytest.raises(ValueError, match="no draft length"):
             best_length(*wrong)
