@@ -64,7 +64,7 @@ def test_killed_twenty_times_the_cap_holds_and_nothing_of_the_dead_that_never_le
                 crew.start()
             crew.processes[0].stdout.readline()
             for _ in range(NUM_KILLS):
-                time.sleep(rng.uniform(0.1, 2.0))
+                time.sleep(rng.uniform(0.1, 0.8))
                 crew.end(rng.choice(crew.processes), how)
                 crew.start()
                 assert cloud.account()["total_nanousd"] <= recorded(path) <= cap
