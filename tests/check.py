@@ -26,8 +26,8 @@ MAX_MIB = 30
 OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
 OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
-# Many slow tests wait for a server or a child process: two for each core keep the cores busy.
-PROCESSES_PER_CORE = 2
+# Many slow tests wait for a server or a deadline: meanwhile one more process has the core.
+MORE_PROCESSES_THAN_CORES = 1
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def tests(marked: str, *more: str):
 
 def slow_tests():
     """Return a check that runs every test but those of real servers."""
-    processes = str(PROCESSES_PER_CORE * (os.cpu_count() or 1))
+    processes = str(MORE_PROCESSES_THAN_CORES + (os.cpu_count() or 1))
     return tests("not vllm and not servers", "--numprocesses", processes, "--maxprocesses", processes)
 
 

@@ -39,6 +39,22 @@ os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
 os.environ["HYBRID_SERVERS"] = _KEPT
 
+# The files that take longest, in that order, by ``pytest --durations``: begun first, none of them is waited for at the
+# end. (pytest-xdist by itself begins with the files of most cases.)
+LONGEST = (
+    "end_to_end/test_raw_bytes.py",
+    "spend/test_kills.py",
+    "end_to_end/test_demo.py",
+    "end_to_end/test_fault_matrix.py",
+    "end_to_end/test_counting_cloud.py",
+    "end_to_end/test_ask.py",
+    "spend/test_crash.py",
+    "end_to_end/test_dialects.py",
+    "end_to_end/test_faults.py",
+    "end_to_end/test_texts.py",
+    "examples/test_training.py",
+)
+
 MODELS = Path(hybrid.__file__).parent / "models"
 
 
@@ -47,6 +63,13 @@ def pytest_configure():
     if Path(CONFIG_FILE).exists():
         msg = f"{Path(CONFIG_FILE).resolve()} would change what the tests see: run them from another folder"
         raise pytest.UsageError(msg)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the longest files first."""
+    tests = Path(__file__).parent
+    rank = {tests / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 # llama.cpp rounds activations to float16 and sums in an order that depends on what is decoded together. Between a batch

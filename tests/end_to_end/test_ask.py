@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.spend.durable import FileLedger, LedgerAdmin
@@ -106,7 +107,7 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "words"),
     [
         (["--policy", "nonsense"], "no policy is called 'nonsense'"),

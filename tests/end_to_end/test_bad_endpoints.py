@@ -14,6 +14,7 @@ import tracemalloc
 
 import psutil
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -22,7 +23,7 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTION = "What is 47 + 86?"
 KEY = "canary-0123456789"
@@ -54,7 +55,7 @@ BAD_DAY = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@each("what", WRONG)
 def test_a_wrong_address_key_or_model_is_one_sentence_and_exit_4(raw_server, bundled, what):
     reply, words = WRONG[what]
     began = time.monotonic()
@@ -66,7 +67,7 @@ def test_a_wrong_address_key_or_model_is_one_sentence_and_exit_4(raw_server, bun
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("env", "flags", "said"),
     [
         ({}, (), "HYBRID_API_KEY is not set: --api-key-env names the variable that holds the key"),
@@ -76,7 +77,7 @@ def test_a_wrong_address_key_or_model_is_one_sentence_and_exit_4(raw_server, bun
         ({"HYBRID_API_KEY": KEY}, (), "the key in HYBRID_API_KEY was sent and turned down"),
     ],
 )
-@pytest.mark.parametrize("status", [401, 403])
+@each("status", [401, 403])
 def test_where_access_is_denied_it_is_said_whether_a_key_was_sent(raw_server, bundled, status, env, flags, said):
     url = raw_server(answered(status, b'{"error": {"message": "no key"}}'))
     done = ask("--cloud", url, "--cloud-model", "gpt-9", *flags, **env)
@@ -91,7 +92,7 @@ def test_a_server_that_speaks_no_tls_is_one_sentence_and_exit_4(raw_server, bund
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("what", BAD_DAY)
+@each("what", BAD_DAY)
 def test_a_bad_day_is_one_sentence_and_the_local_answer(raw_server, bundled, what):
     head, forever, words = BAD_DAY[what]
     before, began = psutil.Process().memory_info().rss, time.monotonic()
@@ -105,7 +106,7 @@ def test_a_bad_day_is_one_sentence_and_the_local_answer(raw_server, bundled, wha
     assert psutil.Process().memory_info().rss - before < 200 * 2**20, "the models, and little else"
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+@each("streams", [False, True], ids=["whole", "stream"])
 def test_a_body_of_a_gigabyte_is_given_up_in_bounded_memory(raw_server, streams):
     kind = b"text/event-stream" if streams else b"application/json"
     url = raw_server(ENDLESS.replace(b"application/json", kind), b" " * 2**20)

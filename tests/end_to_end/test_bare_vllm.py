@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 from alike import QUESTIONS, assert_alike, told, verdicts
+from cases import each
 from endpoints import PATIENT
 
 import hybrid
@@ -37,7 +38,7 @@ def bare_stub(bundled, start_server):
     return start_server("--max-logprobs", "5", "--block-size", "32", model=bundled[1])
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@each("name", CHOICES)
 def test_the_longest_list_that_is_given_is_asked_for_and_finding_out_costs_nothing(bare, bare_stub, name):
     """20 are asked for first; a stream is refused inside a 200. Nothing is said of a cache: all counts as new."""
     choices = CHOICES[name] | {"price": "1/0.1/4"}

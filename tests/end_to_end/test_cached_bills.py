@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import each
 
 import hybrid
 from hybrid.run.events import Finished, RequestSettled
@@ -63,7 +64,7 @@ def test_a_bill_is_what_the_server_has_charged_for_proofs_checks_and_checks_aske
     assert sum(check.cached_tokens for check in checks) > 100
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@each("share", [0.5, 0.7, 0.9])
 def test_no_cap_is_exceeded_by_checks_that_are_asked_again(ask, share):
     _, _, whole, _ = ask(10**9, cache_salt=f"whole {share}")
     cap = int(whole * share)

@@ -19,6 +19,7 @@ import counting_cloud
 import llama_cpp
 import numpy as np
 import pytest
+from cases import each
 from counted_account import MODES, STATUSES, read_account
 from counted_model import LARGE
 from counting_cloud import CountingCloud
@@ -104,9 +105,9 @@ def test_rows_of_a_prompt_are_llama_cpps_log_probabilities(cloud):
     for row, law, token in zip(rows, expected, ids[1:], strict=False):
         assert next(iter(row)) == str(token)
         assert 5 <= len(row) <= 6
-        for told, each in row.items():
+        for told, entry in row.items():
             if law[int(told)] > np.log(1e-3):
-                assert abs(each["logprob"] - law[int(told)]) < 0.05
+                assert abs(entry["logprob"] - law[int(told)]) < 0.05
         best = [each["logprob"] for each in row.values() if each["rank"] <= 5]
         assert sorted(best, reverse=True) == best or next(iter(row.values()))["rank"] > 1
     llama.close()
@@ -123,7 +124,7 @@ def test_the_same_request_is_answered_to_the_last_bit_whatever_came_before(cloud
     assert elsewhere["choices"] == first["choices"] == post(cloud, body)[1]["choices"]
 
 
-@pytest.mark.parametrize("stream", [{}, STREAMED], ids=["whole", "streamed"])
+@each("stream", [{}, STREAMED], ids=["whole", "streamed"])
 def test_honest_usage_is_what_was_charged(cloud, stream):
     _, said = post(cloud, GREEDY | {"max_tokens": 9} | stream, name="b7")
     usage, charged = (said[-2] if stream else said)["usage"], last(cloud)
@@ -143,13 +144,7 @@ CLAIMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param(mode, marks=() if mode in {"honest", "tenth", "preamble-untold"} else pytest.mark.slow)
-        for mode in CLAIMED
-    ],
-)
+@each("mode", CLAIMED)
 def test_each_mode_claims_what_it_should_and_charges_the_truth(cloud, mode):
     prompt, completion, written = CLAIMED[mode]
     cloud.set(mode=mode)
@@ -175,8 +170,8 @@ def test_modes_that_leave_usage_out_leave_it_out(cloud):
     assert [event["usage"]["completion_tokens"] for event in events[:-1] if "usage" in event] == [1]
 
 
-@pytest.mark.parametrize(("mode", "told"), [("end-told", 42), ("end-untold", 41)])
-@pytest.mark.parametrize("stream", [{}, STREAMED], ids=["whole", "streamed"])
+@each(("mode", "told"), [("end-told", 42), ("end-untold", 41)])
+@each("stream", [{}, STREAMED], ids=["whole", "streamed"])
 def test_an_end_that_is_kept_back_is_charged(cloud, mode, told, stream):
     cloud.set(mode=mode)
     _, said = post(cloud, GREEDY | {"max_tokens": 99, "return_token_ids": True, "logprobs": 1} | stream)
@@ -189,7 +184,7 @@ def test_an_end_that_is_kept_back_is_charged(cloud, mode, told, stream):
     assert last(cloud)["completion_tokens"] == 42
 
 
-@pytest.mark.parametrize(("run_ahead", "charged_beyond"), [(0, 0), (4, 4), (-1, None)])
+@each(("run_ahead", "charged_beyond"), [(0, 0), (4, 4), (-1, None)])
 def test_what_is_written_after_the_client_has_closed_is_charged(cloud, run_ahead, charged_beyond):
     cloud.set(mode="usage-per-chunk", run_ahead=run_ahead, token_s=0.05)
     connection = http.client.HTTPConnection(cloud.url.removeprefix("http://"), timeout=30)
@@ -212,10 +207,8 @@ def test_what_is_written_after_the_client_has_closed_is_charged(cloud, run_ahead
     assert charged["nanousd"] == 18 * PROMPT + charged["completion_tokens"] * COMPLETION
 
 
-@pytest.mark.parametrize(
-    "status", [pytest.param(s, marks=() if s in {400, 503} else pytest.mark.slow) for s in STATUSES]
-)
-@pytest.mark.parametrize("charge", [False, True])
+@each("status", STATUSES)
+@each("charge", [False, True])
 def test_an_error_charges_only_if_it_is_told_to_and_something_was_computed(cloud, status, charge):
     cloud.set(mode=f"status={status}", charge_errors=charge, retry_after="0")
     seen, said = post(cloud, GREEDY | {"max_tokens": 9})

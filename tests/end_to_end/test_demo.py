@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.slow
@@ -153,7 +154,7 @@ def test_a_terminal_sees_progress_and_colours(on_a_terminal):
     assert b"has answered" not in seen
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "words"),
     [
         (["--tasks", "13"], "13 tasks: 14, one of each family, are the fewest"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from cases import each
 
 import hybrid
 from hybrid.assemble import PROBE
@@ -22,7 +23,7 @@ from hybrid.errors import MissingCapability
 from hybrid.policy import PRESETS
 from hybrid.types import Message, Sampling
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTIONS = ["What is 47 + 86?", "gcd of 246 and 82?", "What is 9 * 14?"]
 MAX_TOKENS = 16
@@ -121,7 +122,7 @@ def texts(oracles):
     return {question: oracles[1].text(question, MAX_TOKENS) for question in QUESTIONS}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_an_endpoint_is_known_for_what_it_is_and_can_do(reached, name):
     async def discover(_, can):
         return can
@@ -134,7 +135,7 @@ def test_an_endpoint_is_known_for_what_it_is_and_can_do(reached, name):
     assert can.rows is family.rows
 
 
-@pytest.mark.parametrize("name", SCORING)
+@each("name", SCORING)
 def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
     """And the charge is what the server says that it computed, never above what was reserved."""
     prompt = oracles[0].engine.render([Message("user", QUESTIONS[0])])
@@ -158,7 +159,7 @@ def test_rows_are_those_of_the_model_itself(reached, oracles, agree, name):
     assert scores.usage.completion_tokens <= worst.completion_tokens
 
 
-@pytest.mark.parametrize("name", WRITING)
+@each("name", WRITING)
 def test_a_continuation_is_the_models_and_costs_no_more_than_was_reserved(reached, oracles, name):
     prompt = oracles[0].engine.render([Message("user", QUESTIONS[1])])
     ids, tie = oracles[1].text(QUESTIONS[1], 6)
@@ -178,7 +179,7 @@ def test_a_continuation_is_the_models_and_costs_no_more_than_was_reserved(reache
     assert usage.completion_tokens <= worst.completion_tokens
 
 
-@pytest.mark.parametrize("name", SCORING)
+@each("name", SCORING)
 def test_greedy_exact_gives_the_large_models_text(ask, texts, name):
     for question, (expected, tie) in texts.items():
         answer = ask(name, "greedy-exact", question)
@@ -187,7 +188,7 @@ def test_greedy_exact_gives_the_large_models_text(ask, texts, name):
         assert got[:tie] == expected[:tie], (name, question)
 
 
-@pytest.mark.parametrize(("policy", "choices"), [("kl", {}), ("doubt", {"entropy": 0.0001})], ids=["kl", "doubt"])
+@each(("policy", "choices"), [("kl", {}), ("doubt", {"entropy": 0.0001})], ids=["kl", "doubt"])
 def test_a_policy_writes_the_same_text_wherever_it_can_be_done(ask, policy, choices):
     answers = {question: ask("vllm", policy, question, **choices) for question in QUESTIONS[:2]}
     assert all(answer.usage.cloud_requests for answer in answers.values()), "a text without the cloud shows nothing"
@@ -200,7 +201,7 @@ def test_a_policy_writes_the_same_text_wherever_it_can_be_done(ask, policy, choi
             assert (answer.text, answer.degraded) == (text, None), name
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_what_cannot_be_done_is_refused_in_a_sentence_that_names_what_can(ask, reached, name):
     async def discover(_, can):
         return can
@@ -215,7 +216,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence_that_names_what_can(ask, r
     assert ("exact" in refused) is not FAMILIES[name].ids, "what draws by rejection needs tokens by number"
 
 
-@pytest.mark.parametrize("name", ["openai-chat", "text-chat", "text-completions"])
+@each("name", ["openai-chat", "text-chat", "text-completions"])
 def test_where_nothing_can_be_scored_the_cloud_still_writes_a_whole_answer(ask, texts, name):
     answer = ask(name, "cloud", QUESTIONS[0])
     expected, tie = texts[QUESTIONS[0]]
@@ -229,8 +230,8 @@ def test_without_log_probabilities_the_answer_says_that_only_the_local_models_ow
     assert answer.text
 
 
-@pytest.mark.parametrize("policy", ["doubt", "kl"])
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@each("policy", ["doubt", "kl"])
+@each("temperature", [0.7, 1.0])
 def test_the_pen_goes_back_at_the_same_token_whether_rows_come_with_the_text_or_not(ask, policy, temperature):
     """SGLang tells rows after the temperature, vLLM the model's own; the same seed draws the same tokens on both."""
     for question in ("Integrate 30x^5 + 20x^3 + 6x.", *QUESTIONS):
@@ -240,7 +241,7 @@ def test_the_pen_goes_back_at_the_same_token_whether_rows_come_with_the_text_or_
         assert sglang.degraded is None
 
 
-@pytest.mark.parametrize("named", [None, "openai-completions"])
+@each("named", [None, "openai-completions"])
 def test_an_endpoint_that_turns_out_to_give_none_is_refused_with_what_to_do(ask, spoken, named):
     url = spoken(FAMILIES["text-completions"]).url
     with (
@@ -250,7 +251,7 @@ def test_an_endpoint_that_turns_out_to_give_none_is_refused_with_what_to_do(ask,
         client.generate(QUESTIONS[0])
 
 
-@pytest.mark.parametrize("name", SCORING)
+@each("name", SCORING)
 def test_the_bill_is_what_the_server_charged(ask, spoken, name):
     """Every request's id, and the sum of them; where it does not say what was cached, all counts as new."""
     server, family = spoken(FAMILIES[name]), FAMILIES[name]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from dataclasses import dataclass
 
 import psutil
 import pytest
+from cases import each
 
 import hybrid
 from hybrid import assemble
@@ -22,7 +24,7 @@ from hybrid.spend import Price
 from hybrid.types import CloudUsage
 from server_stub.faults import NAMES, ONLY_STREAMS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Small was never asked for downwards and sorts upwards: the two part at the first token.
 QUESTION = "Sort downwards: 42 17 99 23 68."
@@ -100,7 +102,12 @@ def struck(stub, monkeypatch, tmp_path):
             return {each.laddr for each in here if each.raddr and each.raddr.port == port and each.fd != -1}
 
         async def ask():
-            settings = {"policy": policy, "price": PRICE, "max_tokens": 16, "ledger": tmp_path / "ledger.sqlite"}
+            settings = {
+                "policy": policy,
+                "price": PRICE,
+                "max_tokens": 16,
+                "ledger": tmp_path / f"{uuid.uuid4()}.sqlite",
+            }
             settings |= SETTINGS.get(policy, {}) | DEADLINES | more
             before, events, refused = sockets(), [], None
             async with hybrid.open(cloud=stub.url, **settings) as client:
@@ -167,7 +174,7 @@ def expects(run, fault, *, shown=False, harmless=HARMLESS):
         assert run.answer.tokens[-1].source == "local"
 
 
-@pytest.mark.parametrize("fault", [name for name in NAMES if name not in NUMBERS | ONLY_STREAMS])
+@each("fault", [name for name in NAMES if name not in NUMBERS | ONLY_STREAMS])
 def test_while_connecting(struck, stub, fault):
     run = struck("kl", fault, generating=False)
     holds_up(stub, run, fault)
@@ -175,16 +182,16 @@ def test_while_connecting(struck, stub, fault):
     assert not run.of(RequestSent)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("fault", NAMES)
+@each("policy", POLICIES)
+@each("fault", NAMES)
 def test_at_the_first_request(struck, stub, fault, policy):
     run = struck(policy, fault)
     holds_up(stub, run, fault)
     expects(run, fault, harmless=HARMLESS | ROWS if policy == "cloud" else HARMLESS)
 
 
-@pytest.mark.parametrize("policy", ["kl", "doubt"])
-@pytest.mark.parametrize("fault", NAMES)
+@each("policy", ["kl", "doubt"])
+@each("fault", NAMES)
 def test_at_a_later_request_the_text_that_stands_is_kept(struck, stub, fault, policy):
     """Of kl it is a write that follows a check, of doubt another write."""
     run = struck(policy, fault, first=2)
@@ -193,7 +200,7 @@ def test_at_a_later_request_the_text_that_stands_is_kept(struck, stub, fault, po
     assert run.answer.tokens[0].source == "cloud"
 
 
-@pytest.mark.parametrize("fault", sorted(BODIES | {"slow", "500", "nan-rows"}))
+@each("fault", sorted(BODIES | {"slow", "500", "nan-rows"}))
 def test_in_the_middle_of_a_later_check(struck, stub, fault):
     run = struck("greedy-exact", fault, first=2)
     holds_up(stub, run, fault)
@@ -202,7 +209,7 @@ def test_in_the_middle_of_a_later_check(struck, stub, fault):
     assert run.answer.usage.checks == 1
 
 
-@pytest.mark.parametrize("fault", sorted(BODIES))
+@each("fault", sorted(BODIES))
 def test_in_the_middle_of_a_write_nothing_is_asked_again(struck, stub, fault):
     run = struck("cloud", fault)
     holds_up(stub, run, fault)
@@ -210,8 +217,8 @@ def test_in_the_middle_of_a_write_nothing_is_asked_again(struck, stub, fault):
     assert len(run.of(RequestSent)) == 1
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("fault", ["429-retry-after", "503", "after-headers"])
+@each("policy", POLICIES)
+@each("fault", ["429-retry-after", "503", "after-headers"])
 def test_what_passes_leaves_no_trace_in_the_text(struck, stub, fault, policy):
     """It costs time, and at most a reservation."""
     whole, run = struck(policy, "short-top-k", last=0), struck(policy, fault, last=1, first_byte_timeout_s=5.0)

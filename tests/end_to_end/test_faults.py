@@ -7,12 +7,13 @@ import signal
 import time
 
 import pytest
+from cases import each
 from short_patience import MAX_TOKENS, QUESTION, READ_TIMEOUT_S, ask, first_choice
 
 import hybrid
 from hybrid.run import TokenEmitted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def null_row(reply):
@@ -100,7 +101,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("fault", SCORING + ANY, ids=lambda fault: fault.__name__)
+@each("fault", SCORING + ANY, ids=lambda fault: fault.__name__)
 def test_a_check_that_cannot_be_believed_leaves_the_local_text_and_the_reason(proxy, small_text, fault):
     between = proxy(lambda reply, _, n: fault(reply) if n >= 1 else None)
     answer, seconds = ask(between.url, policy="greedy-exact", price="1/0.1/4")
@@ -119,8 +120,8 @@ def test_checks_that_tell_no_usage_are_charged_for_what_is_known(proxy, stub):
     assert answer.bill.nanousd == told.bill.nanousd > 0
 
 
-@pytest.mark.parametrize("policy", ["greedy-exact", "kl", "paper"])
-@pytest.mark.parametrize("fault", [status_500, cut_in_the_middle], ids=lambda fault: fault.__name__)
+@each("policy", ["greedy-exact", "kl", "paper"])
+@each("fault", [status_500, cut_in_the_middle], ids=lambda fault: fault.__name__)
 def test_a_fault_after_some_text_is_survived_too(proxy, policy, fault):
     between = proxy(lambda reply, _, n: fault(reply) if n >= 2 else None)
     answer, _ = ask(between.url, policy=policy, span=3, lead=3, threshold=0.0)
@@ -131,7 +132,7 @@ def test_a_fault_after_some_text_is_survived_too(proxy, policy, fault):
     assert answer.tokens[-1].source == "local"
 
 
-@pytest.mark.parametrize("fault", ANY, ids=lambda fault: fault.__name__)
+@each("fault", ANY, ids=lambda fault: fault.__name__)
 def test_a_stream_that_breaks_leaves_a_finished_answer(proxy, small_text, fault):
     between = proxy(lambda reply, _, n: fault(reply) if n >= 1 else None)
     answer, seconds = ask(between.url, policy="cloud")
@@ -153,7 +154,7 @@ def test_a_stream_without_done_keeps_what_was_shown(proxy):
     assert answer.tokens[-1].source == "local"
 
 
-@pytest.mark.parametrize("body", [b"data: [DONE]\n\n", b": ping\n\ndata: [DONE]\n\n", b"", b"data: [DONE]"], ids=ascii)
+@each("body", [b"data: [DONE]\n\n", b": ping\n\ndata: [DONE]\n\n", b"", b"data: [DONE]"], ids=ascii)
 def test_an_empty_stream_is_no_answer_the_local_model_answers_and_says_so(proxy, small_text, body):
     def empty(reply, _, n):
         if n:

@@ -18,6 +18,7 @@ from itertools import islice
 import httpx
 import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, assert_shown, told, verdicts
+from cases import each
 from endpoints import connected
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -95,7 +96,7 @@ def afresh(name):
     return {"price": "1/0.1/4", "cache_salt": f"{name}, {uuid.uuid4().hex}"}
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("name", DETERMINISTIC)
 def test_texts_verdicts_and_bills_are_those_over_our_own_stub(kept, told_by_the_stub, name):
     """To the nano-dollar, where both say how much of a prompt was cached."""
     choices = DETERMINISTIC[name]
@@ -138,7 +139,7 @@ def eventually(server, since, expected):
 
 
 @ONLY_VLLM
-@pytest.mark.parametrize("name", ["kl", "greedy-exact", "doubt", "paper", "cloud"])
+@each("name", ["kl", "greedy-exact", "doubt", "paper", "cloud"])
 def test_the_bill_is_what_the_server_counted(kept, name):
     """Its own counters, which are no part of any reply; a check reads no cache, a write does, in blocks of 32."""
     since, sums = counted(kept), Counter()
@@ -178,8 +179,8 @@ def test_leaving_a_stream_stops_the_servers_work(kept, oracles):
 
 
 @ONLY_VLLM
-@pytest.mark.parametrize("dialect", ["vllm", "vllm-tokens"])
-@pytest.mark.parametrize("name", ["kl", "paper", "cloud", "exact, top 10 at 0.7"])
+@each("dialect", ["vllm", "vllm-tokens"])
+@each("name", ["kl", "paper", "cloud", "exact, top 10 at 0.7"])
 def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(kept, name, dialect):
     """60 log-probabilities, of which it gives 50 and says so inside a stream; candidates, which need the V2 runner."""
     choices, taken, refused = DETERMINISTIC[name], {"cloud_top_k": 50}, {"cloud_top_k": 60, "dialect": dialect}
@@ -195,7 +196,7 @@ def test_what_it_refuses_is_asked_again_in_the_way_it_takes_and_costs_nothing(ke
 
 
 @ONLY_VLLM
-@pytest.mark.parametrize(("dialect", "policy"), [("openai-completions", "greedy-exact"), ("openai-chat", "cloud")])
+@each(("dialect", "policy"), [("openai-completions", "greedy-exact"), ("openai-chat", "cloud")])
 def test_its_routes_in_openais_shapes_are_read_as_well(kept, oracles, dialect, policy):
     """The only servers here that speak these and were written elsewhere."""
     questions = QUESTIONS[: 3 if kept.kind == "vllm" else 1]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from cases import each
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
 import hybrid
@@ -20,7 +21,7 @@ from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.tasks import FAMILIES, distinct
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # 14 families: 15 each of the first four, 14 each of the others.
 PROMPTS = [
@@ -37,7 +38,7 @@ def greedy_texts(oracles):
     return [oracles[1].text(question, MAX_TOKENS) for question in PROMPTS]
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "choices"),
     [
         ("greedy-exact", {}),
@@ -114,7 +115,7 @@ def sampled(stub, policy, gate=None):
         ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "gate"),
     [("exact", None), ("exact", ASKS_FIRST), ("block", None), ("block", ASKS_FIRST), ("cloud", None)],
 )

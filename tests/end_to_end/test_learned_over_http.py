@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each
 
 import hybrid
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTION = "What is 47 + 86?"
 POLICIES = {
@@ -40,8 +41,8 @@ def charges(server):
     return {str(told) for told in server.client.get("/v1/charges").json()["data"]}
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "vllm-tokens"])
-@pytest.mark.parametrize("policy", POLICIES)
+@each("dialect", ["vllm", "vllm-tokens"])
+@each("policy", POLICIES)
 def test_a_shorter_list_and_no_candidates_are_asked_for_and_nothing_is_charged_for_finding_out(
     strict, generous, policy, dialect
 ):
@@ -71,8 +72,8 @@ def without_rows(line):
     return b"data: " + json.dumps(event).encode() + b"\n"
 
 
-@pytest.mark.parametrize("policy", ["cloud", "kl"])
-@pytest.mark.parametrize("dialect", ["vllm", "openai-completions"])
+@each("policy", ["cloud", "kl"])
+@each("dialect", ["vllm", "openai-completions"])
 def test_where_streams_come_without_rows_the_cloud_is_asked_to_write_unstreamed(proxy, policy, dialect):
     choices = {"policy": policy, "dialect": dialect, "cloud_top_k": 5, "max_tokens": 24, "seed": 0, "price": "free"}
     choices |= {"threshold": 1e-6} if policy == "kl" else {}

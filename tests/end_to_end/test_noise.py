@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
@@ -45,7 +46,7 @@ def test_the_noise_that_a_probe_measured_at_the_endpoint_is_taken_for_what_was_a
     assert noise_of(ask(stub.url)) == pytest.approx(own + 0.4)
 
 
-@pytest.mark.parametrize("noise", [-1.0, float("nan")])
+@each("noise", [-1.0, float("nan")])
 def test_what_cannot_be_a_noise_is_not_believed(stub, caches, noise):
     before = noise_of(ask(stub.url))
     found(stub, noise)

@@ -8,12 +8,16 @@ The client lives in a process of its own, which says how much memory it took.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
+from cases import each
 from measured_child import Child
-from raw_server import BODIES, READABLE, RawServer
+from raw_bodies import ENCODINGS, JSON, STREAMS
+from raw_framing import BODIES, CONNECTIONS, HEADS, LENGTHS
+from raw_server import READABLE, RawServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MIB = 2**20
 DEADLINES = {
@@ -30,6 +34,16 @@ def deadline_s(body):
 
 
 CHOICES = {"max_tokens": 3, "price": "1/0.1/4", "ledger": "none"}
+FAMILIES = {
+    "readable": READABLE,
+    "encodings": ENCODINGS,
+    "streams": STREAMS,
+    "json": JSON,
+    "heads": HEADS,
+    "lengths": LENGTHS,
+    "connections": CONNECTIONS,
+}
+assert {body for family in FAMILIES.values() for body in family} == set(BODIES)
 POLICY = {"stream": "cloud", "whole": "greedy-exact", "everywhere": "greedy-exact"}
 
 
@@ -66,9 +80,13 @@ def test_the_sane_server_is_understood(bench):
         assert set(told["sources"]) == {"cloud"}
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("where", POLICY)
-@pytest.mark.parametrize("body", BODIES)
-def test_whatever_comes_there_is_an_answer_or_one_sentence_soon_and_in_little_memory(bench, body, where):
+def test_whatever_comes_there_is_an_answer_or_one_sentence_soon_and_in_little_memory(bench, family, where):
+    each("body", FAMILIES[family])(partial(check_what_comes, bench, where=where))()
+
+
+def check_what_comes(bench, body, where):
     told, sane = bench.ask(body, where), bench.sane[where]
     assert body not in READABLE or told.get("degraded", told.get("error")) is None
     if "error" in told:

@@ -12,10 +12,12 @@ import urllib.request
 import zlib
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 import httpx
 import pytest
+from cases import each
 from raw_bodies import Sane, bomb
 from raw_server import BODIES, READABLE, RawServer
 
@@ -24,13 +26,10 @@ STREAMED = BODY | {"stream": True, "stream_options": {"include_usage": True}}
 # Bodies that begin with no status line, and those that send nothing at all.
 NO_HEAD = {"status-line-garbage", "http-0.9", "http-2", "tls", "ssh", "garbage-at-full-speed"}
 NOTHING = {"silence", "reset", "closed"}
+# What is looked at by default; the others are among the slow tests.
+SOME_READABLE = {"byte-order-mark", "mixed-line-ends"}
+PARTS = ["some", "others"]
 SOME = {"sane", "status-line-garbage", "1xx-for-ever", "two-replies", "one-byte-a-half-second", *NOTHING}
-
-
-def some(names, chosen):
-    """Those that are looked at by default; the others are among the slow tests."""
-    assert chosen <= set(names)
-    return [pytest.param(name, marks=() if name in chosen else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +82,13 @@ def events_of(text):
     return [event if event == "[DONE]" else json.loads(event) for event in events]
 
 
-@pytest.mark.parametrize("body", some(BODIES, SOME))
-@pytest.mark.parametrize("request_body", [BODY, STREAMED], ids=["whole", "streamed"])
-def test_each_body_comes_and_the_visit_is_recorded(server, body, request_body):
+@pytest.mark.parametrize("bodies", [SOME, pytest.param(BODIES.keys() - SOME, marks=pytest.mark.slow)], ids=PARTS)
+def test_each_body_comes_and_the_visit_is_recorded(server, bodies):
+    for request_body in (BODY, STREAMED):
+        each("body", sorted(bodies))(partial(check_that_it_comes, server, request_body=request_body))()
+
+
+def check_that_it_comes(server, body, request_body):
     server.body = body
     with asked(server, request_body) as connection:
         if body == "silence":
@@ -111,9 +114,15 @@ def test_no_two_bodies_say_the_same():
     assert len(BODIES) == len(set(seen.values()))
 
 
-@pytest.mark.parametrize("body", some(READABLE, {"byte-order-mark", "mixed-line-ends"}))
-def test_what_is_readable_says_what_the_sane_reply_says(server, body):
+@pytest.mark.parametrize(
+    "bodies", [SOME_READABLE, pytest.param(READABLE.keys() - SOME_READABLE, marks=pytest.mark.slow)], ids=PARTS
+)
+def test_what_is_readable_says_what_the_sane_reply_says(server, bodies):
     """Read with httpx, and with events as their standard has them."""
+    each("body", sorted(bodies))(partial(check_that_it_is_read, server))()
+
+
+def check_that_it_is_read(server, body):
 
     def read(name, request_body):
         server.body = name
@@ -146,7 +155,7 @@ def test_a_bomb_is_small_and_holds_a_gibibyte():
         assert kinds.keys() == {ord(" ")}
 
 
-@pytest.mark.parametrize("body", ["event-of-a-gigabyte", "1xx-for-ever", "headers-endless", "zeros-at-full-speed"])
+@each("body", ["event-of-a-gigabyte", "1xx-for-ever", "headers-endless", "zeros-at-full-speed"])
 def test_what_has_no_end_goes_on_while_it_is_read_and_stops_when_the_client_goes(server, body):
     server.body = body
     with asked(server, STREAMED) as connection:

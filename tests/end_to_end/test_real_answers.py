@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 from alike import assert_alike, told
+from cases import each
 from real_servers import PACKAGES
 
 import hybrid
@@ -18,7 +19,7 @@ from hybrid.errors import MissingCapability
 from hybrid.run.events import CheckAnswered, RequestSent, RequestSettled
 from hybrid.tasks import FAMILIES, distinct
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MAX_TOKENS = 64
 # One of each family, and a second of every other one: 21.
@@ -63,13 +64,13 @@ def told_by_the_stub(stub):
     return cache(lambda name: list(told(stub.url, questions_of(CHOICES[name]), **CHOICES[name])))
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@each("name", CHOICES)
 def test_verdicts_and_texts_are_those_against_our_own_stub(real, told_by_the_stub, name):
     choices, questions = CHOICES[name], questions_of(CHOICES[name])
     assert_alike(choices, questions, told_by_the_stub(name), list(told(real.url, questions, **choices)))
 
 
-@pytest.mark.parametrize("policy", ["kl", "doubt", "cloud"])
+@each("policy", ["kl", "doubt", "cloud"])
 def test_a_sampled_answer_ends_with_tokens_of_the_vocabulary(real, oracles, policy):
     for events in told(real.url, QUESTIONS[:6], policy=policy, temperature=1.0, seed=7):
         answer = events[-1].answer
@@ -96,7 +97,7 @@ def said_to_cost(family, body):
     return last["usage"]["prompt_tokens"], 0, last["usage"]["completion_tokens"] + untold
 
 
-@pytest.mark.parametrize("policy", ["kl", "doubt", "cloud"])
+@each("policy", ["kl", "doubt", "cloud"])
 def test_the_bill_charges_what_the_server_says_and_never_more_than_was_reserved(real, proxy, policy):
     said = []
 
@@ -145,7 +146,7 @@ def test_exact_samples_where_tokens_have_numbers(start_real, bundled):
         assert {token.source for token in events[-1].answer.tokens} == {"local", "cloud"}
 
 
-@pytest.mark.parametrize("family", PACKAGES)
+@each("family", PACKAGES)
 def test_a_server_killed_in_the_middle_leaves_a_finished_answer_that_says_so(start_real, oracles, family):
     server = start_real(family)
     with hybrid.open(cloud=server.url, policy="greedy-exact", span=2, max_tokens=MAX_TOKENS) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from cases import each
 from short_patience import ask, first_choice
 
 from hybrid.errors import (
@@ -17,7 +18,7 @@ from hybrid.errors import (
     VocabularyMismatch,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def spoil_all(status, body, content_type="application/json"):
@@ -57,7 +58,7 @@ def test_a_stream_whose_text_is_not_what_its_ids_mean_here_is_refused(proxy):
         ask(proxy(lie).url, policy="cloud")
 
 
-@pytest.mark.parametrize(
+@each(
     ("spoil", "error"),
     [
         (spoil_all(401, b'{"error": {"message": "no key"}}'), AccessDenied),

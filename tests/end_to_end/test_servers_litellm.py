@@ -12,6 +12,7 @@ import secrets
 
 import pytest
 from alike import DETERMINISTIC, QUESTIONS, assert_alike, told
+from cases import each
 from endpoints import connected
 from kept_servers import serving_kept
 from server_environments import Unavailable
@@ -73,7 +74,7 @@ def named(server, driver):
     return {"cloud_model": f"{server}, {driver}", "dialect": DRIVERS[driver]}
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@each("driver", DRIVERS)
 def test_it_is_known_by_what_it_serves(gateway, oracles, driver):
     async def discover():
         async with connected(gateway, oracles[0].engine, DRIVERS[driver], f"vllm, {driver}", KEY) as (_, can):
@@ -101,8 +102,8 @@ def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_
     assert {"score", "write", "open"} <= can.abilities
 
 
-@pytest.mark.parametrize(("server", "driver"), WAYS)
-@pytest.mark.parametrize("name", ["kl", "kl, spans of 3", "greedy-exact", "doubt", "paper", "cloud"])
+@each(("server", "driver"), WAYS)
+@each("name", ["kl", "kl, spans of 3", "greedy-exact", "doubt", "paper", "cloud"])
 def test_an_answer_through_it_is_the_one_without_it(gateway, behind, server, driver, name):
     """Nothing was probed before: the first stream teaches what is missing, and the text is the same."""
     choices, questions = DETERMINISTIC[name], QUESTIONS[:3]
@@ -122,7 +123,7 @@ def test_drawing_by_rejection_is_refused_where_tokens_have_no_numbers(gateway):
         client.generate(QUESTIONS[0])
 
 
-@pytest.mark.parametrize("name", ["exact", "block", "u-hlm"])
+@each("name", ["exact", "block", "u-hlm"])
 def test_drawing_by_rejection_works_where_they_have(gateway, behind, name):
     choices, questions = DETERMINISTIC[name], QUESTIONS[:3]
     straight = list(told(behind["vllm"], questions, **choices))

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from alike import QUESTIONS, assert_shown, told
+from cases import each
 from endpoints import PATIENT, connected
 
 import hybrid
@@ -144,7 +145,7 @@ def test_greedy_exact_gives_the_large_models_own_greedy_text(sglang, oracles):
             assert tuple(token.id for token in answer.tokens)[:tie] == expected[:tie], prompt
 
 
-@pytest.mark.parametrize("policy", ["kl", "doubt", "paper", "cloud"])
+@each("policy", ["kl", "doubt", "paper", "cloud"])
 def test_the_bill_charges_what_the_server_says(sglang, proxy, policy):
     said = []
 

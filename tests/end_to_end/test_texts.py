@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import each
 
 import hybrid
 from hybrid.policy import PRESETS
@@ -66,18 +67,19 @@ def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("policy", PRESETS)
-def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, policy, temperature):
+@pytest.mark.timeout(600)
+@each("temperature", [0.0, 1.0])
+@each("policy", PRESETS)
+def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, temperature):
     """To the last bit, through llama.cpp: which tokens are decoded together is the same, whatever was decoded ahead."""
     if policy == "greedy-exact" and temperature:
         return  # it does not sample
-    server, told, ready = own_stub(), {}, {}
+    told, ready = {}, {}
     for overlap in (True, False):
         told[overlap], ready[overlap] = [], 0
-        settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "cache_salt": str(overlap)}
-        settings["seed"] = 4
-        with hybrid.open(cloud=server.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
+        settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "seed": 4}
+        settings["cache_salt"] = f"{policy} {temperature} {overlap}"  # nothing is in the server's cache
+        with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
             for question in QUESTIONS[::2]:
                 events = list(client.stream(question))
                 ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))
@@ -91,7 +93,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(own_stub, poli
     )
 
 
-@pytest.mark.parametrize("choices", [{"policy": "local"}, {"offline": True}])
+@each("choices", [{"policy": "local"}, {"offline": True}])
 def test_local_and_offline_send_no_request(oracles, proxy, choices):
     between = proxy(lambda *_: None)
     with hybrid.open(cloud=between.url, max_tokens=MAX_TOKENS, **choices) as client:

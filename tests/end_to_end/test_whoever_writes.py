@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from cases import each
 
 import hybrid
 from hybrid.errors import UsageError
@@ -137,7 +138,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@each("setting", SETTINGS)
 def test_a_setting_means_the_same_whoever_writes(desk, setting):
     SETTINGS[setting](desk)
 
@@ -148,7 +149,7 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize("setting", IMPOSSIBLE, ids=str)
+@each("setting", IMPOSSIBLE, ids=str)
 def test_a_setting_that_cannot_be_is_the_same_sentence_whoever_writes(client, setting):
     said = set()
     for writer in WRITERS.values():

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def target_itself(target, draft):
     return target
 
 
-@pytest.mark.parametrize(
+@each(
     "variant",
     [
         {"accept": keep_everything},

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from convex import ahead, around, demoted, distances, least, least_kl, levelled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -112,8 +113,8 @@ def test_a_cover_certificate_is_the_least_divergence_over_every_best_token_outsi
     assert close(cover_certificate(Dense.from_probs(probs), m), min(naive, default=math.inf), 1e-6)
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 6])
-@pytest.mark.parametrize("margin", [0.05, 0.3, 0.7, 0.95])
+@each("m", [1, 2, 3, 6])
+@each("margin", [0.05, 0.3, 0.7, 0.95])
 def test_a_margin_certificate_is_the_least_over_target_and_draft_at_once(margin, m):
     """Token 0 is the best, token m the (m + 1)-th, and one more may be less likely still."""
     size = m + 2
@@ -321,7 +322,7 @@ def test_the_margin_certificate_is_what_a_coin_lacks_to_being_fair(margin):
     assert tree_margin_certificate(margin, 1) == pytest.approx(margin_certificate(margin), abs=1e-12)
 
 
-@pytest.mark.parametrize(("margin", "m", "share"), [(0.6, 8, 0.91), (0.8, 16, 0.66)])
+@each(("margin", "m", "share"), [(0.6, 8, 0.91), (0.8, 16, 0.66)])
 def test_the_expansion_for_small_margins_certifies_nothing(margin, m, share):
     """(m + 1) margin^2 / 4 is the leading term, and widely quoted; for large m it is above the truth."""
     assert tree_margin_certificate(margin, m) == pytest.approx(share * (m + 1) * margin**2 / 4, rel=0.01)
@@ -340,7 +341,7 @@ def test_the_measures_are_not_interchangeable():
     assert certificate(row, TopM(3)) == math.inf
 
 
-@pytest.mark.parametrize(
+@each(
     ("probs", "value"),
     [([0.9, 0.05, 0.05], 0.746), ([0.7, 0.2, 0.1], 0.165), ([0.3, 0.5, 0.2], 0.026), ([0.01, 0.01, 0.98], 1.57)],
 )
@@ -357,7 +358,7 @@ def test_a_row_of_one_token_cannot_be_rejected():
     assert tree_certificate(only, 1) == cover_certificate(only, 1) == math.inf
 
 
-@pytest.mark.parametrize("least_likely", [0.0, 5e-324, 1e-30])
+@each("least_likely", [0.0, 5e-324, 1e-30])
 def test_a_certain_row_has_certificates_that_are_numbers(least_likely):
     """What no target can draw is no danger on that side; a draft may favour it all the same."""
     sure = Dense.from_probs(np.array([1.0, least_likely]))
@@ -373,7 +374,7 @@ def test_tokens_that_neither_side_can_draw_are_level_with_each_other():
     assert skip_certificate(law([0.6, 0.4, 0.0]), TopM(2)) == pytest.approx(-math.log(0.4))
 
 
-@pytest.mark.parametrize("margin", [-0.1, 1.1, math.nan])
+@each("margin", [-0.1, 1.1, math.nan])
 def test_a_margin_is_between_zero_and_one_and_a_tree_has_a_token(margin):
     for refused in (lambda: margin_certificate(margin), lambda: tree_margin_certificate(margin, 2)):
         with pytest.raises(ValueError, match="margin"):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def test_logits_become_probabilities_and_a_common_shift_changes_nothing(logits, 
     assert shifted.probs == pytest.approx(law.probs, abs=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "slack"), [(np.float32, 1e-8), (np.float64, 1e-12)])
+@each(("dtype", "slack"), [(np.float32, 1e-8), (np.float64, 1e-12)])
 def test_logits_are_neither_changed_in_place_nor_summed_in_single_precision(dtype, slack):
     """An engine hands out a view of its own buffer; and a float32 sum over 100000 tokens is off by more than 1e-7."""
     logits = np.linspace(-3, 3, 100_000, dtype=dtype)
@@ -94,7 +95,7 @@ def test_an_appended_token_is_known_but_says_nothing_about_the_others(law, k, da
         assert told.tail == pytest.approx(plain.tail - law.probs[actual], abs=1e-12)
 
 
-@pytest.mark.parametrize("sentinel", [-9999.0, -1000.0, -3.4e38, -math.inf])
+@each("sentinel", [-9999.0, -1000.0, -3.4e38, -math.inf])
 def test_sentinels_are_dropped_and_never_believed(sentinel):
     """Believed, one would set the cap to zero: a certificate that no other token can be meant."""
     row = TopK.from_lists({3: math.log(0.5), 4: sentinel, 5: math.log(0.25)}, (9, sentinel))
@@ -108,7 +109,7 @@ def test_a_list_is_ordered_by_probability_and_then_by_id_whatever_order_it_came_
     assert row.ids.tolist() == [5, 2, 8]
 
 
-@pytest.mark.parametrize(
+@each(
     "top",
     [
         {},
@@ -130,7 +131,7 @@ def test_what_cannot_be_a_distribution_is_refused(top):
         TopK.from_lists(top)
 
 
-@pytest.mark.parametrize("own", [math.nan, math.inf, 0.5, 1e4, math.log(0.4)])
+@each("own", [math.nan, math.inf, 0.5, 1e4, math.log(0.4)])
 def test_an_appended_token_is_believed_no_more_than_the_list(own):
     with pytest.raises(NotADistribution):
         TopK.from_lists({1: math.log(0.7)}, (2, own))

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_divergence import (
@@ -93,7 +94,7 @@ def test_both_ends_are_attained_over_large_vocabularies(pair, k):
     assert naive_kl(most, draft.probs) == pytest.approx(found.upper, abs=1e-8)
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.01, 0.1])
+@each("slope", [0.0, 0.01, 0.1])
 def test_both_ends_are_attained_where_the_cap_binds_on_more_than_64_tokens(slope):
     """The largest 64 tail tokens are sorted first, for speed; a nearly flat target needs many more than those."""
     target = law(np.exp(-0.001 * np.arange(300)))
@@ -338,7 +339,7 @@ def test_where_the_unlikely_mass_of_padding_would_lie_does_not_leave_the_interva
         assert inside(naive_kl(whole.probs[:size] + placed, draft.probs), found)
 
 
-@pytest.mark.parametrize(("foreign", "kept"), [(0.0009, False), (0.0011, True), (0.6, True)])
+@each(("foreign", "kept"), [(0.0009, False), (0.0011, True), (0.6, True)])
 def test_a_foreign_token_of_some_weight_stays_and_tells_that_the_models_differ(foreign, kept):
     row = TopK.from_lists({0: math.log(0.39), 1: math.log(0.001), 7: math.log(foreign)}, (2, math.log(1e-5)))
     found = row.within(3)

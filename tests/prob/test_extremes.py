@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +19,9 @@ def test_a_short_array_gives_what_a_sort_would(values, count):
     assert largest(np.array(values), count).tolist() == sorted_first(values, count)
 
 
-@pytest.mark.parametrize("size", [PARTS - 1, PARTS, 2 * PARTS - 1, 2 * PARTS, 5 * PARTS + 17])
-@pytest.mark.parametrize("count", [1, 2, 20, PARTS // 4, PARTS // 4 + 1])
-@pytest.mark.parametrize("levels", [3, 1000, 10**9])
+@each("size", [PARTS - 1, PARTS, 2 * PARTS - 1, 2 * PARTS, 5 * PARTS + 17])
+@each("count", [1, 2, 20, PARTS // 4, PARTS // 4 + 1])
+@each("levels", [3, 1000, 10**9])
 def test_a_long_array_gives_what_a_sort_would_whatever_ties_there_are(size, count, levels):
     """``levels`` is how many different numbers there are: many ties, some, none. The leftover of the parts counts."""
     rng = np.random.default_rng(size + count)

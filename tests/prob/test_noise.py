@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from convex import least_kl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,7 +79,7 @@ def nearer(target, draft, a, b):
     return [probs / probs.sum() for probs in moved]
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@each("measure", MEASURES)
 @settings(max_examples=40)
 @given(told())
 def test_no_models_within_the_noise_are_farther_apart(measure, pair):
@@ -98,7 +99,7 @@ def test_models_far_apart_are_farther_by_their_own_distance_too():
     )
 
 
-@pytest.mark.parametrize("direction", ["KL", "reverse KL"])
+@each("direction", ["KL", "reverse KL"])
 @settings(max_examples=40)
 @given(told(4, least=0.01))
 def test_no_models_within_the_noise_are_nearer(direction, pair):
@@ -113,7 +114,7 @@ def test_no_models_within_the_noise_are_nearer(direction, pair):
     assert least >= kl_with_noise(naive_kl(target, draft), -(a + b)) - 1e-7
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@each("measure", MEASURES)
 @settings(max_examples=40)
 @given(told(5), st.integers(0, 2**32 - 1))
 def test_models_that_are_drawn_together_or_at_random_are_no_nearer(measure, pair, seed):
@@ -129,8 +130,8 @@ def test_models_that_are_drawn_together_or_at_random_are_no_nearer(measure, pair
     assert least >= with_noise(naive(target, draft), -(a + b)) - SLACK
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("sign", [-1, 1])
+@each("measure", MEASURES)
+@each("sign", [-1, 1])
 def test_where_the_two_are_near_the_ends_are_attained_to_first_order(measure, sign):
     """Else the law would be true of any width. Two tokens, of which the noise moves each by itself."""
     naive, with_noise, _ = MEASURES[measure]
@@ -156,7 +157,7 @@ def test_a_box_around_one_side_alone_does_not_hold_the_other_sides_noise():
     assert truth >= kl_with_noise(naive_kl(target, draft), -noise)
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@each("measure", MEASURES)
 @given(value=st.floats(0, 8), noise=st.floats(0, 2), more=st.floats(0, 2))
 def test_more_noise_widens_and_none_changes_no_digit(measure, value, noise, more):
     _, with_noise, _ = MEASURES[measure]
@@ -173,7 +174,7 @@ def test_an_infinite_divergence_stays_one():
     assert kl_with_noise(math.inf, -0.5) == kl_with_noise(math.inf, 0.5) == math.inf
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@each("measure", MEASURES)
 def test_an_interval_tells_the_noise_of_both_rows(measure):
     *_, interval = MEASURES[measure]
     target, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_divergence import completed, heaped, law, rows, unseen
@@ -97,7 +98,7 @@ def test_an_appended_token_is_among_the_best_where_the_tail_is_too_light_for_oth
     assert TopM(4).accepts(unsure, 7)  # two unseen ones of 0.08 or more would need 0.16
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "tokens"),
     [
         (Greedy(), {3}),
@@ -122,7 +123,7 @@ def test_what_each_rule_accepts_of_one_row(rule, tokens):
     assert {token for token in (3, 5, 8, 99) if rule.accepts(row, token)} == tokens
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "level"),
     [
         (Greedy(), 0.3),
@@ -197,7 +198,7 @@ def test_the_best_one_is_the_top_one(target):
         assert certain(row, Greedy()) == certain(row, TopM(1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "values"),
     [
         (Additive, [(-0.1,), (1.0,), (math.nan,)]),
@@ -207,9 +208,9 @@ def test_the_best_one_is_the_top_one(target):
     ],
 )
 def test_parameters_that_make_no_rule_are_refused(rule, values):
-    for each in values:
+    for value in values:
         with pytest.raises(ValueError, match="not"):
-            rule(*each)
+            rule(*value)
 
 
 def test_a_full_row_of_one_token_rejects_nothing():

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -79,9 +80,7 @@ STAGES = (heated, cut_to_min, cut_to_k, cut_to_p)
 THE_SAME = {STAGES, (heated, cut_to_k, cut_to_min, cut_to_p), (cut_to_k, heated, cut_to_min, cut_to_p)}
 
 
-@pytest.mark.parametrize(
-    "order", [*itertools.permutations(STAGES)], ids=lambda order: " ".join(f.__name__ for f in order)
-)
+@each("order", [*itertools.permutations(STAGES)], ids=lambda order: " ".join(f.__name__ for f in order))
 def test_another_order_is_another_law(order):
     """If the client's order differed from the server's, its drafts would come from a law nobody asked for."""
     hot = [44, 30, 15, 8, 7, 6, 3, 2], Sampling(temperature=2.0, min_p=0.2, top_k=7, top_p=0.8)
@@ -103,7 +102,7 @@ def test_temperature_zero_is_certain_of_the_best_token(weights, min_p, top_k, to
     assert dense(weights).best == weights.index(max(weights))
 
 
-@pytest.mark.parametrize("temperature", [1e-4, 1e-12, 1e-300, 1e-310, 5e-324])
+@each("temperature", [1e-4, 1e-12, 1e-300, 1e-310, 5e-324])
 def test_a_temperature_near_zero_goes_to_the_best_token_and_breaks_nothing(temperature):
     """Settings admit any temperature from zero up, so every one of them must give a distribution."""
     law = warp(Dense.from_probs(np.array([0.0, 0.2, 0.5, 0.3])), Sampling(temperature=temperature))

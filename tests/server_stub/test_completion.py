@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ def law(temperature: float, top_k: int, top_p: float) -> np.ndarray:
     return probs
 
 
-@pytest.mark.parametrize(
+@each(
     ("temperature", "top_k", "top_p"),
     [(1.0, 0, 1.0), (2.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 1.0), (1.0, -1, 0.8), (1.0, 3, 0.8), (2.0, 0, 0.75)],
 )
@@ -74,7 +75,7 @@ def test_a_bias_comes_before_everything_and_is_not_reported():
     assert set(draws(200, top_k=1, logit_bias={1: -100})) == {3}
 
 
-@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-9, 0.009])
+@each("temperature", [5e-324, 1e-300, 1e-9, 0.009])
 def test_the_coldest_temperatures_take_the_best_token(temperature):
     """Far below vLLM's smallest, scores overflow; a client must not meet a 500 for asking."""
     assert set(draws(20, temperature=temperature)) == {1}
@@ -99,7 +100,7 @@ def steps(engine, **fields) -> tuple[list[Step], Completion]:
         worker.close()
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**63, -(2**70)])
+@each("seed", [0, 1, -1, 2**63, -(2**70)])
 def test_a_seed_repeats(scripted, seed):
     first, second = ([step.token for step in steps(scripted(), seed=seed, max_tokens=20)[0]] for _ in range(2))
     assert first == second

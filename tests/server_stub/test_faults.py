@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,7 +183,7 @@ def test_a_stream_without_its_end_just_ends(client):
     assert "[DONE]" not in came
 
 
-@pytest.mark.parametrize("name", sorted(ONLY_STREAMS))
+@each("name", sorted(ONLY_STREAMS))
 def test_what_only_a_stream_can_meet_leaves_whole_answers_alone(client, name):
     assert struck(client, name).status_code == 200
     assert counted(client) == {}
@@ -261,7 +262,7 @@ def test_what_strikes_before_the_work_strikes_every_route_by_header_and_costs_no
     assert counted(client) == {fault: 1}
 
 
-@pytest.mark.parametrize("asked", ["nothing", "slow:soon", ""])
+@each("asked", ["nothing", "slow:soon", ""])
 def test_a_fault_that_is_none_is_refused(client, asked):
     reply = struck(client, asked)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "x-fault")
@@ -295,7 +296,7 @@ def test_whom_a_fault_strikes_depends_on_the_seed_and_the_order_alone(probabilit
     assert struck_by[0] == struck_by[1]
 
 
-@pytest.mark.parametrize("text", ["nothing", "500:2", "500:-1", "500:x", "500:nan", ""])
+@each("text", ["nothing", "500:2", "500:-1", "500:x", "500:nan", ""])
 def test_a_share_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="share"):
         share(text)
@@ -355,7 +356,7 @@ def test_the_process_meets_its_faults_quietly(start_server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["nothing", "cut:2"])
+@each("flag", ["nothing", "cut:2"])
 def test_a_bad_fault_is_explained(refused_start, flag):
     ended = refused_start("--fault", flag)
     assert ended.returncode == 2

@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from hybrid.engine import ScriptedEngine
 
@@ -37,7 +38,7 @@ def settled(body):
     return round(body, 6) if isinstance(body, float) else body
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@each("path", GOLDEN, ids=lambda path: path.stem)
 def test_an_answer_is_the_golden_one(spoken, path):
     golden = json.loads(path.read_text())
     assert golden["source"]

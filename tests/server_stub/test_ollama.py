@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
+from cases import each
 
 PROMPT = [1, 2, 0, 5, 3]
 TEXT = "w1 w2 w0 w5 w3"
@@ -47,7 +48,7 @@ def test_the_whole_prompt_is_counted_cached_or_not(client):
     assert [charge["cached_tokens"] for charge in client.get("/v1/charges").json()["data"]] == [0, 4]
 
 
-@pytest.mark.parametrize("k", [0, 2])
+@each("k", [0, 2])
 def test_log_probabilities_are_the_models_and_have_texts_for_ids(client, row_of, k):
     prefix = list(PROMPT)
     for line in generate(client, logprobs=True, top_logprobs=k)[:-1]:
@@ -83,7 +84,7 @@ def test_without_a_limit_as_much_is_written_as_there_is_room_for(client):
     assert (told["eval_count"], told["done_reason"]) == (10, "length")
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "status"),
     [
         ({"model": "other"}, 404),

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS, TEXT
+from cases import each
 
 from hybrid.types import Message
 
@@ -39,7 +40,7 @@ def test_an_answer_has_the_published_keys(client):
     assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (5, 3)
 
 
-@pytest.mark.parametrize("k", [None, 0, 2])
+@each("k", [None, 0, 2])
 def test_log_probabilities_are_the_models(client, row_of, k):
     fields = {"logprobs": True} | ({} if k is None else {"top_logprobs": k})
     logprobs, prefix = complete(client, **fields)["choices"][0]["logprobs"], list(PROMPT)
@@ -86,7 +87,7 @@ def test_without_a_limit_as_much_is_written_as_there_is_room_for(client):
     assert client.post(PATH, json=body).json()["usage"]["completion_tokens"] == 10
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         {"messages": []},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +16,8 @@ SALTED = st.tuples(IDS, st.sampled_from([None, "mine"]))
 @given(added=st.lists(SALTED, max_size=6), asked=SALTED, block=st.integers(1, 5))
 def test_what_is_found_is_what_comparing_with_everything_finds(added, asked, block):
     cache, (ids, salt) = PrefixCache(block), asked
-    for each in added:
-        cache.add(*each)
+    for one in added:
+        cache.add(*one)
     shared = max((num_shared(other, ids) for other, its in added if its == salt), default=0)
     assert cache.longest(ids, salt) == shared - shared % block
 
@@ -29,7 +29,7 @@ def test_blocks_are_told_from_each_other_by_what_stands_before_them():
     assert cache.longest((3, 4), None) == 0
 
 
-@pytest.mark.parametrize("block", [1, 3])
+@each("block", [1, 3])
 def test_the_least_recently_used_goes_first_and_tails_before_heads(block):
     cache = PrefixCache(block, capacity=12)
     old, new, third = ((n,) * 6 for n in range(3))

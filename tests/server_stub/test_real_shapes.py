@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cases import each
 from exchanges import Exchanges
 
 import hybrid
@@ -94,7 +95,7 @@ def shapes(value, at=""):
         yield f"{at} {type(value).__name__}"
 
 
-@pytest.mark.parametrize("server", SERVED)
+@each("server", SERVED)
 def test_statuses_keys_and_types_are_those_of_the_real_server(answered, server):
     """No key or type that it does not have; and none left out but those that are named."""
     real, ours = defaultdict(set), defaultdict(set)

@@ -6,6 +6,7 @@ import asyncio
 
 import httpx
 import pytest
+from cases import each
 
 from server_stub.app import App, Served
 from server_stub.slots import Slots
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 ERROR_KEYS = {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"prompt": ""},
@@ -35,7 +36,7 @@ def test_a_bad_field_is_named(server, fields):
     assert error["param"] == list(fields)[-1]
 
 
-@pytest.mark.parametrize(("num_prompt", "num_written"), [(1024, 1), (5000, 1), (1, 1025)])
+@each(("num_prompt", "num_written"), [(1024, 1), (5000, 1), (1, 1025)])
 def test_what_does_not_fit_the_context_is_refused(server, num_prompt, num_written):
     reply = server.client.post("/v1/completions", json={"prompt": [5] * num_prompt, "max_tokens": num_written})
     assert (reply.status_code, set(reply.json()["error"])) == (400, ERROR_KEYS)
@@ -47,7 +48,7 @@ def test_what_just_fits_the_context_is_answered(strict, no_end):
     assert reply.json()["usage"]["total_tokens"] == 64
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+@each("path", ["/v1/completions", "/tokenize"])
 def test_another_model_is_not_found(server, path):
     reply = server.client.post(path, json={"prompt": "x", "model": "large"})
     error = reply.json()["error"]
@@ -55,8 +56,8 @@ def test_another_model_is_not_found(server, path):
     assert server.client.post(path, json={"prompt": "x", "model": "small"}).status_code == 200
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"prompt": 5}', b"\xff", b"[" * 100_000])
-@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+@each("raw", [b"", b"[]", b"{}", b'{"prompt": 5}', b"\xff", b"[" * 100_000])
+@each("path", ["/v1/completions", "/tokenize"])
 def test_a_body_that_cannot_be_read_is_refused(server, path, raw):
     reply = server.client.post(path, content=raw)
     assert (reply.status_code, set(reply.json()["error"])) == (400, ERROR_KEYS)
@@ -67,7 +68,7 @@ def test_a_body_without_end_is_refused(server):
     assert (reply.status_code, set(reply.json()["error"])) == (413, ERROR_KEYS)
 
 
-@pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Bearer {key}x", "Basic {key}"])
+@each("authorization", [None, "Bearer wrong", "Bearer {key}x", "Basic {key}"])
 def test_a_wrong_key_is_refused_and_not_repeated(strict, authorization):
     headers = {} if authorization is None else {"authorization": authorization.format(key=strict.key)}
     for path, body in [("/v1/completions", {"prompt": [1]}), ("/tokenize", {"prompt": "x"})]:
@@ -87,7 +88,7 @@ def test_the_limit_on_log_probabilities_is_the_servers(strict):
     assert (status(3), status(4)) == (200, 400)
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v2/chat", 404), ("GET", "/v1/completions", 405)])
+@each(("method", "path", "status"), [("GET", "/v2/chat", 404), ("GET", "/v1/completions", 405)])
 def test_a_route_that_is_not_there_is_told_as_fastapi_does(server, method, path, status):
     reply = server.client.request(method, path)
     assert (reply.status_code, list(reply.json())) == (status, ["detail"])

@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
+from cases import each
 
 # The keys of an answer, from sgl-project/sglang: tokenizer_manager.py, _handle_batch_output, convert_logprob_style and
 # add_logprob_to_meta_info, and of the replies of its own server. What a clock says is left out.
@@ -60,7 +61,7 @@ def test_an_answer_has_the_published_keys(client):
     assert bare["meta_info"]["input_token_logprobs"] == []
 
 
-@pytest.mark.parametrize("start", [0, 2, len(PROMPT) - 1])
+@each("start", [0, 2, len(PROMPT) - 1])
 def test_rows_of_the_prompt_are_the_models_and_the_first_is_null(client, row_of, start):
     """``logprob_start_len = N - 1`` gives a value for the token at N: the boundary that loses one token if missed."""
     meta = generate(
@@ -83,7 +84,7 @@ def test_rows_of_the_prompt_are_the_models_and_the_first_is_null(client, row_of,
         assert meta["input_token_ids_logprobs"][at] == entries(row, [6, 0])
 
 
-@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]])
+@each("prompt", [PROMPT, PROMPT[:1]])
 def test_where_nothing_is_written_the_row_after_the_prompt_is_told_all_the_same(client, row_of, prompt):
     """As the real server's (0.5.23); nothing is charged for it."""
     asked = {"input_ids": prompt, "return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [6]}
@@ -211,7 +212,7 @@ def test_without_a_limit_as_much_is_written_as_there_is_room_for(client):
     assert len(reply["output_ids"]) == 10
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         {},
@@ -239,7 +240,7 @@ OVERFLOW = (
 LONG = "The input (4000 tokens) is longer than the model's context length (4000 tokens)."
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "message"),
     [
         ({"input_ids": [1] * 3999, "sampling_params": {"max_new_tokens": 2}}, OVERFLOW),

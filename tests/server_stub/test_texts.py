@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
+from cases import each
 
 PATH = "/v1/completions"
 PROMPT = [1, 2, 0, 5, 3]
@@ -228,7 +229,7 @@ class TestTogether:
         ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "fields"),
     [
         ("vllm", {"prompt_logprobs": 1}),
@@ -245,7 +246,7 @@ def test_without_log_probabilities_there_are_none(spoken, dialect, fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dialect", ["openai-legacy", "fireworks", "together"])
+@each("dialect", ["openai-legacy", "fireworks", "together"])
 def test_the_served_models_rows_are_its_own(start_server, oracle, dialect):
     server = start_server("--dialect", dialect)
     text = "What is 27 + 48?"

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def refused(raw: bytes) -> dict:
     return caught.value.body()["error"]
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"prompt": None},
@@ -82,7 +83,7 @@ def test_a_bad_field_is_named(fields):
     assert "\n" not in error["message"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"null", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"prompt": "\\ud800"}'])
+@each("raw", [b"", b"{", b"null", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"prompt": "\\ud800"}'])
 def test_a_body_that_is_no_object_is_refused(raw):
     assert set(refused(raw)) == {"message", "type", "param", "code"}
 
@@ -123,7 +124,7 @@ def test_one_stop_string_is_a_list_of_one():
     assert read().stops == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "k"),
     [
         ({}, None),
@@ -214,7 +215,7 @@ def test_a_whole_answer_has_every_key_and_nulls_for_what_was_not_asked_for(spoke
     assert {choice[name] for name in ("logprobs", "token_ids", "prompt_token_ids", "prompt_logprobs")} == {None}
 
 
-@pytest.mark.parametrize("usage", [False, True])
+@each("usage", [False, True])
 def test_an_event_has_the_keys_that_were_set_and_the_last_word_the_servers_mark(spoken, usage):
     fields = {"prompt": [1, 2], "max_tokens": 3, "stream": True, "return_token_ids": True}
     more = {"stream_options": {"include_usage": True}} if usage else {}

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cases import each
 
 COMPLETIONS, GENERATE = "/v1/completions", "/inference/v1/generate"
 PROMPTS = {COMPLETIONS: "prompt", GENERATE: "token_ids"}
@@ -32,7 +33,7 @@ def events_of(reply) -> list[dict]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["message"][:40])
+@each("case", REFUSED, ids=lambda case: case["message"][:40])
 def test_what_is_refused_is_told_in_vllms_words_and_place(client, case):
     body = case["body"] | ({PROMPTS[case["path"]]: [1] * case["length"]} if "length" in case else {})
     told = {"message": case["message"], "type": "BadRequestError", "param": case["param"], "code": 400}
@@ -50,7 +51,7 @@ def test_what_is_refused_inside_a_stream_is_computed_for_nobody(client):
     assert client.get("/v1/charges").json() == {"data": []}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@each("stream", [False, True])
 def test_more_tokens_than_there_is_room_for_are_cut_to_the_room(client, stream):
     body = {"stream": stream, "stream_options": {"include_usage": True}} if stream else {}
     prompt, params = [1] * (ROOM - 3), {"temperature": 0, "max_tokens": 50}
@@ -90,7 +91,7 @@ def test_an_echo_streams_with_the_first_token_and_without_its_text_where_ids_are
     assert (by_ids["prompt_token_ids"], len(by_ids["token_ids"])) == ([1, 2], 1)
 
 
-@pytest.mark.parametrize(("flag", "block", "held"), [(False, None, 32), (True, None, 32), (True, 24, 24)])
+@each(("flag", "block", "held"), [(False, None, 32), (True, None, 32), (True, 24, 24)])
 def test_nothing_is_said_of_the_cache_without_the_flag(spoken, flag, block, held):
     """By default a vLLM server tells no cached tokens, so that a client must take all of them for new."""
     client = spoken("vllm", scale_out=True, prompt_tokens_details=flag, block_size=block)

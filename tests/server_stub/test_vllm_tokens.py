@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
+from cases import each
 
 # vllm-project/vllm: token_in_token_out/protocol.py, GenerateResponseBase and GenerateChoiceBase, as 0.32 answers them.
 ANSWER = {
@@ -74,7 +75,7 @@ def test_an_answer_has_the_published_keys(client):
     assert generate(client)["choices"][0]["logprobs"] is None
 
 
-@pytest.mark.parametrize("start", [None, 0, 2, len(PROMPT) - 2])
+@each("start", [None, 0, 2, len(PROMPT) - 2])
 def test_candidates_are_scored_along_exactly_the_rows_after_the_start(client, row_of, start):
     """Row i scores the token at start + i + 1; a row off by one is another position's, and looks as good."""
     first = (start or 0) + 1
@@ -107,7 +108,7 @@ def test_rows_of_the_prompt_may_be_asked_for_beside_candidates(client, row_of):
 SEEN = [(200, 16, 192, 24, True), (64, 4, 64, 4, False), (64, 1, 64, 1, False), (31, 3, 0, 34, True)]
 
 
-@pytest.mark.parametrize(("prefix", "drafted", "held", "num_rows", "scores"), SEEN)
+@each(("prefix", "drafted", "held", "num_rows", "scores"), SEEN)
 def test_a_check_that_reads_the_cache_tells_only_the_rows_that_were_computed(
     spoken, row_of, prefix, drafted, held, num_rows, scores
 ):
@@ -126,8 +127,8 @@ def test_a_check_that_reads_the_cache_tells_only_the_rows_that_were_computed(
     whole = generate(client, token_ids=ids, **asked)
     assert (cached(whole), len(whole["prompt_logprobs"])) == (0, len(ids))
     expected = [row_of(ids[:n]).logprobs[4] for n in range(prefix, prefix + drafted)]
-    for each in (told, whole) if scores else (whole,):
-        assert matrix(each).ravel() == pytest.approx(expected, abs=1e-6)
+    for reply in (told, whole) if scores else (whole,):
+        assert matrix(reply).ravel() == pytest.approx(expected, abs=1e-6)
 
 
 def test_without_scale_out_the_route_is_closed_whatever_is_asked(spoken):
@@ -221,7 +222,7 @@ def test_a_stream_is_the_whole_answer_in_pieces(client):
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("params", "param"),
     [
         ({"prompt_logprob_token_ids": [[1]] * 4}, "prompt_logprob_token_ids"),

@@ -8,6 +8,7 @@ import time
 from itertools import pairwise
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -304,8 +305,8 @@ def test_the_event_loop_goes_on_while_the_ledger_writes():
     assert max(b - a for a, b in pairwise(ticks)) < 0.15
 
 
-@pytest.mark.parametrize("num_cancellations", [1, 2, 5])
-@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.12, 0.22, 0.28])
+@each("num_cancellations", [1, 2, 5])
+@each("after_s", [0.0, 0.02, 0.12, 0.22, 0.28])
 def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_settlement(after_s, num_cancellations):
     """Before, while and after it is reserved, and while it is settled; once, or by someone who insists."""
     ledger = Slow(delay_s=0.1)
@@ -332,7 +333,7 @@ def test_an_answer_cancelled_at_any_moment_leaves_nothing_reserved_and_loses_no_
     assert (ledger.under.settled_nanousd, ledger.under.reserved_nanousd) == (sum(told), 0)
 
 
-@pytest.mark.parametrize("price", [PRICE, None], ids=["priced", "unknown"])
+@each("price", [PRICE, None], ids=["priced", "unknown"])
 def test_a_ledger_in_trouble_lets_no_request_leave_says_what_to_do_and_is_not_asked_again(price):
     """A locked file costs seconds: once an answer is enough."""
     ledger = Slow(reserve=True, cap_statuses=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +49,7 @@ def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, room):
     assert (None if fitted is None else fitted.limit) == largest_that_fits(max_cost, room)
 
 
-@pytest.mark.parametrize("level", CAP_LEVELS)
+@each("level", CAP_LEVELS)
 def test_a_denial_says_which_cap_and_what_is_left(level):
     status = CapStatus(level, 30_000, 20_000, 6_000)
     denial = allow(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), status])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import each
 from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
@@ -86,9 +87,7 @@ def test_a_charge_that_nobody_could_add_up_is_still_recorded(make_ledger, scope)
     assert isinstance(reserve(ledger, 1, scope), Denial)
 
 
-@pytest.mark.parametrize(
-    ("level", "field"), [("request", "request"), ("conversation", "conversation"), ("client", "client")]
-)
+@each(("level", "field"), [("request", "request"), ("conversation", "conversation"), ("client", "client")])
 def test_each_question_conversation_and_client_has_its_own_cap(make_ledger, scope, level, field):
     ledger = make_ledger(**({} if level == "client" else {level: 100}))
     mine = replace(scope, cap_nanousd=100) if level == "client" else scope
@@ -140,8 +139,8 @@ def test_without_a_cap_everything_fits_and_is_on_record(make_ledger, scope):
 # ---- clocks --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["day", "month"])
-@pytest.mark.parametrize("jump", [-3650 * DAY, -40 * DAY, -DAY, -1])
+@each("level", ["day", "month"])
+@each("jump", [-3650 * DAY, -40 * DAY, -DAY, -1])
 def test_a_clock_that_is_set_back_frees_nothing_then_or_when_it_is_right_again(make_ledger, scope, clock, level, jump):
     ledger = make_ledger(**{level: 100})
     reserve(ledger, 60, scope)
@@ -152,8 +151,8 @@ def test_a_clock_that_is_set_back_frees_nothing_then_or_when_it_is_right_again(m
     assert status(ledger, scope, level).reserved_nanousd == 80
 
 
-@pytest.mark.parametrize("level", ["day", "month"])
-@pytest.mark.parametrize("jump", [40 * DAY, 3650 * DAY])
+@each("level", ["day", "month"])
+@each("jump", [40 * DAY, 3650 * DAY])
 def test_a_clock_that_is_set_forward_and_back_again_frees_nothing(make_ledger, scope, clock, level, jump):
     """Neither what was spent before nor what was spent meanwhile."""
     ledger = make_ledger(**{level: 100})

@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from cases import each
 from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
@@ -44,7 +45,7 @@ def test_another_process_that_got_the_pid_is_another(child):
     assert owners.is_dead(" ".join([*place, pid, str(int(started) - 1)]))
 
 
-@pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["host", "boot", "pid namespace", "time namespace"])
+@each("part", [0, 1, 2, 3], ids=["host", "boot", "pid namespace", "time namespace"])
 def test_a_process_of_another_machine_boot_or_container_is_alive(child, part):
     """There is no telling from here; a pid that is free here may be at work there."""
     name, end = child
@@ -54,7 +55,7 @@ def test_a_process_of_another_machine_boot_or_container_is_alive(child, part):
     assert not owners.is_dead(" ".join(parts))
 
 
-@pytest.mark.parametrize("name", ["", "nonsense", "a b c d e", "host boot ns 12"])
+@each("name", ["", "nonsense", "a b c d e", "host boot ns 12"])
 def test_a_name_that_says_nothing_is_alive(name):
     """An entry of version 1 has no owner at all."""
     assert not owners.is_dead(name)

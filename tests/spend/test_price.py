@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
+from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def usages(draw):
     return CloudUsage(prompt, draw(st.integers(0, 10_000)), draw(st.integers(0, prompt)), draw(st.integers(0, 4)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "price"),
     [
         ("1/0.1/4", Price(1_000_000_000, 100_000_000, 4_000_000_000)),
@@ -51,7 +52,7 @@ def test_a_price_says_who_stated_it():
     assert Price(1, 2, 3, source="a page") == Price(1, 2, 3, source="another")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

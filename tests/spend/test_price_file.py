@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 from hybrid.errors import UsageError
 from hybrid.spend import Price, PriceFile, endpoint_id
@@ -54,7 +55,7 @@ def test_two_models_of_one_endpoint_have_their_own_prices(read):
     assert found == [1_000_000_000, 2_000_000_000]
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "name"),
     [
         ("https://api.example.com", "https://api.example.com"),
@@ -71,7 +72,7 @@ def test_an_endpoint_has_one_name_however_it_is_written(url, name):
     assert endpoint_id(url) == name
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         (ENTRY.replace("source", "# source"), "entry 1: a price needs a source"),
