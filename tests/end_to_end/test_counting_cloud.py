@@ -27,7 +27,7 @@ SETTINGS = {
     "max_tokens": 12,
     "span": 4,
     "threshold": 0.1,
-    "first_byte_timeout_s": 0.5,
+    "first_byte_timeout_s": 1.0,  # busy machines take half of it
     "cool_down_s": 0.001,
     "retries": 0,
 }
