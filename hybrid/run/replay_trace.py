@@ -31,7 +31,7 @@ from hybrid.cloud import (
 from hybrid.engine import IsCancelled
 from hybrid.errors import HybridError, UsageError
 from hybrid.prob import Dense, TopK
-from hybrid.run.events import TRACE_VERSION, key_of, unpacked
+from hybrid.run.events import READ_VERSIONS, key_of, unpacked
 from hybrid.types import CloudUsage, Ids, Sampling
 
 
@@ -70,7 +70,7 @@ class ReplayTrace:
         tape = cls()
         try:
             with path.open(encoding="utf-8") as file:
-                _mind_header(file.readline(), path)
+                _check_header(file.readline(), path)
                 for number, line in enumerate(file, start=2):
                     tape._read(line, f"{path} is damaged: line {number} is no event of a trace")
         except OSError as error:
@@ -113,15 +113,21 @@ class ReplayTrace:
                         self.rowless.add(drawn)
 
 
-def _mind_header(line: str, path: Path) -> None:
-    """Raise UsageError for another first line than a trace's."""
+def _check_header(line: str, path: Path) -> None:
+    """Raise UsageError for another first line than a trace's, or one of a version that is not read."""
     try:
         header = json.loads(line)
     except (ValueError, RecursionError):
         header = None
-    if not isinstance(header, dict) or header.get("trace") != TRACE_VERSION:
-        msg = f"{path} is no trace of version {TRACE_VERSION}: record one with --trace FILE --trace-rows"
-        raise UsageError(msg)
+    version = header.get("trace") if isinstance(header, dict) else None
+    if version in READ_VERSIONS:
+        return
+    which = " or ".join(map(str, READ_VERSIONS))
+    if isinstance(version, int):
+        msg = f"{path} is a trace of version {version}, not {which}: record it again with --trace FILE --trace-rows"
+    else:
+        msg = f"{path} is no trace: record one with --trace FILE --trace-rows"
+    raise UsageError(msg)
 
 
 def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:

@@ -189,12 +189,13 @@ def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
     trace = tmp_path / "trace.jsonl"
     done = invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--json", "--threshold", "0.01")
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert lines[0] == {"trace": 3}
+    assert lines[0] == {"trace": 4}
     assert lines[1]["event"] == "started"
     assert lines[-1]["event"] == "finished"
-    shown = [line["token"]["text"] for line in lines if line.get("event") == "shown"]
+    shown = [line["token"]["text"] for line in lines if line.get("event") == "token_emitted"]
     assert "".join(shown) == json.loads(done.stdout)["text"]
-    assert {"drafted", "asked", "judged", "settled", "shown"} <= {line.get("event") for line in lines}
+    happened = {"span_drafted", "request_sent", "check_answered", "request_settled", "token_emitted"}
+    assert happened <= {line.get("event") for line in lines}
 
 
 def test_a_full_disk_ends_the_trace_and_not_the_answer(invoke, stub):
@@ -267,7 +268,7 @@ def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own
     )  # fmt: skip
     cleanup(process)
     deadline = time.monotonic() + 30
-    while not (trace.exists() and '"event": "shown"' in trace.read_text()):
+    while not (trace.exists() and '"event": "token_emitted"' in trace.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     number = getattr(signal, how)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,14 +175,17 @@ def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(hous
     run(recorded(house(), path, rows=False, policy="kl"))
     with pytest.raises(UsageError, match="holds no rows: record it with --trace-rows"):
         ReplayTrace.read(path)
-    path.write_text('{"trace": 2}\n')
-    with pytest.raises(UsageError, match="no trace of version 3"):
-        ReplayTrace.read(path)
+    for version in (2, TRACE_VERSION + 1):
+        path.write_text(json.dumps({"trace": version}))
+        with pytest.raises(
+            UsageError, match=rf"trace\.jsonl is a trace of version {version}, not 3 or 4: record it again"
+        ):
+            ReplayTrace.read(path)
     for text, number in [('{"event": "rows"}\n', 2), ('{"event": "notes"}\nhalf a li', 3), ("[" * 10**5, 2), ("3", 2)]:
-        path.write_text('{"trace": 3}\n' + text)
+        path.write_text(json.dumps({"trace": TRACE_VERSION}) + "\n" + text)
         with pytest.raises(UsageError, match=f"is damaged: line {number} is no event of a trace$"):
             ReplayTrace.read(path)
-    for content in (b"a shopping list", b"", b"[3]", b"\xff\x00", b"[" * 10**5):
+    for content in (b"a shopping list", b"", b"[3]", b'{"trace": "3"}', b"\xff\x00", b"[" * 10**5):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=r"trace\.jsonl is no trace"):
             ReplayTrace.read(path)
@@ -193,3 +198,27 @@ def test_rows_come_back_to_the_bit_and_positions_have_names_of_their_own():
     assert np.array_equal(unpacked(packed(row)).logits, row.logits)
     assert unpacked(packed(row)).log_total == row.log_total
     assert len({key_of(at) for at in [(), (0,), (0, 0), (1,), (256,), (2**31 - 1,)]}) == 6
+
+
+RECORDED = Path(__file__).parent / "recorded_0_1_0"
+REPLAYED = {"agreed.kl": {"policy": "kl", "threshold": 2.0}, "agreed.relaxed": {"policy": "relaxed"}}
+
+
+def as_before(found, expected):
+    """What the old version printed; numbers that were computed may differ in their last bits on another machine."""
+    if isinstance(expected, dict):
+        return {key: as_before(found[key], value) for key, value in expected.items() if key != "timing"}
+    if isinstance(expected, list):
+        return [as_before(one, other) for one, other in zip(found, expected, strict=True)]
+    return expected if isinstance(expected, float) and found == pytest.approx(expected, rel=1e-9) else found
+
+
+@pytest.mark.parametrize("name", ["agreed", "agreed.kl", "agreed.relaxed", "doubt", "exact", "stop"])
+def test_a_trace_of_version_0_1_0_is_read_and_replays_to_the_answer_that_it_replayed_to(run, tmp_path, name):
+    """Files on users' disks outlive a version: these four, and the six answers, were written by that version."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(gzip.decompress((RECORDED / f"{name.split('.')[0]}.jsonl.gz").read_bytes()))
+    assert path.read_text().startswith('{"trace": 3}\n')
+    expected = json.loads((RECORDED / f"{name}.json").read_text())
+    found = json.loads(json.dumps(run(replay(path, **REPLAYED.get(name, {}))).to_json()))
+    assert as_before(found, expected) == {key: value for key, value in expected.items() if key != "timing"}
