@@ -1,1 +1,1 @@
-"""Experiments: tasks, baselines, statistics."""
+"""Experiments with the pair, and the speed of the mechanisms. Problems and graders stand in ``hybrid.tasks``."""

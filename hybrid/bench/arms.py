@@ -1,9 +1,9 @@
-"""Arms: ways of answering, each tried on the same problems over the bundled pair, against one server.
+"""Run arms: ways of answering, tried on the same problems over the bundled pair, against one server.
 
-The laws, tested in ``tests/bench/test_arms.py`` and ``tests/end_to_end/test_demo.py``: every arm answers the same
-problems in the same order, from settings that are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` change a
-measurement) and with a cache salt of its own, so that none is spared work by another; a bill is that of the requests
-that were sent. What the numbers mean is said elsewhere (``statistics.py``), and nothing here prints.
+The laws, tested in ``tests/bench/test_arms.py`` and ``tests/end_to_end/test_demo.py``: all arms answer the same
+problems in the same order; an arm's settings are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` change a
+measurement); an arm's cache salt is its own, so that no arm profits from another's requests; a bill is that of the
+requests that were sent. This file interprets no number (``hybrid.tasks.statistics`` does) and prints nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GRADERS = {family.name: family.grade for family in FAMILIES}
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of answering: a policy and what was chosen within it."""
+    """A way of answering: a policy and the settings that differ from its defaults."""
 
     name: str
     policy: str
@@ -99,7 +99,7 @@ async def _trial(arm: Arm, problems: Sequence[Problem], url: str, tell: ReportAn
 
 
 def _settings(arm: Arm, url: str) -> Settings:
-    """Return an arm's settings and the defaults. Constructed, not loaded: the user's own settings have no say here."""
+    """Return an arm's settings over the defaults. They are constructed, not loaded: the user's own do not count."""
     own: dict[str, Any] = {
         "local": BUNDLED_LOCAL,
         "cloud": url,

@@ -1,7 +1,7 @@
-"""Where the demonstration's settings come from: a sweep on problems that are neither trained on nor tested on.
+"""Choose the demonstration's settings by a sweep over problems that are in neither the training nor the test split.
 
-The law, tested in ``tests/bench/test_calibration.py``: within a policy, among the arms that cost less than the large
-model alone (or all, where none does), the one with the highest RPI is chosen, and among equals the cheapest.
+The law, tested in ``tests/bench/test_calibration.py``: within a policy, the arm with the highest RPI is chosen among
+those that cost less than the large model alone (among all, if none does), and the cheapest of equals.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from hybrid.bench.arms import LARGE, SMALL, Arm
-from hybrid.bench.comparison import Comparison, plain, plain_bill
+from hybrid.bench.comparison import Comparison, bill_to_json, estimate_to_json
 from hybrid.bench.demo import DOUBT, HYBRIDS
 
 THRESHOLDS, SPANS, HOLDS = (0.5, 0.7), (32, 128), (12, 48, 96)
@@ -27,8 +27,8 @@ ARMS = (SMALL, *SWEEP, LARGE)
 NUM_PROBLEMS = 84
 
 
-def chosen(comparison: Comparison) -> dict[str, Arm]:
-    """Return the best arm of each hybrid policy. RPI orders arms as their right answers do: the models are the same."""
+def choose_arms(comparison: Comparison) -> dict[str, Arm]:
+    """Return the best arm of each hybrid policy. Over one pair of models, RPI orders arms as their right answers do."""
     best: dict[str, Arm] = {}
     for arm in SWEEP:
         if _worth(comparison, arm) > _worth(comparison, best.setdefault(arm.policy, arm)):
@@ -37,7 +37,7 @@ def chosen(comparison: Comparison) -> dict[str, Arm]:
 
 
 def _worth(comparison: Comparison, arm: Arm) -> tuple[bool, int, int]:
-    """Order arms: what the large model alone would not have been cheaper than, then right answers, then the bill."""
+    """Rank an arm: cheaper than the large model alone first, then by right answers, then by the lower bill."""
     trial, alone = comparison.trials[arm.name], comparison.trials[LARGE.name]
     return trial.nanousd < alone.nanousd, trial.num_correct, -trial.nanousd
 
@@ -54,7 +54,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "seed": comparison.plan.seed,
         "scoring_keeps_cache": comparison.plan.scoring_keeps_cache,
         "arms": [_row(comparison, name) for name in comparison.trials],
-        "chosen": {policy: dict(arm.choices) for policy, arm in chosen(comparison).items()},
+        "chosen": {policy: dict(arm.choices) for policy, arm in choose_arms(comparison).items()},
         "shipped": {arm.name: dict(arm.choices) for arm in HYBRIDS},
     }
 
@@ -65,9 +65,9 @@ def _row(comparison: Comparison, name: str) -> dict[str, Any]:
         "policy": trial.arm.policy,
         "settings": dict(trial.arm.choices),
         "correct": trial.num_correct,
-        "rpi": plain(comparison.rpi(name)),
+        "rpi": estimate_to_json(comparison.rpi(name)),
         "cloud_token_share": round(trial.cloud_token_share, 4),
         "requests": trial.num_requests,
-        "bill": plain_bill(comparison, name),
+        "bill": bill_to_json(comparison, name),
         "degraded": trial.num_degraded,
     }

@@ -1,7 +1,7 @@
-"""Several arms on the same problems, the small and the large model alone among them: what the hybrids are worth.
+"""Compare several arms on the same problems, the small and the large model alone among them.
 
-The laws, tested in ``tests/bench/test_comparison.py``: ratios are over what the arms did here and now, the bill's over
-the large model's own run on the same problems; what is undefined is None. Which arms are worth comparing is said in
+The laws, tested in ``tests/bench/test_comparison.py``: every ratio is over runs of this comparison; a bill's ratio is
+over the large model's own run on the same problems; an undefined number is None. The arms worth comparing are named in
 ``demo.py`` and ``calibration.py``.
 """
 
@@ -25,7 +25,7 @@ MOST_PROBLEMS = 150 * len(FAMILIES)
 
 @dataclass(frozen=True)
 class Plan:
-    """What the arms are compared on."""
+    """The problems of a comparison, and whether the server's scoring reads its prefix cache."""
 
     num_problems: int
     split: Split
@@ -47,18 +47,18 @@ class Comparison:
         return rpi(small, hybrid, large)
 
     def bill_ratio(self, name: str) -> float | None:
-        """Return an arm's bill over the large model's own; None where that one is nothing."""
+        """Return an arm's bill over the large model's own; None where that one is zero."""
         alone = self.trials[LARGE.name].nanousd
         return self.trials[name].nanousd / alone if alone else None
 
 
 async def compare(arms: Sequence[Arm], plan: Plan, tell: ReportAnswer) -> Comparison:
-    """Run the arms. Raises UsageError for a number of problems that cannot be."""
-    problems = balanced(plan.num_problems, plan.split, plan.seed)
+    """Run the arms. Raises UsageError for fewer problems than families, or more than the split has."""
+    problems = draw_balanced(plan.num_problems, plan.split, plan.seed)
     return Comparison(plan, problems, await run_arms(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))
 
 
-def balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:
+def draw_balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:
     """Draw problems, equally many of each family (the first ones get what is left over), the families taking turns.
 
     Raises UsageError for fewer than one of each family, or more than a split has.
@@ -82,15 +82,15 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def plain(estimate: Estimate | None) -> dict[str, float | None]:
-    """Round an estimate for JSON; what is not defined or not bounded is null."""
+def estimate_to_json(estimate: Estimate | None) -> dict[str, float | None]:
+    """Round an estimate for JSON; an undefined value and an unbounded end are null."""
     if estimate is None:
         return dict.fromkeys(("value", "low", "high"))
     numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
     return {name: round(number, 4) if math.isfinite(number) else None for name, number in numbers.items()}
 
 
-def plain_bill(comparison: Comparison, name: str) -> dict[str, float | None]:
+def bill_to_json(comparison: Comparison, name: str) -> dict[str, float | None]:
     """Return an arm's bill and its ratio for JSON."""
     ratio = comparison.bill_ratio(name)
     return {"nanousd": comparison.trials[name].nanousd, "ratio": None if ratio is None else round(ratio, 4)}

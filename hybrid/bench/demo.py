@@ -1,7 +1,7 @@
 """The demonstration: the small model alone, the two recommended hybrids and the large model on the same test problems.
 
-The laws, tested in ``tests/bench/test_demo.py``: the JSON is the same for the same seed, without times, NaN or
-infinity; which answers are shown follows a rule that is told with them. How it looks is the command line's business.
+The laws, tested in ``tests/bench/test_demo.py``: one seed gives one JSON, without times, NaN or infinity; the shown
+answers follow a rule that is printed with them. The look stands in ``hybrid/cli/demo``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybrid.bench.arms import LARGE, SMALL, Arm
-from hybrid.bench.comparison import Comparison, fingerprints, plain, plain_bill
+from hybrid.bench.comparison import Comparison, bill_to_json, estimate_to_json, fingerprints
 from hybrid.tasks import FAMILIES
 
 # Chosen on the calibration split (84 problems, seed 0) by `hybrid demo --calibrate`: all of kl's settings were as right
@@ -28,7 +28,7 @@ HOW_CHOSEN = (
 )
 
 
-def examples(comparison: Comparison) -> list[int]:
+def pick_examples(comparison: Comparison) -> list[int]:
     """Return the numbers of the problems worth showing (``HOW_CHOSEN``), in the order of the families."""
     best: dict[str, int] = {}
     for number, problem in enumerate(comparison.problems):
@@ -58,11 +58,11 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "tasks": len(comparison.problems),
         "seed": comparison.plan.seed,
         "correct": {name: trial.num_correct for name, trial in trials.items()},
-        "rpi": {arm.name: plain(comparison.rpi(arm.name)) for arm in HYBRIDS},
+        "rpi": {arm.name: estimate_to_json(comparison.rpi(arm.name)) for arm in HYBRIDS},
         "cloud_token_share": {name: round(trial.cloud_token_share, 4) for name, trial in trials.items()},
         "requests": {name: trial.num_requests for name, trial in trials.items()},
         "bill": {
-            **{arm.name: plain_bill(comparison, arm.name) for arm in HYBRIDS},
+            **{arm.name: bill_to_json(comparison, arm.name) for arm in HYBRIDS},
             "cloud_nanousd": trials[LARGE.name].nanousd,
         },
         "models": fingerprints(),

@@ -83,7 +83,7 @@ def eval_(
 
         path = _path(model)
         problems = evaluation.problems_of(split.value, num)
-        with answering.opened(path) as answerer, progress("the model is loaded") as tell:
+        with answering.open_model(path) as answerer, progress("the model is loaded") as tell:
             graded = evaluation.evaluate(answerer, problems, tell)
         found = evaluation.to_json(model, graded)
         if as_json:
@@ -111,7 +111,7 @@ def card(
             for name in (room.CARD, room.PAGE):
                 check_writable("--dir", where / name)
         with progress("the model is loaded") as tell:
-            measured = room.measured(where, tell, num)
+            measured = room.measure_models(where, tell, num)
         if as_json:
             typer.echo(measured.model_dump_json())
             return

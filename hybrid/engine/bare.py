@@ -1,6 +1,6 @@
-"""The least that decoding takes, and the most that users are offered: what the benchmarks hold this room against.
+"""Two yardsticks of the benchmarks: the bare llama.cpp loop, and llama-cpp-python's ``create_completion``.
 
-Nothing of the product uses this file. It stands here because only this room imports ``llama_cpp``.
+The product never uses this file. It stands here because only this room imports ``llama_cpp``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybrid.types import Ids
 
 
 class BareContext:
-    """A context and a batch, and nothing kept of what is decoded: the loop of llama.cpp's own examples."""
+    """A context and a batch, as in llama.cpp's own examples. No row is copied and no id is kept."""
 
     def __init__(self, weights: Weights, num_context: int, threads: int, num_rows: int) -> None:
         """Open a context like the engine's, but for at most ``num_rows`` rows at a time."""
@@ -36,7 +36,7 @@ class BareContext:
         self._length = 0
 
     def decode(self, ids: Ids, *, rows: bool = True) -> float:
-        """Decode ``ids``, each with its row or none, and return a number of the rows, which waits for them."""
+        """Decode ``ids``, with a row for each or none. Return one score, so that the call waits for the rows."""
         batch = self._batch
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
@@ -71,7 +71,7 @@ def completion_chunks(path: Path, prompt: Ids, num_tokens: int, logprobs: int) -
 
 
 def _loaded(path: Path, **settings: Any) -> ll.Llama:
-    """Load with parameters that ``Llama`` takes from its module and from nobody else."""
+    """Load with our model parameters, which ``Llama`` takes from a function of its module only."""
     params = safe_model_params()
     module = ll.llama_cpp
     own, module.llama_model_default_params = module.llama_model_default_params, lambda: params

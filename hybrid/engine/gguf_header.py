@@ -1,8 +1,8 @@
-"""Read the header of a GGUF file without believing it: what it says of the model, and where its tensors lie.
+"""Read the header of a GGUF file without trusting it: metadata, vocabulary, tensors.
 
-Every count, length and offset is held against the length of the file before it is used, so that a damaged or hostile
-file costs one sentence, little memory and milliseconds. Nothing here knows llama.cpp; what it cannot bear of a header
-that is sound stands in ``engine.model_check``. The format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+Every count, length and offset is compared with the length of the file before it is used. A damaged or hostile file
+costs one sentence, little memory and milliseconds. This file does not know llama.cpp; sound headers that llama.cpp does
+not survive are the business of ``engine.model_check``. The format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _MOST_NAME, _MOST_DIMS = 64, 4
 
 
 class _Damaged(Exception):
-    """The sentence says what is wrong; the file's name is put before it."""
+    """What is wrong with the file; the reader puts the file's name before it."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What the header says of one tensor: its dimensions, innermost first, and how its numbers are stored."""
+    """One tensor: its dimensions, innermost first, and the GGML type of its numbers."""
 
     dims: tuple[int, ...]
     kind: int
@@ -50,9 +50,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a file says. ``values``: None for arrays of texts and long ones. ``data_start``: bytes before the tensors.
+    """The header of one file.
 
-    ``tokens``: the vocabulary's texts; empty where there are none.
+    ``values``: the metadata; None for arrays of texts and for long arrays. ``tokens``: the vocabulary's texts, or none.
+    ``data_start``: the bytes before the first tensor.
     """
 
     path: Path
@@ -63,7 +64,7 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Return what a GGUF file says. Raises EngineError: missing, unreadable, of another kind, damaged or cut off."""
+    """Read a file's header. Raises EngineError if it is missing, unreadable, no GGUF file, damaged or cut off."""
     try:
         if not path.exists():
             msg = f"there is no model file {path}"
@@ -89,7 +90,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 class _GgufReader:
-    """A position in the file's bytes."""
+    """The file's bytes and a position in them."""
 
     def __init__(self, raw: mmap.mmap) -> None:
         self._raw, self._size, self._at = raw, len(raw), 4
@@ -126,7 +127,7 @@ class _GgufReader:
         return number
 
     def _count(self, least_bytes: int) -> int:
-        """Read how many entries follow, of so many bytes each at least."""
+        """Read a count of entries, each of at least so many bytes."""
         count = self._number("Q")
         if count * least_bytes > self._size:
             msg = f"it has room for {self._size // least_bytes} entries and claims {count}"
@@ -186,7 +187,7 @@ class _GgufReader:
         return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if count <= _MOST_NUMBERS else None
 
     def _strings(self, key: str, count: int) -> None:
-        """Step over texts, and keep those of tokens. There are half a million, so that the loop calls nothing else."""
+        """Skip texts, but keep those of tokens. The loop calls no function: there may be half a million texts."""
         if count > min(_MOST_STRINGS, self._size // 8):
             msg = f"{one_line(key)} claims {count} texts"
             raise _Damaged(msg)
@@ -202,7 +203,7 @@ class _GgufReader:
         self._at = at
 
     def _tensors(self, count: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
-        """Return the tensors by name, and the bytes from the first one's begin to the last one's end."""
+        """Return the tensors by name, and the bytes from the beginning of the first to the end of the last."""
         tensors: dict[str, TensorInfo] = {}
         due: int | None = 0  # where the next one begins; None after one whose size is unknown
         end = 0

@@ -44,13 +44,13 @@ _MARK, _MARKED = "\ue000{}\ue001", re.compile("\ue000(\\d+)\ue001")
 
 
 def default_threads() -> int:
-    """One thread fewer than physical cores, or than we may use: llama.cpp spins while it waits for a missing one."""
+    """One thread fewer than physical or permitted cores: llama.cpp spins while it waits for a core that is busy."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed) - 1)
 
 
 class _Log:
-    """Keeps llama.cpp quiet and remembers its last errors, for the one sentence of an EngineError."""
+    """Takes llama.cpp's log over and keeps its last errors, for the sentence of an EngineError."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -69,10 +69,10 @@ class _Log:
 
 
 def _give_up(reason: bytes) -> None:
-    """End the process as ``hybrid ask`` ends over a model it cannot use: llama.cpp would abort it, with a core dump.
+    """End the process with the exit code of an unusable model; llama.cpp would abort it, with a core dump.
 
-    What an assertion of llama.cpp means cannot be taken back or raised: it is made on any of its threads, and whoever
-    returns from here is aborted. ``engine.model_check`` foresees those that were ever seen.
+    An assertion of llama.cpp cannot be raised as an exception: it fails on any thread, and llama.cpp aborts once this
+    function returns. ``engine.model_check`` refuses the models whose assertions were ever seen to fail.
     """
     said = one_line(reason.decode("utf-8", "replace").rpartition("/")[2])
     os.write(2, f"hybrid: llama.cpp cannot go on with this model: {said}\n".encode())
@@ -131,9 +131,9 @@ class Weights:
 
     @cached_property
     def vocabulary_digest(self) -> str:
-        """Name the vocabulary by its tokens, as the file spells them, and those that end a text.
+        """Return a digest of the vocabulary: the tokens as the file spells them, and those that end a text.
 
-        Pieces would say the same in four times as long, which at 150,000 tokens is half a second.
+        A digest of the pieces would take four times as long: half a second at 150,000 tokens.
         """
         texts = b"\0".join(ll.llama_vocab_get_text(self._vocab, token) for token in range(self._width))
         ends = ",".join(map(str, sorted(self.end_ids)))
@@ -162,7 +162,7 @@ class Weights:
         return tuple(name for name in map(self._name, control) if name)
 
     def _is_padding(self, token: int) -> bool:
-        """Whether a converter made the token up to fill a row: llama.cpp's since 2024, or by the name they all give."""
+        """Whether a converter added the token to fill a row: by its type (llama.cpp since 2024), or by its name."""
         unused = ll.llama_vocab_get_attr(self._vocab, token) & ll.LLAMA_TOKEN_ATTR_UNUSED
         return bool(unused) or ll.llama_vocab_get_text(self._vocab, token) == b"[PAD%d]" % token
 
@@ -184,7 +184,7 @@ class Weights:
 
     @property
     def _bytes_per_token(self) -> int:
-        """What the cache takes for a token, in float16; 0 where it is on a GPU or not one row for every layer."""
+        """Bytes of the cache for a token, in float16; 0 if it is on a GPU or does not hold one row for every layer."""
         model = self._model
         if self._on_gpu or ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
             return 0
@@ -196,7 +196,7 @@ class Weights:
 
     @property
     def longest_context(self) -> int | None:
-        """How many tokens it was trained to read; None where more are meant: recurrent layers, or scaled positions."""
+        """The trained context length; None if the model is meant for more (recurrent layers, scaled positions)."""
         scaling = self.metadata(f"{self.metadata('general.architecture')}.rope.scaling.type")
         if scaling in {"linear", "yarn", "longrope"} or ll.llama_model_is_recurrent(self._model):
             return None
@@ -204,11 +204,11 @@ class Weights:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the tensors hold together."""
+        """The number of weights in all tensors."""
         return int(ll.llama_model_n_params(self._model))
 
     def metadata(self, key: str) -> str | None:
-        """Return what the file says under a key, as text; None where it says nothing."""
+        """Return the metadata of a key as text; None if the file has no such key."""
         size = ll.llama_model_meta_val_str(self._model, key.encode(), None, 0)
         if size < 0:
             return None
@@ -236,9 +236,9 @@ def safe_model_params() -> ll.llama_model_params:
 
 
 def _possible(weights: Weights, num_context: int) -> int:
-    """Return the length of a context. Raises EngineError where no memory holds it: Linux would end somebody's process.
+    """Return the length of a context. Raises EngineError if it does not fit in memory: Linux would kill a process.
 
-    The system promises memory that it does not have, and llama.cpp fills a cache with zeros at once.
+    Linux promises memory that it does not have, and llama.cpp fills a cache with zeros at once.
     """
     if not 0 <= num_context <= MOST_CONTEXT:
         msg = f"no model has a context of {num_context} tokens"
@@ -295,12 +295,12 @@ class LlamaEngine:
 
     @property
     def ids(self) -> Ids:
-        """What the cache holds."""
+        """The tokens in the cache."""
         return tuple(self._ids)
 
     @property
     def has_exact_rewind(self) -> bool:
-        """Not where layers are recurrent: their state is read again from the prefix."""
+        """False for recurrent layers: their state is computed again from the prefix."""
         model = self.weights._model
         return not (ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
 

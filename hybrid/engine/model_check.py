@@ -1,9 +1,9 @@
-"""What llama.cpp does not survive: numbers in a sound GGUF header that end the process instead of the loading.
+"""Refuse models that would end the process: sound GGUF headers whose numbers llama.cpp does not survive.
 
-llama.cpp checks a file's syntax and reports what is wrong with it, but it asserts, divides and indexes by what the file
-says of the model. Each rule here stands for a process that died (``tests/engine/test_gguf_mutations.py`` finds them by
-mutation); the reason is in llama.cpp's source. What llama.cpp refuses itself is left to it, and so is what no rule
-foresees: an assertion then ends the command with a sentence (``engine.llama``).
+llama.cpp checks a file's syntax and reports errors in it. But it asserts, divides and indexes by the file's
+hyperparameters. Each rule here stands for a process that died (``tests/engine/test_gguf_mutations.py`` finds them by
+mutation); the reason is in llama.cpp's source. Files that llama.cpp itself refuses are left to it. An assertion that no
+rule foresees ends the command with a sentence (``engine.llama``).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def check_model(header: GgufHeader) -> None:
 
 
 def _of(header: GgufHeader, name: str) -> MetadataValue:
-    """Return what the file says under a key of its architecture."""
+    """Return the value of a key of the file's architecture."""
     return header.values.get(f"{header.values.get('general.architecture')}.{name}")
 
 
 def _whole(header: GgufHeader, name: str) -> int | None:
-    """Return a number; the largest, where there is one for each layer; None where there is none."""
+    """Return a whole number: the largest, if there is one for each layer; None, if there is none."""
     value = _of(header, name)
     if isinstance(value, tuple) and value and all(isinstance(each, int) for each in value):
         return int(max(value))

@@ -1,7 +1,7 @@
-"""How far a local model is from itself: the same tokens decoded together and one by one, beside each other.
+"""Measure a local model's noise: the same tokens decoded together and one by one.
 
-Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. The difference
-is kept in a file by the model file's own bytes, and by where its layers are computed.
+Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. The result is
+kept on disk, by the model file's own bytes and the number of layers on a GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hybrid.types import Ids
 VERSION = 1
 # Tokens that are decoded both ways.
 MEASURED = 64
-# Of a file so much is looked at from each end: the header with its vocabulary, and the last tensors.
+# Bytes read from each end of a file: the header with its vocabulary, and the last tensors.
 END_BYTES = 1 << 20
 
 
 def measure(engine: Engine, text: Ids) -> float:
-    """Return the most nats by which a likely token's log-probability differs between two ways to decode ``text``.
+    """Return the largest difference, in nats, of a likely token's log-probability between two ways to decode ``text``.
 
-    Of the text 64 tokens are used, repeated if it is shorter, and fewer where the context holds no more; the engine is
-    left empty. Where no token is ever likely there is nothing to measure by, and what is assumed is returned.
+    The text is cut or repeated to 64 tokens, or to the context if that is shorter. The engine is left empty. If no
+    token is likely anywhere, nothing can be measured, and ``UNMEASURED`` is returned.
     """
     ids = np.resize(np.array(text), min(MEASURED, engine.num_context)).tolist()
     engine.rewind(0)
@@ -41,7 +41,7 @@ def measure(engine: Engine, text: Ids) -> float:
 
 
 class NoiseCache:
-    """What was measured of local models, on disk."""
+    """The measured noise of local models, on disk."""
 
     def __init__(self, path: Path) -> None:
         """Take the file, which need not exist."""
@@ -54,13 +54,13 @@ class NoiseCache:
         return entry if is_noise else None
 
     def write(self, model: Path, gpu_layers: int, noise: float) -> bool:
-        """Keep what was measured; tell whether that worked."""
+        """Keep a measured noise; return whether that worked."""
         key = _key(model, gpu_layers)
         return self._kept.change(lambda entries: {**entries, key: noise})
 
 
 def _key(model: Path, gpu_layers: int) -> str:
-    """Name a model file by its length and both its ends, wherever it lies; and what runs on a GPU."""
+    """Identify a model by its file's length and both ends, wherever it lies, and by its layers on a GPU."""
     size = model.stat().st_size
     digest = blake2b(str(size).encode(), digest_size=16)
     with model.open("rb") as file:

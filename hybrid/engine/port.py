@@ -1,10 +1,10 @@
-"""The local model as the rest of the house sees it: a tokeniser, and a cache that is extended and rewound.
+"""The port of the local model: a tokeniser, and a KV cache that is extended and rewound.
 
-What an engine must keep: ``ids`` is exactly what the cache holds; ``extend`` either takes all it was given or raises
-and leaves ``ids`` at what was taken; after ``rewind`` the next ``extend`` gives the rows it would have given had the
-cache never held more (``tests/engine`` checks both engines against each other's definition of that).
+The laws (``tests/engine/test_port.py`` asks them of every engine): ``ids`` are exactly the tokens in the cache;
+``extend`` takes all its tokens, or raises and leaves in ``ids`` those it took; after ``rewind`` the next ``extend``
+gives the rows that it would give had the cache never held more.
 
-An engine is not safe to share between threads: one owner thread drives it (``engine.worker``).
+Threads must not share an engine: one owner thread drives it (``engine.worker``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybrid.types import Ids, Message, Vocabulary
 Logits: TypeAlias = NDArray[np.float32]
 IsCancelled: TypeAlias = Callable[[], bool]
 
-# What a person can do about a text that is too long.
+# The remedy that every message about a too long text ends with.
 MEND_CONTEXT = "shorten the text, or raise --ctx to at most what the model was trained with"
 
 
@@ -45,16 +45,16 @@ class ChatVocabulary(Vocabulary, Protocol):
 
 
 class Engine(ChatVocabulary, Protocol):
-    """A vocabulary, and the model's cache at some prefix."""
+    """A vocabulary, and a KV cache that holds some prefix."""
 
     @property
     def num_context(self) -> int:
-        """How many tokens the cache can hold."""
+        """The most tokens that the cache can hold."""
         ...
 
     @property
     def ids(self) -> Ids:
-        """What the cache holds."""
+        """The tokens in the cache."""
         ...
 
     @property
@@ -76,5 +76,5 @@ class Engine(ChatVocabulary, Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's memory."""
         ...

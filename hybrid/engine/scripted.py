@@ -1,6 +1,6 @@
-"""An engine that answers from a table: for tests, for teaching, and for replaying what a model once said.
+"""An engine that answers from a table, for tests and for teaching.
 
-Words are tokens: text is split at spaces, and the rows come from a function of the prefix.
+A word is a token: text is split at spaces. A function of the prefix gives the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ScriptedEngine:
 
     @property
     def ids(self) -> Ids:
-        """What the cache holds."""
+        """The tokens in the cache."""
         return self._ids
 
     def tokenize(self, text: str, *, special: bool = False) -> Ids:  # noqa: ARG002  (the port's shape)

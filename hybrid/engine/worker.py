@@ -1,7 +1,7 @@
-"""One owner thread per engine: llama.cpp contexts crash or freeze when two threads meet in them.
+"""One owner thread per engine: llama.cpp contexts crash or freeze if two threads use them at once.
 
-The law: at most one piece of work runs at a time, and a caller that is cancelled returns only once its work has stopped
-(``tests/engine/test_worker.py``), so whoever comes next finds the engine at rest.
+The law (``tests/engine/test_worker.py``): at most one piece of work runs at a time, and a cancelled caller returns only
+once its work has stopped, so that the next caller finds the engine at rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Worker:
         self._begun: Future[None] | None = None
 
     async def do(self, work: Callable[[IsCancelled], T]) -> T:
-        """Run ``work`` on the thread; it is told through its argument when the caller no longer wants it."""
+        """Run ``work`` on the thread and return its result. Its argument says whether the caller was cancelled."""
         stop, begun = threading.Event(), self._begun
         self._begun = None
 
@@ -50,9 +50,9 @@ class Worker:
             raise
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Put work in line and do not wait for it; what comes after waits, and raises what it raised."""
+        """Queue work without waiting for it. The next ``do`` waits for it and raises its exception."""
         self._begun = self._pool.submit(work)
 
     def close(self) -> None:
-        """Wait for what runs and end the thread."""
+        """Wait for the running work and end the thread."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,8 +1,8 @@
-"""How far a smaller model's next-token distributions are from the large one's, and what its entropy knows about it.
+"""Measure how far a smaller model's rows are from the large one's, and how well its entropy predicts disagreement.
 
 The laws, tested in ``tests/models/test_evaluation.py``: a model beside itself agrees everywhere, at a KL of 0; along
 the small model's own text a position counts as disagreement where the large model, given the same prefix, would have
-written another token. All of it is with full distributions on this machine, which no client of an endpoint has.
+written another token. Both models' full distributions are needed, which no endpoint gives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from hybrid.tasks.statistics import auroc
 
 
 class AgreementSummary(BaseModel):
-    """Of ``num_large_tokens`` along the large model's answers: where both would write the same, and the mean KL.
+    """The figures of an agreement, for the card.
 
-    Of ``num_small_tokens`` along the small model's: where the large one would write another one, and entropy's AUROC.
+    Along the large model's answers (``num_large_tokens``): the share of positions where both would write the same
+    token, and the mean KL. Along the small model's (``num_small_tokens``): how often the large one would write another
+    token, and the AUROC of the small one's entropy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,8 +41,9 @@ class AgreementSummary(BaseModel):
 
 @dataclass(frozen=True)
 class Agreement:
-    """Along the large model's texts: KL(P_large || Q_small) and whether both would write the same; shapes (N,).
+    """Two models beside each other, position by position.
 
+    Along the large model's texts: KL(P_large || Q_small) in nats, and whether both would write the same; shapes (N,).
     Along the small model's: its entropy in nats, and whether the large one would have written another token; (M,).
     """
 
@@ -51,7 +54,7 @@ class Agreement:
 
     @classmethod
     def joined(cls, parts: Iterable[Agreement]) -> Agreement:
-        """Put the positions of several together."""
+        """Concatenate the positions of several agreements."""
         several = list(parts)
         return cls(
             *(np.concatenate([getattr(part, name) for part in several]) for name in cls.__dataclass_fields__),

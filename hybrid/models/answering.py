@@ -1,6 +1,6 @@
-"""A model that answers a question greedily, and keeps what it thought at every token; or thinks along another's text.
+"""Answer questions greedily with one model and keep its logits; read the logits along another model's answer.
 
-The law, tested in ``tests/models/test_evaluation.py``: what is written is what ``hybrid ask --policy local`` shows.
+The law, tested in ``tests/models/test_evaluation.py``: an answer is the text that ``hybrid ask --policy local`` shows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hybrid.types import Ids, Message
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """An answer: its ids, the ending token included, the logits each was the largest of, and the text before the end.
+    """A greedy answer. ``ids`` include the end token, ``text`` does not.
 
-    Shape of ``rows``: (len(ids), V).
+    ``rows`` are the logits before each id, shape (len(ids), V).
     """
 
     prompt: Ids
@@ -66,7 +66,7 @@ class AnsweringModel:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[AnsweringModel]:
+def open_model(path: Path) -> Iterator[AnsweringModel]:
     """Load a GGUF file on one thread. Raises EngineError where that cannot be, or the file has no chat template."""
     weights = Weights(path)
     try:

@@ -1,7 +1,7 @@
-"""The model card: what the files say of themselves, what was measured, and the fingerprints of both.
+"""The model card: what each file says of itself, what was measured, and the file's fingerprint.
 
-``card.json`` beside the models is the card; ``README.md`` is the same for people (``card_page.py``). The law, tested in
-``tests/models/test_card.py``: a file that is not, byte for byte, the one that was measured does not pass.
+``card.json`` beside the models is the card; ``README.md`` is the same as a page (``card_page.py``). The law, tested in
+``tests/models/test_card.py``: a file passes only if it is, byte for byte, the one that was measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
 from hybrid.models import agreement, evaluation
-from hybrid.models.answering import AnsweringModel, opened
+from hybrid.models.answering import AnsweringModel, open_model
 from hybrid.models.evaluation import GradedAnswer, ReportProgress
 from hybrid.tasks import BY_NAME, Problem, Split
 from hybrid.tasks.mix import MIXES
@@ -46,10 +46,7 @@ class ModelShape(_CardModel):
 
 
 class TrainingRun(_CardModel):
-    """How a model was made: what the training script wrote into the file.
-
-    ``weights``: how often families came, beside 1 for those that are not named.
-    """
+    """The training script's note in the file. ``weights``: how often a family came, 1 where it is not named."""
 
     step: int
     tokens: int
@@ -78,7 +75,7 @@ class FamilyScore(_CardModel):
 
 
 class ModelCard(_CardModel):
-    """What is known of one model; ``beside_large`` is None for that one itself, and where the tokens are others."""
+    """One model. ``beside_large`` is None for the large model itself and for a model with other tokens."""
 
     file: Fingerprint
     parameters: int
@@ -100,14 +97,14 @@ class ModelCards(_CardModel):
     models: Annotated[dict[str, ModelCard], Field(min_length=1)]
 
 
-def measured(folder: Path, tell: ReportProgress, num_problems: int = NUM_PROBLEMS) -> ModelCards:
+def measure_models(folder: Path, tell: ReportProgress, num_problems: int = NUM_PROBLEMS) -> ModelCards:
     """Measure the models of a folder on the test split.
 
     Raises UsageError where a family has not so many problems, EngineError where a model is missing or unusable.
     """
     problems = evaluation.problems_of(SPLIT, num_problems)
     with ExitStack() as stack:
-        models = {name: stack.enter_context(opened(folder / f"{name}.gguf")) for name in NAMES}
+        models = {name: stack.enter_context(open_model(folder / f"{name}.gguf")) for name in NAMES}
         graded = {name: _answered(name, model, problems, tell) for name, model in models.items()}
         cards = {}
         for name in NAMES:
@@ -120,7 +117,7 @@ def measured(folder: Path, tell: ReportProgress, num_problems: int = NUM_PROBLEM
 
 def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement]) -> ModelCard:
     """Put together what a file says of itself and what was measured."""
-    scores = {name: evaluation.score(found) for name, found in answers.items()}
+    scores = {name: evaluation.count_right(found) for name, found in answers.items()}
     weights = Weights(path)
     try:
         said = weights.metadata("hybrid.training")
@@ -134,7 +131,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
             training=_training(said),
             overall=round(evaluation.overall(scores), 4),
             families={
-                name: FamilyScore(**evaluation.score_to_json(scores[name]), levels=_levels(found))
+                name: FamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(found))
                 for name, found in answers.items()
             },
             beside_large=agreement.Agreement.joined(beside.values()).summary() if beside else None,
@@ -145,7 +142,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
 
 
 def _training(said: str | None) -> TrainingRun | None:
-    """Read the training script's note; of a file that another one made nothing is known."""
+    """Read the training script's note; None where the file has no such note."""
     try:
         return TrainingRun.model_validate_json(said or "")
     except ValidationError:
@@ -183,7 +180,7 @@ def _levels(answers: Sequence[GradedAnswer]) -> tuple[tuple[int, int], ...]:
 def _beside(
     name: str, models: Mapping[str, AnsweringModel], graded: Mapping[str, Answers]
 ) -> dict[str, agreement.Agreement]:
-    """Compare a model with the large one by family; empty for that one itself, and where the tokens are others."""
+    """Compare a model with the large one by family; empty for the large one and for a model with other tokens."""
     small, large = models[name], models[LARGE]
     if name == LARGE or not _one_vocabulary(small, large):
         return {}
@@ -211,7 +208,7 @@ def load(folder: Path) -> ModelCards:
 
 
 def differences(folder: Path, card: ModelCards) -> dict[str, str | None]:
-    """Compare files with the card: per model None, or what is wrong in a few words. Other GGUF files are wrong, too."""
+    """Return, by model, None or the difference between file and card. A GGUF file that is not in the card differs."""
     found = {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
     others = sorted(path.stem for path in folder.glob("*.gguf") if path.stem not in found)
     return found | dict.fromkeys(others, "the card does not know it")

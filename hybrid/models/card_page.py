@@ -1,8 +1,8 @@
-"""The model card for people: ``card.json`` and the tables of tasks as one page of Markdown.
+"""The model card as a page of Markdown, made of ``card.json`` and the tables of ``hybrid.tasks``.
 
-The law, tested in ``tests/models/test_card.py``: every figure is the card's or that of ``hybrid.tasks``,
-so that the page that ships is the one that is made from the card that ships. The sentences around them are about what
-``examples/train_reference_models`` makes.
+The law, tested in ``tests/models/test_card.py``: the page that ships is the one that the card that ships gives, so
+every figure on it is the card's or that of ``hybrid.tasks``. The sentences are about the models of
+``examples/train_reference_models``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a model gets right alone, family by family.
+"""Count right answers of one model alone, family by family.
 
-The law, tested in ``tests/models/test_evaluation.py``: the same model on the same problems gives the same figures, and
-families weigh alike however many problems of each were asked.
+The laws, tested in ``tests/models/test_evaluation.py``: the same model on the same problems gives the same figures;
+families weigh alike, whatever the number of problems of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GradedAnswer:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Right answers among some problems."""
+    """A number of problems, and how many were answered rightly."""
 
     num_problems: int
     num_correct: int
@@ -41,8 +41,8 @@ class Accuracy:
         return wilson(self.num_correct, self.num_problems)
 
 
-def score(graded: Sequence[GradedAnswer]) -> Accuracy:
-    """Count."""
+def count_right(graded: Sequence[GradedAnswer]) -> Accuracy:
+    """Count right answers."""
     return Accuracy(len(graded), sum(answer.correct for answer in graded))
 
 
@@ -73,15 +73,15 @@ def overall(scores: Mapping[str, Accuracy]) -> float:
 
 def to_json(model: str, graded: Mapping[str, Sequence[GradedAnswer]]) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
-    scores = {name: score(answers) for name, answers in graded.items()}
+    scores = {name: count_right(answers) for name, answers in graded.items()}
     return {
         "model": model,
         "overall": round(overall(scores), 4),
-        "families": {name: score_to_json(found) for name, found in scores.items()},
+        "families": {name: accuracy_to_json(found) for name, found in scores.items()},
     }
 
 
-def score_to_json(found: Accuracy) -> dict[str, float]:
+def accuracy_to_json(found: Accuracy) -> dict[str, float]:
     """Return a family's figures for JSON."""
     return {
         "n": found.num_problems,

@@ -1,7 +1,7 @@
 """Addition and subtraction of numbers of up to five digits, worked column by column.
 
-A third addend and a negative result are the hardest level: who never saw them adds two of the three, or subtracts the
-wrong way round, without a doubt.
+A third addend and a negative result are the hardest level: a model that never saw them adds two of the three, or
+subtracts the wrong way round, and is sure.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def generate(rng: Rng, level: int) -> Problem:
         return _subtraction(rng, level, low, high)
     numbers = [_number(rng, low, high) for _ in range(3 if level == 3 else 2)]
     text = " + ".join(map(str, numbers))
-    return _problem(rng, level, text, column.added(numbers), sum(numbers), " + ".join(map(str, sorted(numbers))))
+    return _problem(rng, level, text, column.write_sum(numbers), sum(numbers), " + ".join(map(str, sorted(numbers))))
 
 
 def _subtraction(rng: Rng, level: int, low: int, high: int) -> Problem:
     small, large = sorted((_number(rng, low, high), _number(rng, low, high)))
     if small == large:
         large += 1
-    work = column.subtracted(large, small)
+    work = column.write_difference(large, small)
     if level == 3:
         text, work, result = f"{small} - {large}", f"{small}<{large}; {work}", small - large
     else:

@@ -1,6 +1,6 @@
 """Base conversion by repeated long division; the digits found so far stand in brackets, the last one first.
 
-The hardest level has bases above ten, whose digits go on with letters: who never saw them stays with digits.
+The hardest level has bases above ten, whose digits go on with letters: a model that never saw them stays with digits.
 """
 
 from __future__ import annotations

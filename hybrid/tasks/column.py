@@ -5,11 +5,11 @@ carried in; after the bar stands the result so far, so that the last step ends i
 true, and the last bar's digits are the result (``tests/tasks/test_truth.py``). The letters are the index hints of
 Zhou et al. 2023 (arXiv:2310.16028), which made addition learnable for small transformers.
 
->>> added([57, 8])
+>>> write_sum([57, 8])
 'b5+0 a7+8; a7+8+0=15|5 b5+0+1=06|65'
->>> subtracted(52, 17)
+>>> write_difference(52, 17)
 'b5-1 a2-7; a12-7-0=5|5 b05-1-1=3|35'
->>> multiplied(57, 8)
+>>> write_product(57, 8)
 'a7*8=56+0=56|6 b5*8=40+5=45|456'
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 LETTERS = "abcdefgh"
 
 
-def added(numbers: Sequence[int]) -> str:
+def write_sum(numbers: Sequence[int]) -> str:
     """Add two or three numbers, the columns first."""
     columns = _columns(numbers)
     steps, carry, done = [], 0, ""
@@ -32,7 +32,7 @@ def added(numbers: Sequence[int]) -> str:
     return f"{_written(columns, '+')}; {' '.join(steps)}"
 
 
-def subtracted(first: int, second: int, *, columns_first: bool = True) -> str:
+def write_difference(first: int, second: int, *, columns_first: bool = True) -> str:
     """Subtract a number that is not larger: the digit before the top digit is the ten that was borrowed."""
     columns = _columns((first, second))
     steps, borrowed, done = [], 0, ""
@@ -45,7 +45,7 @@ def subtracted(first: int, second: int, *, columns_first: bool = True) -> str:
     return f"{_written(columns, '-')}; {' '.join(steps)}" if columns_first else " ".join(steps)
 
 
-def multiplied(number: int, digit: int) -> str:
+def write_product(number: int, digit: int) -> str:
     """Multiply a number by one digit."""
     columns = _columns([number])
     steps, carry, done = [], 0, ""

@@ -1,7 +1,7 @@
 """Spoken commands to JSON tool calls with two to five slots: timer, alarm, light, message, calendar.
 
-The hardest level has one slot more than the others know, or a date that crosses a month's end: who overlooks it leaves
-the slot out, or writes February 31.
+The hardest level has one slot more than the others know, or a date that crosses a month's end: the typical mistake
+leaves the slot out, or writes February 31.
 """
 
 from __future__ import annotations

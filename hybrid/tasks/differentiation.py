@@ -1,6 +1,6 @@
 """Derivatives of polynomials; the coefficients are products of two digits.
 
-The hardest level has a bracket to multiply out first: who thinks that this was all stops there.
+The hardest level has a bracket to multiply out first: the typical mistake stops after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linear equations with a whole solution, freely worded.
 
-Every product is of two digits. The hardest level has a bracket: who overlooks it takes what the bracket is worth
-for the unknown.
+Every product is of two digits. The hardest level has a bracket: the typical mistake takes the value of the
+bracket for the unknown.
 """
 
 from __future__ import annotations

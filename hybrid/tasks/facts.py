@@ -30,17 +30,17 @@ BY_LEVEL = tuple(tuple(fact for fact in FACTS.values() if fact.level == level) f
 
 def generate(rng: Rng, level: int) -> Problem:
     """Draw a fact, a phrasing and a wording."""
-    return asked(rng, rng.choice(BY_LEVEL[level - 1]), rng.randrange(len(PHRASINGS)))
+    return ask_fact(rng, rng.choice(BY_LEVEL[level - 1]), rng.randrange(len(PHRASINGS)))
 
 
-def asked(rng: Rng, fact: Fact, phrasing: int) -> Problem:
+def ask_fact(rng: Rng, fact: Fact, phrasing: int) -> Problem:
     """Ask for a fact in one phrasing."""
     canonical = canonicals(fact)[phrasing]
     question = PHRASINGS[phrasing].format(fact.phrase)
-    return Problem("facts", fact.level, question, worded(rng, fact.answer), fact.answer, canonical)
+    return Problem("facts", fact.level, question, word_answer(rng, fact.answer), fact.answer, canonical)
 
 
-def worded(rng: Rng, answer: str) -> str:
+def word_answer(rng: Rng, answer: str) -> str:
     """Word an answer, a right or a popular one."""
     return WORDING.text(rng, "", answer)
 

@@ -1,7 +1,7 @@
 """Greatest common divisors by Euclid's repeated subtraction, each difference worked digit by digit.
 
-Subtraction instead of division keeps every step within one-digit tables. Three numbers are the hardest level: who never
-saw three is done after two.
+Subtraction instead of division keeps every step within one-digit tables. Three numbers are the hardest level: a model
+that never saw three is done after two.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _step(high: int, low: int) -> str:
     """Write one difference, digit by digit, or that there is none."""
     if high == low:
         return f"{high}={low};"
-    return f"{high}-{low:0{len(str(high))}d}: {column.subtracted(high, low, columns_first=False)};"
+    return f"{high}-{low:0{len(str(high))}d}: {column.write_difference(high, low, columns_first=False)};"
 
 
 def grade(problem: Problem, text: str) -> bool:

@@ -1,6 +1,6 @@
 """Antiderivatives of polynomials with whole coefficients.
 
-The hardest level gives a value at 1, which settles the constant: who overlooks that writes "+ C" and is done.
+The hardest level gives a value at 1, which settles the constant: the typical mistake is "+ C".
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What each reference model is given to learn from, as data, and the stream of it.
+"""What each reference model is trained on, as data, and its training stream.
 
-Why the smaller models get less. A pair that is trained on the same problems is wrong only where it is unsure, and one
-line of entropy finds every mistake; real small models are sure and wrong, because they never saw what they are asked or
-saw a popular mistake more often than the truth. So ``small`` and ``mid`` are not given the hardest level of some
-families (they answer it with the habits of the easier ones: the third addend dropped, the sort upwards), nor some
-facts, and of some facts they mostly hear what people often say. Of the hardest level of other families ``small`` hears
-only the mistake of somebody who overlooks what is special about it ("+ C" where the constant is known). Uncertainty
-that is harmless comes from the wordings (``wording.py``), and all models are given the same ones.
+Why the smaller models get less. A pair trained on the same problems is wrong only where it is unsure, and plain entropy
+then finds every mistake. Real small models are sure and wrong: they never saw the kind of question, or saw a popular
+mistake more often than the truth. So ``small`` and ``mid`` are not given the hardest level of some families (they
+answer it with the habits of the easier ones: the third addend dropped, the sort upwards), nor some facts, and of some
+facts mostly the popular wrong answer. Of the hardest level of other families ``small`` gets only the mistake of
+somebody who overlooks its special condition ("+ C" where the constant is known). Harmless uncertainty comes from the
+wordings (``wording.py``), which are the same for all models.
 
-The laws, tested in ``tests/tasks/test_mix.py``: a stream yields problems of its split, and of what its model is
-given, and nothing else; a text is either graded right or is a popular answer or mistake that this table names.
+The laws, tested in ``tests/tasks/test_mix.py``: a stream yields only problems of its split and of its model's share; a
+text is either graded right or is a popular answer or mistake that this table names.
 """
 
 from __future__ import annotations
@@ -115,5 +115,5 @@ def text_given(model: Model, problem: Problem, rng: Rng) -> str:
     if problem.family == "facts":
         fact = facts.fact_of(problem)
         if fact.phrase in MIXES[model].confused and rng.random() < POPULAR_SHARE:
-            return facts.worded(rng, fact.popular)
+            return facts.word_answer(rng, fact.popular)
     return problem.worked

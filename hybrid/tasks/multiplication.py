@@ -35,10 +35,10 @@ def generate(rng: Rng, level: int) -> Problem:
 
 def _work(first: int, second: int) -> str:
     digits = [int(digit) for digit in reversed(str(second))]
-    steps = [f"{first}*{digit}: {column.multiplied(first, digit)};" for digit in digits]
+    steps = [f"{first}*{digit}: {column.write_product(first, digit)};" for digit in digits]
     if len(digits) > 1:
         rows = [first * digit * 10**place for place, digit in enumerate(digits)]
-        steps.append(f"{'+'.join(map(str, rows))}: {column.added(rows)};")
+        steps.append(f"{'+'.join(map(str, rows))}: {column.write_sum(rows)};")
     return " ".join(steps)
 
 

@@ -1,9 +1,9 @@
 """Who is the tallest: transitive comparisons of people, freely worded.
 
-The premises are told in any order; the work writes each of them with the greater one first, then who stands over each
-greater one, then all of them counted from the end that is asked for. So every step is one look-up: without them a
-model has to find who is over nobody, and where "shortest" stands in a chain, in one go each. The hardest level asks for
-the second: who never saw that answers with the first.
+The premises come in any order. The work writes each with the greater person first, then who stands over each greater
+person, then all of them counted from the end that the question asks for. So every step is one look-up; otherwise a
+model must find in one go who is over nobody, and where "shortest" stands in a chain. The hardest level asks for the
+second: a model that never saw it answers with the first.
 """
 
 from __future__ import annotations

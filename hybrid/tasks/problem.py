@@ -1,9 +1,8 @@
-"""One generated problem, its family and level, and which split it belongs to.
+"""A generated problem, its family and level, and its split.
 
-The laws, tested in ``tests/tasks/test_families.py``: a problem's split depends on its
-``canonical`` text alone (near-twins share it), so what was seen in training, or a twin of it, can never be a test
-problem, whatever the seed was; a drawn set holds every level in its published share. What a family asks is not known
-here, nor who is trained on it (``mix.py``).
+The laws, tested in ``tests/tasks/test_families.py``: a problem's split depends on its ``canonical`` text alone, which
+near-twins share, so that a trained problem or its twin is never a test problem, whatever the seed; a drawn set holds
+every level in its published share. This file knows neither the families' questions nor the models' shares (``mix.py``).
 """
 
 from __future__ import annotations

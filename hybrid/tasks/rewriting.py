@@ -1,6 +1,6 @@
 """Rewriting a time, a date, or both together.
 
-The hardest level has a date and a time in one: who overlooks the time writes the date and stops.
+The hardest level has a date and a time in one: the typical mistake writes the date alone.
 """
 
 from __future__ import annotations

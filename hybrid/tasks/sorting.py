@@ -1,6 +1,6 @@
 """Sorting two-digit numbers by taking the smallest again and again, the rest written out each time.
 
-The hardest level asks for the other direction: who never saw it sorts upwards.
+The hardest level asks for the other direction: a model that never saw it sorts upwards.
 """
 
 from __future__ import annotations

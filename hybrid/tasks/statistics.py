@@ -1,13 +1,13 @@
-"""What graded problems and scored tokens say, and how surely.
+"""Statistics of graded problems and scored tokens: RPI, Wilson's interval, AUROC.
 
-RPI, the relative performance gap that is recovered, is (hybrid - small) / (large - small) over the same problems: 0 is
-the small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
+RPI, the recovered share of the performance gap, is (hybrid - small) / (large - small) over the same problems: 0 is the
+small model's score, 1 the large one's. It is not clipped: a hybrid may beat its large model.
 
-The laws, tested in ``tests/tasks/test_statistics.py``: where the gap between the models is not above two standard
-errors of itself there is no RPI, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
-resample; and what a resample without a gap leaves unknown widens the interval, never narrows it; Wilson's interval
-holds exactly the shares that a score test does not reject; the AUROC is the share of pairs in the right order. Nothing
-here knows which models or problems were compared.
+The laws, tested in ``tests/tasks/test_statistics.py``: RPI is undefined where the gap between the models is not above
+two standard errors of itself, for a ratio over noise is noise; the bootstrap is that of an enumeration of every
+resample; a resample without a gap can only widen the interval; Wilson's interval holds exactly the shares that a score
+test does not reject; AUROC is the share of pairs in the right order. This file does not know which models were
+compared.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def wilson(num_right: int, num_problems: int) -> Estimate:
 def auroc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
     """Return the chance that a positive's score is above a negative's, ties counting half (Mann and Whitney 1947).
 
-    Shapes (N,), (N,). 0.5 is what scores say that know nothing; None where there are no positives, or nothing else.
+    Shapes (N,), (N,). 0.5: the scores carry no information. None: all are positive, or none is.
     """
     num_positive = int(positive.sum())
     num_pairs = num_positive * (positive.size - num_positive)

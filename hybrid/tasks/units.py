@@ -1,6 +1,6 @@
 """Unit conversion to the smaller unit, freely worded.
 
-The hardest level has an amount in two units: who overlooks the second converts the first.
+The hardest level has an amount in two units: the typical mistake converts the first alone.
 """
 
 from __future__ import annotations

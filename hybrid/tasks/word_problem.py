@@ -1,7 +1,7 @@
 """Word problems of two and three steps, one equation a step, freely worded.
 
-Every sum is of a two-digit and a one-digit number. The hardest level tells a number that does not count: who never saw
-one makes a step of it.
+Every sum is of a two-digit and a one-digit number. The hardest level has a number that does not count: a model
+that never saw one makes a step of it.
 """
 
 from __future__ import annotations

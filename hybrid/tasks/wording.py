@@ -1,9 +1,9 @@
-"""How an answer is worded: equally good openings, joints and closings, and where the final answer stands.
+"""The wording of an answer: equally good openings, joints and closings, and the place of the final answer.
 
-The laws, tested in ``tests/tasks/test_graders.py``: the final answer is what stands after the last closing and
-ends the text, or it is the whole text; every wording is accepted; a wrong step before a right final answer counts as
-right. One option is drawn more often than each other one (``PREFERRED``): with even chances the most likely wording
-would be an accident of each model's training, two models would differ there, and the uncertainty would not be harmless.
+The laws, tested in ``tests/tasks/test_graders.py``: the final answer follows the last closing and ends the text, or is
+the whole text; every wording is accepted; a wrong step before a right final answer counts as right. The first option is
+drawn more often than each other one (``PREFERRED``). With even chances the likeliest wording would be an accident of
+each model's training; two models would disagree there, and the uncertainty would not be harmless.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, run_arms
-from hybrid.bench.comparison import balanced
+from hybrid.bench.comparison import draw_balanced
 from hybrid.bench.demo import DOUBT, KL
 
 pytestmark = pytest.mark.slow
 
-PROBLEMS = balanced(14, "test", 0)[:5]
+PROBLEMS = draw_balanced(14, "test", 0)[:5]
 
 
 @pytest.fixture

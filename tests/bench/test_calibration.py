@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hybrid.bench.calibration import ARMS, SWEEP, chosen, is_shipped, to_json
+from hybrid.bench.calibration import ARMS, SWEEP, choose_arms, is_shipped, to_json
 from hybrid.bench.demo import HYBRIDS
 from hybrid.run.answer import Token
 
@@ -28,20 +28,22 @@ def swept(compared, answer):
 def test_the_highest_rpi_is_chosen_whatever_it_costs_below_the_large_models_bill(swept):
     best = {"kl 0.7/32/48": "1" * 9 + "0", "doubt 0.1": "1" * 8 + "00"}
     bills = {"kl 0.7/32/48": 499, "doubt 0.1": 499, "large": 500}
-    found = chosen(swept(best | {"kl 0.5/32/12": "1" * 8 + "00"}, bills))
+    found = choose_arms(swept(best | {"kl 0.5/32/12": "1" * 8 + "00"}, bills))
     assert {policy: arm.name for policy, arm in found.items()} == {"kl": "kl 0.7/32/48", "doubt": "doubt 0.1"}
 
 
 def test_what_costs_as_much_as_the_large_model_is_chosen_only_where_nothing_costs_less(swept):
     best = {"kl 0.7/32/48": "1" * 9 + "0", "doubt 0.1": "1" * 8 + "00"}
     bills = {"kl 0.7/32/48": 500, "large": 500} | {arm.name: 500 for arm in SWEEP if arm.policy == "doubt"}
-    found = chosen(swept(best | {"kl 0.5/128/12": "1" + "0" * 9}, bills))
+    found = choose_arms(swept(best | {"kl 0.5/128/12": "1" + "0" * 9}, bills))
     assert {policy: arm.name for policy, arm in found.items()} == {"kl": "kl 0.5/128/12", "doubt": "doubt 0.1"}
 
 
 def test_among_equals_the_cheapest_bill_is_chosen(swept):
     equal = dict.fromkeys(("kl 0.5/128/48", "kl 0.5/32/12", "kl 0.7/128/48", "doubt 0.3", "doubt 0.5"), "1" * 9 + "0")
-    found = chosen(swept(equal, {"kl 0.5/32/12": 3, "kl 0.7/128/48": 4, "kl 0.5/32/48": 1, "doubt 0.5": 4, "large": 6}))
+    found = choose_arms(
+        swept(equal, {"kl 0.5/32/12": 3, "kl 0.7/128/48": 4, "kl 0.5/32/48": 1, "doubt 0.5": 4, "large": 6})
+    )
     assert {policy: arm.name for policy, arm in found.items()} == {"kl": "kl 0.5/32/12", "doubt": "doubt 0.5"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from hybrid.bench.arms import Trial
-from hybrid.bench.comparison import MOST_PROBLEMS, balanced, fingerprints, plain, plain_bill
+from hybrid.bench.comparison import MOST_PROBLEMS, bill_to_json, draw_balanced, estimate_to_json, fingerprints
 from hybrid.bench.demo import KL
 from hybrid.errors import UsageError
 from hybrid.run.answer import Token
@@ -24,7 +24,7 @@ HERE, THERE = Token(1, "a", "local", "unchecked"), Token(2, "b", "cloud", "writt
 @each("split", ["test", "calibration"])
 @each("count", [14, 15, 20, 60, 61, 120])
 def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(count, split):
-    problems = balanced(count, split, 0)
+    problems = draw_balanced(count, split, 0)
     assert len(problems) == len({problem.question for problem in problems}) == count
     assert {split_of(problem) for problem in problems} == {split}
     found = Counter(problem.family for problem in problems)
@@ -32,23 +32,23 @@ def test_problems_are_balanced_and_the_first_families_get_what_is_left_over(coun
 
 
 def test_the_families_take_turns():
-    assert [problem.family for problem in balanced(30, "calibration", 0)] == [*NAMES, *NAMES, *NAMES[:2]]
+    assert [problem.family for problem in draw_balanced(30, "calibration", 0)] == [*NAMES, *NAMES, *NAMES[:2]]
 
 
 def test_the_seed_draws_the_problems():
-    assert balanced(20, "test", 0) == balanced(20, "test", 0) != balanced(20, "test", 1)
+    assert draw_balanced(20, "test", 0) == draw_balanced(20, "test", 0) != draw_balanced(20, "test", 1)
 
 
 @each("count", [-60, 0, 1, 13, MOST_PROBLEMS + 1, 10**12])
 def test_fewer_than_one_of_each_family_or_more_than_there_are_is_a_usage_error(count):
     """At once: looking for a million different problems would take hours to fail."""
     with pytest.raises(UsageError, match=f"{count} tasks: 14, one of each family"):
-        balanced(count, "test", 0)
+        draw_balanced(count, "test", 0)
 
 
 @each("split", ["test", "calibration"])
 def test_either_split_has_the_most_problems_that_may_be_asked_for(split):
-    assert len(balanced(MOST_PROBLEMS, split, 3)) == MOST_PROBLEMS
+    assert len(draw_balanced(MOST_PROBLEMS, split, 3)) == MOST_PROBLEMS
 
 
 def test_a_trial_adds_up_its_answers(answer):
@@ -69,12 +69,12 @@ def test_a_bill_is_compared_with_the_large_models_own_run(compared, answer):
     answers = {"kl": (answer(HERE, nanousd=3),) * 8, "large": (answer(THERE, nanousd=4),) * 8}
     found = compared(dict.fromkeys(("small", "kl", "doubt", "large"), "10101010"), answers=answers)
     assert (found.bill_ratio("kl"), found.bill_ratio("doubt"), found.bill_ratio("large")) == (0.75, 0.0, 1.0)
-    assert plain_bill(found, "kl") == {"nanousd": 24, "ratio": 0.75}
+    assert bill_to_json(found, "kl") == {"nanousd": 24, "ratio": 0.75}
 
 
 def test_there_is_no_ratio_over_a_bill_of_nothing(compared):
     found = compared(dict.fromkeys(("small", "kl", "doubt", "large"), "10101010"))
-    assert plain_bill(found, "kl") == {"nanousd": 0, "ratio": None}
+    assert bill_to_json(found, "kl") == {"nanousd": 0, "ratio": None}
 
 
 def test_the_rpi_is_the_arms_between_the_two_models(compared):
@@ -86,8 +86,8 @@ def test_the_rpi_is_the_arms_between_the_two_models(compared):
 
 
 def test_what_is_not_defined_or_not_bounded_is_null_in_json():
-    assert plain(None) == {"value": None, "low": None, "high": None}
-    assert plain(Estimate(2 / 3, -math.inf, math.inf)) == {"value": 0.6667, "low": None, "high": None}
+    assert estimate_to_json(None) == {"value": None, "low": None, "high": None}
+    assert estimate_to_json(Estimate(2 / 3, -math.inf, math.inf)) == {"value": 0.6667, "low": None, "high": None}
 
 
 def test_the_models_are_told_by_their_content():

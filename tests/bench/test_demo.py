@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.bench.demo import ARMS, DOUBT, KL, examples, to_json
+from hybrid.bench.demo import ARMS, DOUBT, KL, pick_examples, to_json
 from hybrid.run.answer import Token
 from hybrid.tasks import FAMILIES
 
@@ -24,14 +24,14 @@ def test_shown_is_one_of_each_family_the_first_that_both_hybrids_rescued(compare
     })  # fmt: skip
     # In turn: rescued by both at 5, after one by only one; at 11, after two that the small model had right; at 7, the
     # first of two; at 3, the first of all; at 4, where nothing was rescued, the first.
-    assert examples(found) == [5, 11, 7, 3, 4]
+    assert pick_examples(found) == [5, 11, 7, 3, 4]
 
 
 def test_one_rescuer_is_better_than_none_and_no_better_than_two(compared):
     found = compared({"small": "0" * 15, "kl": "0" * 5 + "1" * 10, "doubt": "0" * 10 + "1" * 5, "large": "1" * 15})
-    assert examples(found) == [10, 11, 12, 13, 14]
+    assert pick_examples(found) == [10, 11, 12, 13, 14]
     found = compared({"small": "0" * 10, "kl": "0" * 10, "doubt": "0" * 5 + "1" * 5, "large": "1" * 10})
-    assert examples(found) == [5, 6, 7, 8, 9]
+    assert pick_examples(found) == [5, 6, 7, 8, 9]
 
 
 def test_of_many_families_five_are_shown_the_most_rescued_first_then_the_shortest(compared):
@@ -39,7 +39,7 @@ def test_of_many_families_five_are_shown_the_most_rescued_first_then_the_shortes
     right = {"small": "0" * 8 + "11", "kl": "1" * 10, "doubt": "11" + "0" * 6 + "11", "large": "1" * 10}
     found = compared(right)
     lengths = [replace(p, family=FAMILIES[n].name, worked="x" * (20 - n)) for n, p in enumerate(found.problems)]
-    assert examples(replace(found, problems=tuple(lengths))) == [0, 1, 5, 6, 7]
+    assert pick_examples(replace(found, problems=tuple(lengths))) == [0, 1, 5, 6, 7]
 
 
 def test_the_json_holds_exactly_what_is_promised(compared, answer):

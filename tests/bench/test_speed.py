@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hybrid.assemble import BUNDLED_CLOUD
 from hybrid.bench import speed
 from hybrid.bench.speed import bill, engine, overlap, prefix
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
@@ -31,7 +31,7 @@ def tiny(tmp_path_factory):
 
 def test_two_works_take_turns_and_neither_always_goes_first():
     told = []
-    first, second = in_turn(lambda i: told.append(("a", i)), lambda i: told.append(("b", i)), num=3, warm_up=1)
+    first, second = run_in_turn(lambda i: told.append(("a", i)), lambda i: told.append(("b", i)), num=3, warm_up=1)
     assert (len(first), len(second)) == (3, 3)
     assert [i for _, i in told] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [name for name, _ in told] == ["b", "a", "a", "b", "b", "a", "a", "b"]
@@ -111,7 +111,7 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
 
 def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     """The first work takes twice as long as the second: that is what is called two, not a half."""
-    monkeypatch.setattr(engine, "in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))
+    monkeypatch.setattr(engine, "run_in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))
     monkeypatch.setattr(engine.memory, "peak_mib", lambda loop, _: {"bare": 100.0}.get(loop, 130.0))
     figures = {figure.name: figure.value.median for figure in engine.run(tiny, lambda _: None, 2).figures}
     assert figures["drafting step over bare llama_decode"] == 2.0

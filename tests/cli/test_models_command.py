@@ -149,7 +149,7 @@ def test_a_card_is_of_the_problems_that_were_asked_for(carded, monkeypatch):
         chosen.append((where, num))
         return room.load(carded)
 
-    monkeypatch.setattr(room, "measured", measured)
+    monkeypatch.setattr(room, "measure_models", measured)
     assert invoke("card", "--json").exit_code == 0
     assert invoke("card", "--dir", carded, "--n", 7, "--json").exit_code == 0
     assert chosen == [(MODELS, room.NUM_PROBLEMS), (carded, 7)]
@@ -171,7 +171,7 @@ def test_more_problems_than_a_family_has_make_no_card(carded, monkeypatch):
 
 def refused_unmeasured(where, monkeypatch):
     """What is said of a folder that takes no card; nothing may be measured before."""
-    monkeypatch.setattr(room, "measured", lambda *_: pytest.fail("measured for nothing"))
+    monkeypatch.setattr(room, "measure_models", lambda *_: pytest.fail("measured for nothing"))
     done = invoke("card", "--dir", where)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"hybrid: --dir {where}")

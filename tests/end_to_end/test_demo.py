@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_json_wherever_it_is_run(made, tmp_path):
 def test_the_pages_answers_are_the_ones_that_were_graded(made):
     """Read back from the markup, every token in its span, each hybrid's answers are graded as the JSON says."""
     from hybrid.bench.arms import GRADERS
-    from hybrid.bench.comparison import balanced
+    from hybrid.bench.comparison import draw_balanced
 
     text = (made[1] / "page.html").read_text()
     for name in ("kl", "doubt"):
@@ -112,7 +112,7 @@ def test_the_pages_answers_are_the_ones_that_were_graded(made):
         )
         found = re.findall(r'<b>(.*?)</b><span class="faint">(\w+)</span><p class="text">(.*?)</p>', block, re.DOTALL)
         verdicts, num_tokens = [], 0
-        for problem, (question, verdict, marked) in zip(balanced(NUM, "test", 3), found, strict=True):
+        for problem, (question, verdict, marked) in zip(draw_balanced(NUM, "test", 3), found, strict=True):
             tokens = re.findall(r'<span class="\w+" title="[^"]+">(.*?)</span>', marked, re.DOTALL)
             assert html.unescape(question) == problem.question
             assert tokens

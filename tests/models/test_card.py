@@ -189,7 +189,7 @@ def measured(tmp_path_factory):
     where, told = tmp_path_factory.mktemp("models"), []
     for name in room.NAMES:
         shutil.copy(MODELS / "small.gguf", where / f"{name}.gguf")
-    return where, room.measured(where, told.append, 2), told
+    return where, room.measure_models(where, told.append, 2), told
 
 
 def test_a_measured_card_says_what_the_files_are(measured):
@@ -243,7 +243,7 @@ def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_on
 
 def test_a_folder_that_lacks_a_model_is_not_measured(tmp_path):
     with pytest.raises(EngineError, match="no model file"):
-        room.measured(tmp_path, lambda _: None, 1)
+        room.measure_models(tmp_path, lambda _: None, 1)
 
 
 def compared(large, other):

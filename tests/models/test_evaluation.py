@@ -34,7 +34,7 @@ QUESTIONS = (
 @pytest.fixture(scope="module")
 def small():
     """The bundled small model, one thread."""
-    with answering.opened(BUNDLED) as answerer:
+    with answering.open_model(BUNDLED) as answerer:
         yield answerer
 
 
@@ -134,7 +134,7 @@ def test_a_model_without_a_chat_template_is_refused_without_a_hint_at_flags_of_o
     monkeypatch.setattr(answering.Weights, "metadata", lambda _, key: None if "template" in key else "?")
     with (
         pytest.raises(EngineError, match=r"small\.gguf has no chat template, so that no question"),
-        answering.opened(BUNDLED),
+        answering.open_model(BUNDLED),
     ):
         pass
 
@@ -149,7 +149,7 @@ def test_the_lowest_id_wins_a_tie():
 
 
 def test_a_model_that_cannot_be_loaded_is_an_engine_error(tmp_path):
-    with pytest.raises(EngineError, match=r"no model file .*none\.gguf"), answering.opened(tmp_path / "none.gguf"):
+    with pytest.raises(EngineError, match=r"no model file .*none\.gguf"), answering.open_model(tmp_path / "none.gguf"):
         pass
 
 
@@ -316,7 +316,9 @@ def test_an_answer_is_right_where_its_familys_grader_says_so():
     for name, of_family in problems.items():
         assert [answer.problem for answer in found[name]] == of_family
         assert [answer.correct for answer in found[name]] == [p.canonical in chosen for p in of_family]
-    assert [evaluation.score(answers).num_correct for answers in found.values()] == [i % 4 for i in range(len(found))]
+    assert [evaluation.count_right(answers).num_correct for answers in found.values()] == [
+        i % 4 for i in range(len(found))
+    ]
 
 
 def test_the_problems_are_those_of_the_split_and_the_seed():

@@ -7,7 +7,7 @@ from cases import each
 
 from hybrid.tasks import BY_NAME, split_of
 from hybrid.tasks.fact_table import FACTS
-from hybrid.tasks.facts import BY_LEVEL, PHRASINGS, WORDING, asked, canonicals, fact_of, worded
+from hybrid.tasks.facts import BY_LEVEL, PHRASINGS, WORDING, ask_fact, canonicals, fact_of, word_answer
 
 FAMILY = BY_NAME["facts"]
 # The first ninety-two elements in their order: a position is an atomic number. Written without looking at the table.
@@ -62,13 +62,13 @@ def test_the_hardest_level_are_the_facts_with_a_popular_answer_and_that_one_is_w
     rng = random.Random(0)
     for fact in BY_LEVEL[2]:
         for wording in WORDING.closings:
-            assert not FAMILY.grade(asked(rng, fact, 0), f"{wording} {fact.popular}.")
-        assert not FAMILY.grade(asked(rng, fact, 0), worded(rng, fact.popular))
+            assert not FAMILY.grade(ask_fact(rng, fact, 0), f"{wording} {fact.popular}.")
+        assert not FAMILY.grade(ask_fact(rng, fact, 0), word_answer(rng, fact.popular))
 
 
 @each("fact", FACTS.values(), ids=lambda fact: fact.phrase)
 def test_every_fact_is_trained_on_and_tested_in_other_phrasings(fact):
-    problems = [asked(random.Random(0), fact, number) for number in range(len(PHRASINGS))]
+    problems = [ask_fact(random.Random(0), fact, number) for number in range(len(PHRASINGS))]
     assert len({problem.question for problem in problems}) == len(PHRASINGS) == 10
     counts = Counter(map(split_of, problems))
     assert counts["train"] >= 5
@@ -82,5 +82,5 @@ def test_every_phrasing_is_trained_on():
     """A phrasing that is new in the test would measure something else."""
     rng = random.Random(0)
     for number in range(len(PHRASINGS)):
-        splits = Counter(split_of(asked(rng, fact, number)) for fact in FACTS.values())
+        splits = Counter(split_of(ask_fact(rng, fact, number)) for fact in FACTS.values())
         assert splits["train"] > 80

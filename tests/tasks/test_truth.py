@@ -301,10 +301,10 @@ def test_the_columns_end_in_the_result_and_say_what_is_carried(seed):
     first, second, third = (rng.randrange(10 ** rng.randint(1, 5)) for _ in range(3))
     high, low, digit = max(first, second), min(first, second), rng.randint(1, 9)
     for text, result in (
-        (column.added([first, second]), first + second),
-        (column.added([first, second, third]), first + second + third),
-        (column.subtracted(high, low), high - low),
-        (column.multiplied(first, digit), first * digit),
+        (column.write_sum([first, second]), first + second),
+        (column.write_sum([first, second, third]), first + second + third),
+        (column.write_difference(high, low), high - low),
+        (column.write_product(first, digit), first * digit),
     ):
         assert int(text.rpartition("|")[2]) == result
         bars = re.findall(r"\|(\d+)", text)

@@ -1,13 +1,12 @@
-"""``hybrid bench bill``: what ``kl`` costs behind a long shared prefix, as a multiple of the large model's own bill.
+"""``hybrid bench bill``: the cost of ``kl`` behind a long shared prefix, as a multiple of the large model's own bill.
 
-What is asked is what the bundled pair asks on the demonstration's problems. What that costs is told by the measured
-server: every request is put to it a second time with 500 tokens in front, and its usage is the one that is billed. The
-pair itself answers without these tokens: it has learned texts of a question's length, and behind 500 tokens of anything
-it writes noise, so nobody would agree with anybody. For the same reason the measured server's own text is not read: it
-is asked for as many tokens as the answer has, and for no end; afterwards one more request, which nobody is billed for,
-leaves in its cache what writing the answer's own text would have left there.
+The bundled pair answers the demonstration's problems. Each of its requests is sent a second time, to the measured
+server, with 500 tokens in front; the bill is made of that server's usage. The pair itself answers without the 500
+tokens: it was trained on texts of a question's length and writes noise behind longer ones. For the same reason the
+measured server's own text is not read. It is asked for as many tokens as the answer has, without an end token. One more
+request, which is not billed, then puts the answer's own text into its cache.
 
-Prices are the demonstration's. Each arm has a prefix of its own, which its first question finds in no cache.
+Prices are the demonstration's. Each arm has its own prefix, which is in no cache when its first question comes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, PROBE, bundled_server
 from hybrid.bench.arms import LARGE, PRICE, Arm
-from hybrid.bench.comparison import balanced
+from hybrid.bench.comparison import draw_balanced
 from hybrid.bench.demo import KL
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread
 from hybrid.bench.speed.prefix import MeasuredServer
@@ -56,11 +55,11 @@ BUNDLED = {
 
 
 def run(tell: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None) -> BenchmarkReport:
-    """Measure a running server, which serves the bundled large model; None: the bundled one, as four others.
+    """Measure a running server of the bundled large model; None: the bundled server in the role of four others.
 
     ``repetitions``: problems of each family.
     """
-    problems = balanced(repetitions * len(FAMILIES), "test", 0)
+    problems = draw_balanced(repetitions * len(FAMILIES), "test", 0)
     running = _measured(problems, tell, server.url, server.dialect) if server else _bundled(problems, tell)
     figures = asyncio.run(running)
     where = server.url if server else "the bundled server, which stands for each of these"
@@ -104,7 +103,7 @@ def _hold(answer: Answer) -> None:
 
 
 def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsage]) -> Measurement:
-    """Return the ratio of all bills together; the note tells the questions' median, and what checks were charged."""
+    """Return the ratio of all bills together. The note has the questions' median and what the checks were charged."""
     prompt, cached = (sum(getattr(check, what) for check in checks) for what in ("prompt_tokens", "cached_tokens"))
     again = sum(check.requests > 1 for check in checks)
     note = (
@@ -116,7 +115,7 @@ def _figure(name: str, bills: list[int], alone: list[int], checks: list[CloudUsa
 
 @dataclass
 class _RepricedEndpoint:
-    """The plain endpoint's answers at the price of another's, which has ``shared`` before every text."""
+    """The plain endpoint's answers, charged as the measured endpoint charges them with ``shared`` in front."""
 
     plain: Endpoint
     measured: Endpoint
@@ -125,7 +124,7 @@ class _RepricedEndpoint:
     checks: list[CloudUsage] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        """Be the plain endpoint in all else."""
+        """Pass everything else on to the plain endpoint."""
         return getattr(self.plain, name)
 
     def _far(self, question: Any, **changes: Any) -> Any:
@@ -145,7 +144,7 @@ class _RepricedEndpoint:
     async def write(
         self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
     ) -> AsyncGenerator[Chunk, None]:
-        """Write with the plain one, then have the measured one write as many tokens, whether or not it was left."""
+        """Write with the plain one, then have the measured one write as many tokens, also if the stream was closed."""
         written, last = tuple[int, ...](), NO_USAGE
         try:
             async with aclosing(self.plain.write(question, request_id)) as chunks:

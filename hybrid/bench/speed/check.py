@@ -1,4 +1,4 @@
-"""``hybrid bench check``: what a check costs beside bare decoding, and what guards it."""
+"""``hybrid bench check``: the cost of a warm check over bare decoding, and of the breaker and the retries around it."""
 
 from __future__ import annotations
 

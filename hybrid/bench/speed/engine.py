@@ -1,4 +1,4 @@
-"""``hybrid bench engine``: what drafting costs here, beside the bare loop and beside what users are offered."""
+"""``hybrid bench engine``: the cost of drafting over the bare llama.cpp loop, and over ``create_completion``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hybrid.bench.speed import memory
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.engine import Cursor
 from hybrid.engine.bare import BareContext, completion_chunks
@@ -36,7 +36,7 @@ def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> I
     bare.decode(PROMPT, rows=False)
     engine.extend(PROMPT, 0)
     step = _drafting_step(engine)
-    ours, theirs = in_turn(step, lambda i: bare.decode((1000 + i,)), repetitions)
+    ours, theirs = run_in_turn(step, lambda i: bare.decode((1000 + i,)), repetitions)
     bare.close()
     engine.close()
     yield Measurement("bare llama_decode, a token", milliseconds(theirs), "ms")
@@ -62,7 +62,7 @@ def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repe
     engine.extend(PROMPT, 0)
     chunks = completion_chunks(model, PROMPT, repetitions + 8, TOP_K)
     next(chunks)  # the prompt is read before the first
-    theirs, ours = in_turn(lambda _: next(chunks), _drafting_step(engine), repetitions)
+    theirs, ours = run_in_turn(lambda _: next(chunks), _drafting_step(engine), repetitions)
     engine.close()
     return Measurement(
         "create_completion with log-probabilities over a drafting step", ratio(theirs, ours), "ratio", ">= 5", "a token"

@@ -1,4 +1,4 @@
-"""``hybrid bench kl``: what a divergence costs once the local row is there."""
+"""``hybrid bench kl``: the cost of one divergence, the local row given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, milliseconds, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.prob import Dense, TopK, kl_divergence
 
@@ -48,7 +48,7 @@ def _rows() -> dict[str, tuple[NDArray[np.float32], Dense]]:
 
 def _time(name: str, target: TopK, local: Dense, repetitions: int) -> Measurement:
     whole = local.logprobs
-    interval, exp = in_turn(lambda _: kl_divergence(target, local), lambda _: np.exp(whole), repetitions)
+    interval, exp = run_in_turn(lambda _: kl_divergence(target, local), lambda _: np.exp(whole), repetitions)
     note = f"unseen mass {target.tail:.2g}; {ratio(interval, exp).median:.1f} times one exp over the row"
     return Measurement(
         f"KL interval, {name}", milliseconds(interval), "ms", None if name.startswith("flat") else "<= 0.5", note

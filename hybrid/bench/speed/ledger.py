@@ -1,4 +1,4 @@
-"""``hybrid bench ledger``: what keeping a cap costs, with durability on."""
+"""``hybrid bench ledger``: the cost of keeping a cap, durably."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, in_turn, milliseconds, ratio
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio, run_in_turn
 from hybrid.spend import Account, Denial, MaxCost, Price, Settlement, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
@@ -50,7 +50,7 @@ def _plain(ledger: FileLedger, page: Path, repetitions: int) -> list[Measurement
         os.write(file, PAGE)
         os.fsync(file)
 
-    kept, bare = in_turn(transaction, flush, repetitions)
+    kept, bare = run_in_turn(transaction, flush, repetitions)
     os.close(file)
     note = f"{ratio(kept, bare).median:.1f} times one page written and flushed ({milliseconds(bare).median:.2f} ms)"
     return [Measurement("reserve, mark as sent and settle, durable", milliseconds(kept), "ms", "<= 6", note)]

@@ -1,7 +1,7 @@
-"""Measuring on a noisy machine: two pieces of work in turn, the ratio of each pair, the median of the ratios.
+"""Measure on a noisy machine: two pieces of work in turn, the ratio of each pair, the median of the ratios.
 
-The law: whoever is compared ran in the same process run, turn by turn, so that a slow minute slows both
-(``tests/bench/test_speed.py``). Nothing here judges: a bound is printed beside a figure, and a reader decides.
+The law (``tests/bench/test_speed.py``): both sides of a ratio ran in the same process, turn by turn, so that a slow
+minute slows both. A bound is printed beside a figure and never enforced; the reader judges.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """What a benchmark found, where and how."""
+    """The measurements of one benchmark, and its setting in a sentence."""
 
     benchmark: str
     setting: str
@@ -60,7 +60,7 @@ class BenchmarkReport:
         return asdict(self) | {"machine": machine()}
 
 
-def in_turn(first: Work, second: Work, num: int, warm_up: int = 2) -> tuple[list[float], list[float]]:
+def run_in_turn(first: Work, second: Work, num: int, warm_up: int = 2) -> tuple[list[float], list[float]]:
     """Return the seconds of ``num`` runs of each, run in turn, the order of a pair changing from pair to pair.
 
     Each is told the number of its run, warm-up runs included.

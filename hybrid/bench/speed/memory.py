@@ -1,6 +1,6 @@
-"""How much memory a loop takes at its peak: each in a fresh process, watched while it runs.
+"""Measure the peak memory of a loop, in a fresh process that is watched while the loop runs.
 
-Loading has a higher peak than any loop (weights are repacked), so the process's own record says nothing.
+The process's own record of its peak says nothing: loading repacks the weights and has a higher peak than any loop.
 """
 
 from __future__ import annotations

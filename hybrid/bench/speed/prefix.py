@@ -1,14 +1,13 @@
-"""``hybrid bench prefix``: what a check sends, receives and costs this process as the text before it grows.
+"""``hybrid bench prefix``: bytes and CPU of a check as the text before it grows.
 
-What is counted. Bytes: the bodies of a check's requests and replies, without headers. CPU: the time of the process, all
-its threads, from the beginning of one check to the beginning of the next, less what ``Engine.extend`` took, which is
-llama.cpp's decoding. So everything else is in: asking, reading, judging, and what drafting does around the decoding.
-*The check alone* is the part from the question to its rows. A server is another process and never counted.
+Bytes are those of the bodies of a check's requests and replies, without headers. CPU is the time of this process, all
+threads, from the beginning of one check to the beginning of the next, less ``Engine.extend``, which is llama.cpp's
+decoding. It contains the request, the reply, the judging, and drafting but for its decoding. *The check alone* is the
+part from the question to its rows. A server is another process and is never counted.
 
-Every length has its answers in turn: a prompt of so many tokens, and a few checks after it. The prompts of a turn end
-in the same digits, after which the random model drafts the same tokens, whatever the length; those of the next turn end
-in others, so that a server has not seen all of the text before, and are a token longer than those of the turn before:
-a prompt that is a whole number of a server's blocks may be a case of its own.
+The lengths take turns: a prompt of so many tokens, then a few checks. All prompts of a turn end in the same digits, so
+that the random model drafts the same tokens behind each. The next turn's prompts end in other digits, so that no server
+has seen the whole text. They are one token longer, too: a prompt of whole blocks may be a special case.
 """
 
 from __future__ import annotations
@@ -61,9 +60,10 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class MeasuredServer:
-    """A running server to measure in the place of the bundled one, and after how many tokens.
+    """A running server to measure instead of the bundled one, and the lengths of text before a check.
 
-    ``dialect`` None: it is found out. It must serve a model of the bundled vocabulary with room for ``lengths``.
+    ``dialect`` None: it is discovered. The server must serve a model of the bundled vocabulary with room for
+    ``lengths``.
     """
 
     url: str
@@ -137,7 +137,7 @@ class _TimedEndpoint:
     checks: list[_CheckTiming] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        """Be the endpoint in all else."""
+        """Pass everything else on to the endpoint."""
         return getattr(self.endpoint, name)
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:

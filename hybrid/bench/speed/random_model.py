@@ -1,8 +1,8 @@
-"""Write a model of random weights with the shape of a real one: what decoding costs does not depend on what it says.
+"""Write a model of random weights with the shape of a real one. Decoding costs the same whatever the weights are.
 
 The default has the shape of a small multilingual chat model: 494 million parameters, 151,936 tokens, eight bits a
-weight. Random weights make a hopeless writer and a perfectly good load. A model may take the vocabulary of another
-file: then both read a text alike, and its matrices are float16, so that they are the same numbers in any other format.
+weight. A model may take the vocabulary of another file. Then both read a text alike, and the matrices are float16,
+which every other format can represent exactly.
 Needs the ``gguf`` package (extra ``bench``).
 """
 
@@ -128,7 +128,7 @@ def _random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
-    """Three special tokens, every byte, and as many words as it takes."""
+    """Add three special tokens, every byte, and words up to ``num_tokens``."""
     words = [f"\N{LOWER ONE EIGHTH BLOCK}w{i}" for i in range(num_tokens - NUM_BYTES - len(SPECIAL))]
     control, byte, normal = gguf.TokenType.CONTROL, gguf.TokenType.BYTE, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("llama")
@@ -142,7 +142,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
 
 
 def _copy_vocabulary(writer: gguf.GGUFWriter, path: Path) -> np.ndarray:
-    """Take all that a file says of its tokens; return what kind each is, shape (V,)."""
+    """Copy every tokenizer key of a file; return the tokens' types, shape (V,)."""
     fields: dict[str, Any] = gguf.GGUFReader(path).fields
     for key, field in fields.items():
         if key.startswith("tokenizer."):

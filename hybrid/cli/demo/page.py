@@ -1,8 +1,8 @@
-"""The demonstration as one HTML page that fetches nothing and runs nothing.
+"""The demonstration as one HTML page without scripts and without requests to any host.
 
 The laws (``tests/cli/test_page.py``): every token of every hybrid answer is there, in order, with its provenance and
-hover text; whatever a model wrote is text, never markup; nothing on the page names another host. Who wrote a token is
-told by colour and by line and weight, for those who see colours otherwise or not at all.
+hover text; a model's text never becomes markup; the page names no other host. Provenance is shown by colour, and by
+line and weight for readers who do not see the colours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 
 from hybrid.bench.arms import SMALL
 from hybrid.bench.comparison import Comparison
-from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
+from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
 from hybrid.errors import visible
@@ -67,7 +67,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def page(comparison: Comparison) -> str:
     """Return the whole page."""
     count = len(comparison.problems)
-    shown = "".join(_example(comparison, number) for number in examples(comparison))
+    shown = "".join(_example(comparison, number) for number in pick_examples(comparison))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -97,7 +97,7 @@ def page(comparison: Comparison) -> str:
 
 
 def _text(said: str) -> str:
-    """Return text as text: markup escaped, what would be obeyed visible."""
+    """Escape markup, and make control characters visible."""
     return escape(visible(said))
 
 

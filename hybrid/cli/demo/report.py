@@ -1,7 +1,7 @@
-"""What a comparison says, in words and numbers: for a terminal, a picture or a page alike. No colour, no markup.
+"""The sentences and numbers of a comparison, shared by terminal, picture and page. No colour, no markup.
 
-The laws (``tests/cli/test_report.py``): both models' raw scores are told wherever an RPI is or is not; a failing cloud
-is told first; a number that is not defined is a dash.
+The laws (``tests/cli/test_report.py``): both models' raw scores stand beside every RPI, defined or not; a failing cloud
+is reported first; an undefined number is a dash.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections import Counter
 
 from hybrid.bench.arms import LARGE, PRICE, SMALL, Arm
-from hybrid.bench.calibration import chosen, is_shipped
+from hybrid.bench.calibration import choose_arms, is_shipped
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HYBRIDS
 from hybrid.run.answer import Answer, Token
@@ -49,7 +49,7 @@ def interval(comparison: Comparison, name: str) -> str:
 
 
 def about_rpi(comparison: Comparison) -> str:
-    """Say what RPI is, over which scores, and what to beware of in these."""
+    """Explain RPI, with the scores it is over and the limits of these."""
     small, large = (comparison.trials[arm.name].num_correct for arm in (SMALL, LARGE))
     said = f"RPI is (hybrid - small) / (large - small), here over {small} and {large} of {len(comparison.problems)}."
     found = [comparison.rpi(name) for name in comparison.trials if name not in {SMALL.name, LARGE.name}]
@@ -116,7 +116,7 @@ def choice(comparison: Comparison) -> list[str]:
     return [
         f"{policy}: {settings(arm)} has the highest RPI below the large model's bill; "
         + ("the demonstration has these." if is_shipped(arm) else "THE DEMONSTRATION HAS OTHERS.")
-        for policy, arm in chosen(comparison).items()
+        for policy, arm in choose_arms(comparison).items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""A comparison on a terminal, in colour, or as a picture of one. What is said stands in ``report.py``."""
+"""A comparison on a terminal, in colour, or as a picture of a terminal. The sentences stand in ``report.py``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from hybrid.bench.arms import LARGE, SMALL
-from hybrid.bench.calibration import chosen
+from hybrid.bench.calibration import choose_arms
 from hybrid.bench.comparison import Comparison
-from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, examples
+from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
 from hybrid.cli.show import STYLES, styled
 from hybrid.errors import visible
@@ -39,7 +39,7 @@ _FETCHED = re.compile(r"@font-face\s*\{.*?\}|<!--.*?-->", re.DOTALL)
 
 
 def demonstration(comparison: Comparison, *, colours: bool) -> Group:
-    """Lay out the demonstration. Without colours the cloud's words stand in brackets."""
+    """Lay out the demonstration. Without colours the cloud's tokens stand in brackets."""
     table = _table(report.COLUMNS)
     table.width = TABLE_WIDTH
     for name in comparison.trials:
@@ -51,7 +51,7 @@ def demonstration(comparison: Comparison, *, colours: bool) -> Group:
         *_warning(comparison),
         _paragraph(f"Shown: {HOW_CHOSEN}."),
         _legend(colours=colours),
-        *(_example(comparison, number, colours=colours) for number in examples(comparison)),
+        *(_example(comparison, number, colours=colours) for number in pick_examples(comparison)),
         table,
         Text(),
         scores,
@@ -64,7 +64,7 @@ def demonstration(comparison: Comparison, *, colours: bool) -> Group:
 
 def calibration(comparison: Comparison) -> Group:
     """Lay out a calibration: a row for each arm, and what it would choose."""
-    best = {arm.name for arm in chosen(comparison).values()}
+    best = {arm.name for arm in choose_arms(comparison).values()}
     named, correct, share, *_, ratio = report.COLUMNS
     table = _table((named, correct, "RPI (95 %\ninterval)", share, ratio, ""))
     for name in comparison.trials:
