@@ -96,4 +96,4 @@ def test_a_file_that_is_no_trace_is_a_sentence(tmp_path):
     (tmp_path / "text").write_text("hello\n")
     done = run.invoke(app, ["replay", str(tmp_path / "text")])
     assert done.exit_code == 2
-    assert "is no trace of version 3" in done.output
+    assert "is no trace: record one with --trace" in done.output
