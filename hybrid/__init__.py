@@ -22,6 +22,11 @@ _ROOMS = {"Opening": "assemble", "open": "assemble"} | dict.fromkeys(
 )
 
 
+def __dir__() -> list[str]:
+    """Name the front door's own names, those that are not loaded yet among them."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Load a room when something of it is first needed."""
     if name in _ROOMS:

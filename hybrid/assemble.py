@@ -13,7 +13,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
@@ -27,7 +27,7 @@ from hybrid.cloud.probe import Probe, SettleQuestion
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
 from hybrid.cloud.server_flags import FlagAdvice, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
-from hybrid.config import Settings
+from hybrid.config import Settings, SettingsFlags
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseCache, measure
@@ -53,11 +53,11 @@ OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 
 def open(  # noqa: A001  (hybrid.open is the front door's name)
-    *, config: Path | str | None = None, **flags: object
+    *, config: Path | str | None = None, **flags: Unpack[SettingsFlags]
 ) -> Opening:
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
-    Flags are the fields of ``hybrid.config.Settings``; what is not given comes from ``HYBRID_*`` variables, then from
+    Flags are the settings of ``hybrid.config``; what is not given comes from ``HYBRID_*`` variables, then from
     files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 

@@ -84,7 +84,8 @@ def _batch(source: Path, out: Path, flags: Flags) -> Tally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     # What earlier runs for this output spent counts against --cap, whatever became of them.
-    opening, tally = hybrid.open(**flags, spender=f"batch {out.resolve()}"), Tally()
+    flags["spender"] = f"batch {out.resolve()}"
+    opening, tally = hybrid.open(**flags), Tally()
     with _opened(source) as (file, size), closing(Journal(out)) as journal, _goes_on(journal):
         remaining = journal.remaining(lines(file), tally.keep)
         for first in remaining:  # where nothing is left, no model is loaded

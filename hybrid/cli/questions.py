@@ -18,14 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
 import msgspec
 
 from hybrid.config import Use, names_for
 from hybrid.errors import UsageError, one_line
-from hybrid.run.client import Prompt
-from hybrid.types import Message, Role
+from hybrid.run.conversation import Question, question_from
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
@@ -93,7 +92,7 @@ def id_of(fields: dict[str, Any]) -> str | int | None:
     return name
 
 
-def question_of(fields: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+def question_of(fields: dict[str, Any]) -> tuple[Question, dict[str, Any]]:
     """Return what is asked, and what this answer chooses for itself; null means not chosen."""
     chosen = {name: value for name, value in _unpacked(fields).items() if value is not None}
     prompt, messages = chosen.pop("prompt", None), chosen.pop("messages", None)
@@ -104,7 +103,9 @@ def question_of(fields: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
     if (prompt is None) == (messages is None):
         raise UsageError("a line has either a prompt or messages")
     if messages is not None:
-        return _messages(messages), chosen
+        if not isinstance(messages, list) or not messages:
+            raise UsageError("messages are a list of at least one object")
+        return question_from(messages), chosen
     if not isinstance(prompt, str):
         raise UsageError("the prompt is not a text")
     return prompt, chosen
@@ -119,21 +120,3 @@ def _unpacked(fields: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(body, dict) or plain.keys() - _ENVELOPE:
         raise UsageError("a line that has a body has its fields there, in an object")
     return {name: value for name, value in body.items() if name != "model"}
-
-
-def _messages(found: object) -> list[Message]:
-    if not isinstance(found, list) or not found:
-        raise UsageError("messages are a list of at least one object")
-    return [_message(each) for each in found]
-
-
-def _message(found: object) -> Message:
-    if not isinstance(found, dict) or found.keys() != {"role", "content"}:
-        raise UsageError("a message is an object of role and content")
-    role, content = found["role"], found["content"]
-    if role not in get_args(Role):
-        msg = f"the role of a message is one of {', '.join(get_args(Role))}"
-        raise UsageError(msg)
-    if not isinstance(content, str):
-        raise UsageError("the content of a message is not a text")
-    return Message(role, content)

@@ -27,14 +27,14 @@ def asked(value):
         ("hello", (None, "hello", {})),
         ({"prompt": "hello"}, (None, "hello", {})),
         ({"id": "a", "prompt": "hello", "max_tokens": 3, "seed": None}, ("a", "hello", {"max_tokens": 3})),
-        ({"id": 7, "messages": [{"role": "user", "content": "é"}]}, (7, [Message("user", "é")], {})),
+        ({"id": 7, "messages": [{"role": "user", "content": "é"}]}, (7, (Message("user", "é"),), {})),
         ({"custom_id": "b", "prompt": "hello"}, ("b", "hello", {})),
         (
             {
                 "custom_id": "c", "method": "POST", "url": "/v1/chat/completions",
                 "body": {"model": "gpt", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3},
             },
-            ("c", [Message("user", "hello")], {"max_tokens": 3}),
+            ("c", (Message("user", "hello"),), {"max_tokens": 3}),
         ),
         (b'\xef\xbb\xbf"marked"', (None, "marked", {})),
     ],

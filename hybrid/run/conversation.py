@@ -1,0 +1,49 @@
+"""What may be put as a question: a text, or a conversation of messages, as ``Message`` or as OpenAI's dictionaries.
+
+The law: whatever is given is a question or a UsageError of one sentence, which names the message
+(``tests/run/test_conversation.py``, and for lines of a batch ``tests/cli/test_questions.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, get_args
+
+from hybrid.errors import UsageError, one_line
+from hybrid.types import Message, Role
+
+Prompt: TypeAlias = str | Sequence[Message | Mapping[str, str]]
+# A text, or the turns of a conversation.
+Question: TypeAlias = str | tuple[Message, ...]
+
+NO_MESSAGE = "a message is an object of role and content"
+
+
+def question_from(prompt: object) -> Question:
+    """Return what is asked. An empty text or conversation is returned as it is. Raises UsageError."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Mapping | Message):
+        raise UsageError("a conversation is a list of messages, not one message alone")
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
+        msg = f"a prompt is a text or a list of messages, not {one_line(type(prompt).__name__)}"
+        raise UsageError(msg)
+    return tuple(_message(each, number) for number, each in enumerate(prompt, start=1))
+
+
+def _message(found: object, number: int) -> Message:
+    if isinstance(found, Message):
+        return found
+    if isinstance(found, Mapping) and (why := _fault(found)) is None:
+        return Message(found["role"], found["content"])
+    msg = f"message {number}: {why if isinstance(found, Mapping) else NO_MESSAGE}"
+    raise UsageError(msg)
+
+
+def _fault(found: Mapping[str, object]) -> str | None:
+    """Say what is wrong with a dictionary; what it says besides would be lost, so it may say nothing besides."""
+    if found.keys() != {"role", "content"}:
+        return NO_MESSAGE
+    if found["role"] not in get_args(Role):
+        return f"the role of a message is one of {', '.join(get_args(Role))}"
+    return None if isinstance(found["content"], str) else "the content of a message is not a text"
