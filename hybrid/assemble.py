@@ -34,7 +34,7 @@ from hybrid.engine.noise import MEASURED, NoiseCache, measure
 from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.run.client import policy_of
+from hybrid.run.composition import policy_of
 from hybrid.sources import findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger

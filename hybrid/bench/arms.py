@@ -8,13 +8,13 @@ requests that were sent. This file interprets no number (``hybrid.tasks.statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
-from hybrid.config import NO_LEDGER, Settings
+from hybrid.config import NO_LEDGER, AnswerChoices, Settings
 from hybrid.run.answer import Answer
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
 
@@ -29,7 +29,7 @@ class Arm:
 
     name: str
     policy: str
-    choices: Mapping[str, float] = field(default_factory=dict)
+    choices: AnswerChoices = field(default_factory=AnswerChoices)
 
 
 # Called after every answer with the arm and the number of problems it has answered.

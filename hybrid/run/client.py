@@ -7,40 +7,36 @@ the cache and settled the ledger before ``aclose`` returns (``tests/run/test_cli
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Unpack
 
 from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities
-from hybrid.config import PolicyChoices, Settings, Use, names_for
+from hybrid.config import AnswerChoices, Settings, Use, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import ContextOverflow, MissingCapability, UsageError
-from hybrid.policy import ABILITY_TEXT, PRESETS, Choices, Policy, SeededCoin, preset
+from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
+from hybrid.run.composition import choices_of, policy_of, sampling_of, seeded, within_reach
+from hybrid.run.conversation import Prompt, Question, question_from
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
-from hybrid.run.events import Event, Finished, Publish
+from hybrid.run.events import Event, Finished, Publish, text_of
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
+from hybrid.run.spending import Spending, Spent
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.sources import choosing
 from hybrid.spend import Account
-from hybrid.types import Ids, Message, Sampling
-
-Prompt: TypeAlias = str | Sequence[Message]
-
-
-# Endpoints take seeds of so many bits.
-SEED_BITS = 31
+from hybrid.types import Ids, Message
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,7 @@ class AsyncClient:
         self._settings = settings
         self._turn = asyncio.Lock()
         self._tuner = SpanTuner()
+        self._spending = Spending()
         self._answers: set[asyncio.Task[Answer]] = set()
         self._closed = False
 
@@ -75,7 +72,12 @@ class AsyncClient:
         """What was chosen when the client was opened."""
         return self._settings
 
-    async def generate(self, prompt: Prompt, **choices: Any) -> Answer:
+    @property
+    def spent(self) -> Spent:
+        """What all answers have cost so far, those that were left early or failed among them."""
+        return self._spending.spent
+
+    async def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
         """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
 
         Raises UsageError, ContextOverflow, EngineError, and CloudRefusal before any text; a cloud that merely fails
@@ -88,15 +90,15 @@ class AsyncClient:
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
 
-    async def stream(self, prompt: Prompt, **choices: Any) -> AsyncGenerator[Event, None]:
+    async def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> AsyncGenerator[Event, None]:
         """Yield everything that happens while a question is answered; the last event is ``Finished``."""
-        settings = self._settings_with(choices)
+        settings, question = self._settings_with(choices), question_from(prompt)
         if self._closed:
             msg = "this client is closed"
             raise RuntimeError(msg)
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
-        task = asyncio.create_task(self._answer(prompt, settings, happened.put_nowait))
+        task = asyncio.create_task(self._answer(question, settings, happened.put_nowait))
         task.add_done_callback(lambda _: happened.put_nowait(None))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
@@ -107,13 +109,20 @@ class AsyncClient:
         finally:
             await _at_rest(task)
 
-    def _settings_with(self, choices: dict[str, Any]) -> Settings:
+    async def text(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> AsyncGenerator[str, None]:
+        """Yield the answer's text as it becomes readable; joined, it is ``Answer.text``."""
+        async with aclosing(self.stream(prompt, **choices)) as events:
+            async for event in events:
+                if text := text_of(event):
+                    yield text
+
+    def _settings_with(self, choices: AnswerChoices) -> Settings:
         allowed = names_for(Use.ANSWER)
         if fixed := sorted(choices.keys() - allowed):
             own = ", ".join(sorted(allowed))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
             raise UsageError(msg)
-        return _seeded(choosing(self._settings, choices))
+        return seeded(choosing(self._settings, choices))
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
@@ -124,12 +133,13 @@ class AsyncClient:
         for task in answers:
             await _at_rest(task)
 
-    async def _answer(self, prompt: Prompt, settings: Settings, publish: Publish) -> Answer:
+    async def _answer(self, prompt: Question, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
         policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
 
         def published(event: Event) -> None:
             self._tuner.observe(event)
+            self._spending.observe(event)
             publish(event)
 
         engine, sampling = self._local.engine, sampling_of(settings)
@@ -143,7 +153,7 @@ class AsyncClient:
                 partial(self._connect_for, policy, settings), caller, budget, engine, builder, wanted
             )
             can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
-            settings = settings if can is None else _seeing(settings, can)
+            settings = settings if can is None else within_reach(settings, can)
             policy = policy_of(settings, self._span(settings, len(ids), can))
             recording = choices_of(settings, policy) if settings.trace_rows else None
             limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
@@ -157,7 +167,7 @@ class AsyncClient:
             return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
         return self._tuner.span() if settings.span == "auto" else None
 
-    def _prompt_ids(self, prompt: Prompt, settings: Settings) -> Ids:
+    def _prompt_ids(self, prompt: Question, settings: Settings) -> Ids:
         engine = self._local.engine
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             msg = "the prompt is empty"
@@ -187,27 +197,16 @@ class AsyncClient:
             msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         try:
-            policy_of(_seeing(settings, capabilities))
+            policy_of(within_reach(settings, capabilities))
         except UsageError as error:
             raise MissingCapability(str(error)) from None
         return self._connection
 
 
-def _seeded(settings: Settings) -> Settings:
-    """Return settings that name a seed: a fresh one where none was given."""
-    return settings if settings.seed is not None else choosing(settings, {"seed": secrets.randbits(SEED_BITS)})
-
-
-def _seeing(settings: Settings, can: Capabilities) -> Settings:
-    """Ask for no more log-probabilities than the endpoint gives: what a policy may draw from depends on it."""
-    most = settings.cloud_top_k if can.most_k is None else min(can.most_k, settings.cloud_top_k)
-    return settings.model_copy(update={"cloud_top_k": most})
-
-
-def _turns(prompt: Prompt, settings: Settings) -> tuple[Message, ...]:
+def _turns(prompt: Question, settings: Settings) -> tuple[Message, ...]:
     """Return the conversation that was put."""
     system = (Message("system", settings.system),) if settings.system else ()
-    return system + ((Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt))
+    return system + ((Message("user", prompt),) if isinstance(prompt, str) else prompt)
 
 
 async def _at_rest(task: asyncio.Task[Answer]) -> None:
@@ -225,35 +224,6 @@ async def _at_rest(task: asyncio.Task[Answer]) -> None:
         raise again
 
 
-def sampling_of(settings: Settings) -> Sampling:
-    """Return how tokens are drawn, whoever draws them. Before an answer has its seed, nothing is drawn."""
-    return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed or 0, settings.min_p)
-
-
-def policy_of(settings: Settings, measured: int | None = None) -> Policy:
-    """Build the policy that the settings name; ``measured`` is ``auto``'s or ``cheap``'s span, None the policy's own.
-
-    Raises UsageError where they contradict each other.
-    """
-    choices = Choices(
-        **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
-        | {"span": settings.span if isinstance(settings.span, int) else measured},
-        sampling=sampling_of(settings),
-        max_tokens=settings.max_tokens,
-        cloud_top_k=settings.cloud_top_k,
-    )
-    chosen = preset(settings.policy, choices)
-    return PRESETS["local"].build(choices) if settings.offline else chosen
-
-
-def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
-    """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
-    chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
-    chosen |= {"span": policy.span, "cloud_top_k": settings.cloud_top_k}  # ``auto`` was a number by then
-    written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
-    return {**written, "stop": settings.stop}
-
-
 class Client:
     """The same, for code that does not await: every call runs on the portal's event loop."""
 
@@ -267,7 +237,12 @@ class Client:
         """What was chosen when the client was opened."""
         return self._client.settings
 
-    def generate(self, prompt: Prompt, **choices: Any) -> Answer:
+    @property
+    def spent(self) -> Spent:
+        """What all answers have cost so far; see ``AsyncClient.spent``."""
+        return self._client.spent
+
+    def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
         """Answer a question; see ``AsyncClient.generate``. An interruption ends the answer before it is raised."""
         with closing(self.stream(prompt, **choices)) as events:
             for event in events:
@@ -276,7 +251,7 @@ class Client:
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
 
-    def stream(self, prompt: Prompt, **choices: Any) -> Generator[Event, None, None]:
+    def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Generator[Event, None, None]:
         """Yield everything that happens; see ``AsyncClient.stream``. Closing the generator ends the answer first."""
         happened: SimpleQueue[Event | None] = SimpleQueue()
         pump = self._portal.start_task_soon(self._pump, prompt, choices, happened)
@@ -290,7 +265,14 @@ class Client:
                 while happened.get() is not None:
                     pass  # the pump's last word comes when everything is at rest
 
-    async def _pump(self, prompt: Prompt, choices: dict[str, Any], happened: SimpleQueue[Event | None]) -> None:
+    def text(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Generator[str, None, None]:
+        """Yield the answer's text as it becomes readable; see ``AsyncClient.text``."""
+        with closing(self.stream(prompt, **choices)) as events:
+            for event in events:
+                if text := text_of(event):
+                    yield text
+
+    async def _pump(self, prompt: Prompt, choices: AnswerChoices, happened: SimpleQueue[Event | None]) -> None:
         try:
             async with aclosing(self._client.stream(prompt, **choices)) as events:
                 async for event in events:

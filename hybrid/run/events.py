@@ -193,6 +193,13 @@ def to_json(event: Event) -> dict[str, Any]:
     return {"event": name, **data}
 
 
+def text_of(event: Event) -> str:
+    """Return the text that became readable with an event; empty for most."""
+    if isinstance(event, TokenEmitted):
+        return event.token.text
+    return event.text if isinstance(event, Flushed) else ""
+
+
 def key_of(at: Ids) -> str:
     """Return the name of a position in a trace: a hash of the answer's tokens before it."""
     return hashlib.blake2b(np.array(at, dtype=np.int64).tobytes(), digest_size=8).hexdigest()

@@ -12,8 +12,8 @@ from hybrid.engine import Cursor, Worker
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.client import policy_of, sampling_of
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
+from hybrid.run.composition import policy_of, sampling_of
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish

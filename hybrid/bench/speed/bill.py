@@ -31,7 +31,7 @@ from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.wire import Wire
-from hybrid.config import Settings
+from hybrid.config import AnswerChoices, Settings
 from hybrid.engine import Worker
 from hybrid.engine.llama import LlamaEngine, Weights
 from hybrid.errors import Unreachable
@@ -87,7 +87,8 @@ async def _measured(
             answers = list[Answer]()
             for problem in problems:
                 tell(f"{url}: {arm.name}, {len(answers)} of {len(problems)} answered")
-                answers.append(await client.generate(problem.question, policy=arm.policy, **arm.choices))
+                choices: AnswerChoices = {**arm.choices, "policy": arm.policy}
+                answers.append(await client.generate(problem.question, **choices))
                 _hold(answers[-1])
             bills[arm.name] = [answer.bill.nanousd or 0 for answer in answers]
             if arm is not LARGE:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_model
-from hybrid.config import Settings
+from hybrid.config import AnswerChoices, Settings
 from hybrid.errors import Unreachable
 from hybrid.run import Answer, AsyncClient, CheckAnswered, Degraded, RequestSent, SpanDrafted
 from hybrid.tasks import FAMILIES, distinct
@@ -70,8 +70,15 @@ class SpanTimings:
 async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
     """Write one answer whose spans are all kept."""
     spans, asked, judged = SpanTimings(), 0.0, 0.0
-    settings = {"policy": "kl", "span": SPAN, "threshold": float("inf"), "max_tokens": SPAN * SPANS_AN_ANSWER}
-    async for event in client.stream("x", raw=True, overlap=overlap, **settings):
+    choices: AnswerChoices = {
+        "policy": "kl",
+        "span": SPAN,
+        "threshold": float("inf"),
+        "max_tokens": SPAN * SPANS_AN_ANSWER,
+        "raw": True,
+        "overlap": overlap,
+    }
+    async for event in client.stream("x", **choices):
         now = time.perf_counter()
         match event:
             case RequestSent():

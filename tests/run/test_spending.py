@@ -1,0 +1,135 @@
+"""A client's running total: the sum of its answers' bills, and never less than may have been charged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from hybrid.errors import UsageError
+from hybrid.run import Client, RequestSent, TokenEmitted
+from hybrid.run.spending import Spent
+
+PROMPT = "a b c"
+POLICIES = ["kl", "cloud", "local", "doubt"]
+
+
+def test_it_is_the_sum_of_the_bills_whatever_the_price(house, run):
+    for price in ("1/0.1/4", "free", "1/0.1/4/0.01"):
+        h, bills, requests = house(price=price), 0, 0
+        assert h.client.spent == Spent(0, 0, 0)
+        for number, policy in enumerate(POLICIES, start=1):
+            answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=12))
+            bills, requests = bills + answer.bill.nanousd, requests + answer.usage.cloud_requests
+            assert h.client.spent == Spent(bills, requests, number), (price, policy)
+        assert requests > 3
+        assert h.ledger.settled_nanousd == bills
+        assert h.client.spent.usd == pytest.approx(bills / 1e9)
+
+
+def test_without_a_price_it_is_unknown_from_the_first_request_on_and_never_zero(house, run):
+    h = house(price=None)
+    run(h.client.generate(PROMPT, policy="local", max_tokens=4))
+    assert h.client.spent == Spent(0, 0, 1), "nothing was asked: that costs nothing at any price"
+    run(h.client.generate(PROMPT, policy="kl", max_tokens=4))
+    spent = h.client.spent
+    assert (spent.nanousd, spent.usd, spent.requests > 0, spent.answers) == (None, None, True, 2)
+    run(h.client.generate(PROMPT, policy="local", max_tokens=4))
+    assert h.client.spent.nanousd is None
+
+
+def test_an_answer_that_is_left_early_counts_what_its_requests_cost(house, run):
+    """At every event: while a request is under way as the most it can cost, and afterwards as the ledger has it."""
+    for policy in POLICIES:
+        for after in range(1, 14):
+            h = house()
+
+            async def leave_early(h=h, policy=policy, after=after):
+                stream, heard = h.client.stream(PROMPT, policy=policy, max_tokens=20), 0
+                async for event in stream:
+                    heard += 1
+                    spent = h.client.spent
+                    assert spent.nanousd >= h.ledger.settled_nanousd
+                    if isinstance(event, RequestSent):
+                        assert spent.requests > 0
+                        assert spent.nanousd > 0
+                    if heard == after:
+                        break
+                await stream.aclose()
+                return h.client.spent
+
+            spent = run(leave_early())
+            assert h.ledger.reserved_nanousd == 0
+            assert spent.nanousd == h.ledger.settled_nanousd, (policy, after)
+            assert spent.answers == 1
+
+
+def test_a_question_that_is_refused_costs_nothing_and_is_no_answer(house, run):
+    h = house()
+    with pytest.raises(UsageError):
+        run(h.client.generate(" "))
+    assert h.client.spent == Spent(0, 0, 0)
+
+
+def test_a_request_whose_charge_never_became_known_counts_as_the_most_it_can_cost(house, run):
+    h = house()
+    write = h.cloud.write
+
+    async def broken(question, request_id, before_send):
+        async for chunk in write(question, request_id, before_send):
+            yield chunk
+            raise ConnectionError("cut")
+
+    h.cloud.write = broken
+    with pytest.raises(ConnectionError):
+        run(h.client.generate(PROMPT, policy="cloud", max_tokens=20))
+    assert h.client.spent.nanousd == h.ledger.settled_nanousd + h.ledger.reserved_nanousd > 0
+
+
+def test_text_is_the_answer_as_it_becomes_readable(house, run):
+    h = house()
+
+    async def pieces(**choices):
+        return [text async for text in h.client.text(PROMPT, max_tokens=12, **choices)]
+
+    for choices in ({}, {"policy": "cloud"}, {"stop": ["zz"]}, {"stop": ["d"]}):
+        answer = run(h.client.generate(PROMPT, max_tokens=12, **choices))
+        found = run(pieces(**choices))
+        assert "".join(found) == answer.text, choices
+        assert all(found), "no piece is empty"
+    assert len(run(pieces())) > 3
+
+
+def test_text_that_is_left_early_leaves_everything_at_rest(house, run):
+    h = house()
+
+    async def leave_early():
+        texts = h.client.text(PROMPT, policy="cloud", max_tokens=200)
+        first = await anext(texts)
+        await texts.aclose()
+        return first, [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    first, left = run(leave_early())
+    assert (bool(first), left, h.cloud.num_open, h.ledger.reserved_nanousd) == (True, [], 0, 0)
+
+
+def test_the_blocking_client_has_the_same(house):
+    h = house()
+    with start_blocking_portal() as portal:
+        client = Client(h.client, portal)
+        answer = client.generate(PROMPT, max_tokens=12)
+        assert "".join(client.text(PROMPT, max_tokens=12)) == answer.text
+        asked = [{"role": "user", "content": PROMPT}]
+        with pytest.raises(UsageError, match="message 1: a message is an object"):
+            client.generate([{"role": "user"}])
+        rendered = client.generate(asked, max_tokens=4)
+        assert rendered.text == client.generate(PROMPT, max_tokens=4).text
+        assert client.spent == h.client.spent
+        assert client.spent.answers == 4
+        texts = client.text(PROMPT, max_tokens=200, policy="cloud")
+        next(texts)
+        texts.close()
+        assert (h.cloud.num_open, h.ledger.reserved_nanousd) == (0, 0)
+        assert client.spent.answers == 5
+        assert any(isinstance(event, TokenEmitted) for event in client.stream(PROMPT, max_tokens=2))
