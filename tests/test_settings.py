@@ -20,7 +20,7 @@ from hybrid.cli.replay import replay
 from hybrid.config import GROUPS, AnswerChoices, PolicyChoices, Settings, SettingsFlags, Use, names_for, setting
 from hybrid.errors import UsageError
 from hybrid.policy import Choices
-from hybrid.run import client as room
+from hybrid.run import client, composition
 
 ROOT = Path(__file__).parent.parent
 # Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a trace), and its
@@ -130,11 +130,11 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
 
 
 def test_an_answer_may_choose_what_is_its_own_and_nothing_else():
-    client = room.AsyncClient.__new__(room.AsyncClient)
-    client._settings = Settings()
+    answering = client.AsyncClient.__new__(client.AsyncClient)
+    answering._settings = Settings()
 
     def choose(name):
-        return client._settings_with({name: None})
+        return answering._settings_with({name: None})
 
     for name in ROWS:
         if name in places("a"):
@@ -165,16 +165,16 @@ KNOBS = {
 
 def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
     built = []
-    monkeypatch.setattr(room, "preset", lambda name, choices: built.append((name, choices)))
+    monkeypatch.setattr(composition, "preset", lambda name, choices: built.append((name, choices)))
     assert KNOBS.keys() == PolicyChoices.model_fields.keys()
     assert KNOBS.keys() <= places("r"), "a replay may choose what a trace keeps"
     settings = Settings(**KNOBS, temperature=1.0, max_tokens=9, cloud_top_k=4)
-    room.policy_of(settings)
+    composition.policy_of(settings)
     name, choices = built[0]
     assert name == "doubt"
     assert {knob: getattr(choices, knob) for knob in KNOBS} == KNOBS
     assert (choices.sampling.temperature, choices.max_tokens, choices.cloud_top_k) == (1.0, 9, 4)
-    kept = room.choices_of(settings, Choices(span=5))
+    kept = composition.choices_of(settings, Choices(span=5))
     assert kept == {knob: str(value) for knob, value in KNOBS.items()} | {"cloud_top_k": "4", "stop": ()}
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from hybrid.config import Use, names_for
 from hybrid.errors import UsageError, one_line
-from hybrid.run.conversation import Question, question_from
+from hybrid.run.conversation import TextOrTurns, question_from
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
@@ -92,7 +92,7 @@ def id_of(fields: dict[str, Any]) -> str | int | None:
     return name
 
 
-def question_of(fields: dict[str, Any]) -> tuple[Question, dict[str, Any]]:
+def question_of(fields: dict[str, Any]) -> tuple[TextOrTurns, dict[str, Any]]:
     """Return what is asked, and what this answer chooses for itself; null means not chosen."""
     chosen = {name: value for name, value in _unpacked(fields).items() if value is not None}
     prompt, messages = chosen.pop("prompt", None), chosen.pop("messages", None)

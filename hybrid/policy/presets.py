@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
+from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
 from hybrid.policy.choices import Choices, NumberRange, Preset
 from hybrid.policy.compose import compose, parse
@@ -61,18 +62,9 @@ PRESETS = {
 }
 
 
-# What another value of a choice may be, to see whether it changes anything. A gate or a judge that could not act is
-# refused by ``compose`` in a sentence of its own.
-_OTHER_VALUES: dict[str, tuple[float | bool, ...]] = {
-    "threshold": (0.25, 0.75),
-    "entropy": (0.25, 0.75),
-    "strict": (False, True),
-    "span": (2, 3),
-    "lead": (1, 2),
-    "hold": (1, 2),
-    "scope": (1, 2),
-    "bonus": (False, True),
-}
+# What another number or switch may be, by its type, to see whether a choice changes anything. A gate or a judge that
+# could not act is refused by ``compose`` in a sentence of its own.
+_OTHER_VALUES: Mapping[type, tuple[float | bool, ...]] = {bool: (False, True), int: (2, 3), float: (0.25, 0.75)}
 
 
 def preset(text: str, choices: Choices) -> Policy:
@@ -118,15 +110,22 @@ def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, .
     known = {key: value for key, value in chosen.items() if key in Choices.model_fields and value is not None}
     known.pop("policy", None)
     if not isinstance(known.get("span", 1), int):  # ``auto`` and ``cheap`` are numbers when a policy is built
-        known["span"] = _OTHER_VALUES["span"][0]
-    return tuple(key for key in known if key in _OTHER_VALUES and not _acts(name, known, key))
+        known["span"] = _OTHER_VALUES[int][0]
+    return tuple(key for key in known if _other_values(key) and not _acts(name, known, key))
+
+
+def _other_values(key: str) -> tuple[float | bool, ...]:
+    """Return two values of a choice, by its type; none for what is named in words."""
+    kind = PolicyChoices.model_fields[key].annotation if key in PolicyChoices.model_fields else None
+    kinds = get_args(kind) or (kind,)
+    return next((values for each, values in _OTHER_VALUES.items() if each in kinds), ())
 
 
 def _acts(name: str, known: Mapping[str, Any], key: str) -> bool:
     """Whether a choice changes what a policy does, or keeps it from being built at all."""
     buildable = False
     for sampling in (Sampling(), Sampling(1.0)):
-        others = ({**known, key: value} for value in _OTHER_VALUES[key])
+        others = ({**known, key: value} for value in _other_values(key))
         as_chosen, *rest = (_effective(name, choices, sampling) for choices in (known, *others))
         buildable = buildable or as_chosen is not None
         if as_chosen is not None and any(policy is not None and policy != as_chosen for policy in rest):

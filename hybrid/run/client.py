@@ -26,7 +26,7 @@ from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
 from hybrid.run.composition import choices_of, policy_of, sampling_of, seeded, within_reach
-from hybrid.run.conversation import Prompt, Question, question_from
+from hybrid.run.conversation import Prompt, TextOrTurns, question_from
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, text_of
@@ -133,7 +133,7 @@ class AsyncClient:
         for task in answers:
             await _at_rest(task)
 
-    async def _answer(self, prompt: Question, settings: Settings, publish: Publish) -> Answer:
+    async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
         policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
 
@@ -167,7 +167,7 @@ class AsyncClient:
             return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
         return self._tuner.span() if settings.span == "auto" else None
 
-    def _prompt_ids(self, prompt: Question, settings: Settings) -> Ids:
+    def _prompt_ids(self, prompt: TextOrTurns, settings: Settings) -> Ids:
         engine = self._local.engine
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             msg = "the prompt is empty"
@@ -203,7 +203,7 @@ class AsyncClient:
         return self._connection
 
 
-def _turns(prompt: Question, settings: Settings) -> tuple[Message, ...]:
+def _turns(prompt: TextOrTurns, settings: Settings) -> tuple[Message, ...]:
     """Return the conversation that was put."""
     system = (Message("system", settings.system),) if settings.system else ()
     return system + ((Message("user", prompt),) if isinstance(prompt, str) else prompt)

@@ -13,13 +13,12 @@ from hybrid.errors import UsageError, one_line
 from hybrid.types import Message, Role
 
 Prompt: TypeAlias = str | Sequence[Message | Mapping[str, str]]
-# A text, or the turns of a conversation.
-Question: TypeAlias = str | tuple[Message, ...]
+TextOrTurns: TypeAlias = str | tuple[Message, ...]
 
 NO_MESSAGE = "a message is an object of role and content"
 
 
-def question_from(prompt: object) -> Question:
+def question_from(prompt: object) -> TextOrTurns:
     """Return what is asked. An empty text or conversation is returned as it is. Raises UsageError."""
     if isinstance(prompt, str):
         return prompt
