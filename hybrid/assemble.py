@@ -22,10 +22,9 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.metering import usage_after_failure
+from hybrid.cloud.port import usage_after_failure
 from hybrid.cloud.probe import Probe, SettleQuestion
-from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
-from hybrid.cloud.server_flags import FlagAdvice, flag_advice
+from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings, SettingsFlags
 from hybrid.engine import ChatVocabulary, Engine, Worker

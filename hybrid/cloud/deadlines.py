@@ -42,18 +42,19 @@ class QuestionDeadlines:
 
         ``asked_at`` is a time of ``time.monotonic``; ``before_send`` is awaited once a request can leave.
         """
-        now = time.monotonic()
+        self._now = asyncio.get_running_loop().time
+        waited = 0.0 if asked_at is None else time.monotonic() - asked_at
         self._deadlines = deadlines
         self._url = url
         self._before_send = before_send
         self.sent_in_epoch: int | None = None
-        self._ends_at = _loop_time() + deadlines.total - (now - (now if asked_at is None else asked_at))
+        self._ends_at = self._now() + deadlines.total - waited
         self.begin_request()
 
     def begin_request(self) -> None:
         """Begin another request: a connection is needed."""
         self._stage: Literal["connect", "first byte", "read"] = "connect"
-        self._until = _loop_time() + self._deadlines.connect
+        self._until = self._now() + self._deadlines.connect
         self._timeout: asyncio.Timeout | None = None
 
     async def mark_sent(self, epoch: int | None) -> None:
@@ -65,10 +66,13 @@ class QuestionDeadlines:
         self.sent_in_epoch = epoch
         if self._timeout is not None:
             self._timeout.reschedule(None)
-        with self.pause():
+        began = self._now()
+        try:
             await self._before_send()
+        finally:
+            self._ends_at += self._now() - began
         self._stage = "first byte"
-        self._until = _loop_time() + self._deadlines.first_byte
+        self._until = self._now() + self._deadlines.first_byte
         if self._timeout is not None:
             self._timeout.reschedule(min(self._until, self._ends_at))
 
@@ -79,7 +83,7 @@ class QuestionDeadlines:
     @asynccontextmanager
     async def bound(self) -> AsyncIterator[None]:
         """Bound what is awaited inside. Raises Unreachable at the deadline that comes first."""
-        now = _loop_time()
+        now = self._now()
         if self._stage == "read":
             self._until = now + self._deadlines.read
         if now >= self._ends_at:  # an endpoint that always has more to give would never make us wait
@@ -95,11 +99,11 @@ class QuestionDeadlines:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Let what happens inside take nothing from the total."""
-        began = time.monotonic()
+        began = self._now()
         try:
             yield
         finally:
-            self._ends_at += time.monotonic() - began
+            self._ends_at += self._now() - began
 
     @asynccontextmanager
     async def bound_total(self) -> AsyncIterator[None]:
@@ -123,7 +127,3 @@ class QuestionDeadlines:
         if self._stage == "connect":
             return Unreachable(told, sent=False, trouble=None if in_all else "connect")
         return Unreachable(told, trouble="silent" if self._stage == "first byte" and not in_all else None)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

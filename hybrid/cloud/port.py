@@ -1,17 +1,30 @@
-"""One remote model, as the rest of the house sees it: it scores a draft, and it writes.
+"""The cloud's port: a remote model scores a draft and continues a text; and the law of what that is charged.
 
-Everything that comes through this port has been checked: rows are distributions, there are no more than were due, and
-what is missing is missing. Failures are the exceptions of ``hybrid.errors``.
+Everything that comes through this port has been checked: rows are distributions, no more than were due, and missing
+rows are missing. Failures are the exceptions of ``hybrid.errors``.
+
+The law of a charge, field by field (``tests/cloud/test_metering.py``). The greater of what the server tells and what
+the client knows by itself:
+
+- *prompt*: never less than the tokens sent. Told as 0 or not at all: the most that the prompt can be.
+- *completion*: never less than the tokens that came, plus the one that ended them if it was not among them.
+- *cached*: never more than the prompt.
+
+So a server that tells nothing, nonsense or too little is charged for what is known. A server that tells more is
+believed; the ledger decides whether that is too much. A request that was refused with a status of ``REFUSED`` was not
+computed and is free. The charge of any other failed request is unknown, and its reservation stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
+from hybrid.errors import CloudError
 from hybrid.prob import TopK
-from hybrid.types import Ability, CloudUsage, Ids, Message, Sampling
+from hybrid.types import NO_USAGE, Ability, CloudUsage, Ids, Message, Sampling
 
 ScoringMethod: TypeAlias = Literal["one request", "prefixes", "forced", "generate"]
 """How a draft is scored: in one request; by each of its prefixes with one new token; by forcing the model to write it;
@@ -113,25 +126,11 @@ class WriteQuestion:
 Question: TypeAlias = ScoreQuestion | WriteQuestion
 
 
-def max_usage(question: Question) -> CloudUsage:
-    """Return the most that one request by ids is charged: nothing cached, everything written."""
-    if isinstance(question, ScoreQuestion):
-        return CloudUsage(len(question.prefix) + len(question.span), 1)
-    return CloudUsage(len(question.prefix), question.limit)
-
-
-def min_usage(question: Question) -> CloudUsage:
-    """Return the least that one request by ids is charged, once it is answered: the ids that were sent."""
-    if isinstance(question, ScoreQuestion):
-        return CloudUsage(len(question.prefix) + len(question.span), 1)
-    return CloudUsage(len(question.prefix), 0)
-
-
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One row per scored token, then the row after; perhaps fewer than were asked, never later ones without earlier.
 
-    ``usage`` is what was charged (``cloud.metering``). ``pieces`` are the endpoint's own texts of some ids.
+    ``usage``: the charge. ``pieces`` are the endpoint's own texts of some ids.
     """
 
     rows: tuple[TopK, ...]
@@ -143,8 +142,8 @@ class Scores:
 class Chunk:
     """Some tokens as they were written, each with its row (None: not told).
 
-    ``finish`` comes once, towards the end. ``usage`` (``cloud.metering``) is what was charged so far. The last one
-    comes with ``finish`` or after it, or at the end of a stream without one, and is what was charged in all.
+    ``finish`` comes once, towards the end. ``usage``: the charge so far. The last one is the whole charge; it comes
+    with ``finish`` or after it, or at the end of a stream without one.
     """
 
     ids: Ids = ()
@@ -188,3 +187,92 @@ class Cloud(Protocol):
     async def aclose(self) -> None:
         """Close connections."""
         ...
+
+
+# ---- what a request is charged ---------------------------------------------------------------------------------------
+
+# Statuses that say: not computed. After 408, 409, 425, 499 and every 5xx work may have been done and charged.
+REFUSED = frozenset({*range(300, 400), 400, 401, 402, 403, 404, 405, 407, 413, 414, 415, 422, 429, 431})
+
+
+def max_usage(question: Question) -> CloudUsage:
+    """Return the most that one request by ids is charged: nothing cached, everything written."""
+    if isinstance(question, ScoreQuestion):
+        return CloudUsage(len(question.prefix) + len(question.span), 1)
+    return CloudUsage(len(question.prefix), question.limit)
+
+
+def min_usage(question: Question) -> CloudUsage:
+    """Return the least that one request by ids is charged, once it is answered: the ids that were sent."""
+    if isinstance(question, ScoreQuestion):
+        return CloudUsage(len(question.prefix) + len(question.span), 1)
+    return CloudUsage(len(question.prefix), 0)
+
+
+def final_usage(told: CloudUsage, known: CloudUsage, most_prompt: int) -> CloudUsage:
+    """Return what a request that was answered in full was charged; a told prompt of 0 is not told."""
+    return replace(told, prompt_tokens=told.prompt_tokens or most_prompt).at_least(known)
+
+
+def usage_after_failure(error: CloudError, worst: CloudUsage) -> CloudUsage | None:
+    """Return what a request that failed was charged; None: nobody knows, and it is within the worst case."""
+    if not error.sent:
+        return error.charged
+    charged = worst.at_least(error.charged)
+    return None if charged == worst else charged
+
+
+def num_written(ids: Sequence[int], finish: str | None, end_ids: frozenset[int], limit: int) -> int:
+    """Count what was written: the token that ended it counts where it is not among the ids.
+
+    By that alone the limit is not exceeded: what ends a text takes one of the tokens that were asked for.
+    """
+    untold = finish == "stop" and bool(end_ids) and not (ids and ids[-1] in end_ids)
+    return max(len(ids), min(len(ids) + untold, limit))
+
+
+class UsageMeter:
+    """What one request has been charged while its answer is read."""
+
+    def __init__(self, least: CloudUsage, most: CloudUsage, end_ids: frozenset[int]) -> None:
+        """Take what it costs at the least and at the most, and the tokens that end a text."""
+        self._known = replace(least, completion_tokens=0)
+        self._most = most
+        self._end_ids = end_ids
+        self._told = NO_USAGE
+        self._ids: list[int] = []
+        self._settled: CloudUsage | None = None
+        self._came = False
+
+    @property
+    def charged(self) -> CloudUsage:
+        """What was charged, if the answer is over."""
+        return final_usage(self._told, self._known, self._most.prompt_tokens)
+
+    def read(self, chunk: Chunk) -> Chunk:
+        """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
+        self._came = True
+        self._ids.extend(chunk.ids)
+        written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
+        self._known = self._known.at_least(CloudUsage(0, written))
+        if chunk.usage is None:
+            return chunk
+        self._told = chunk.usage.at_least(self._told)
+        self._settled = self.charged
+        return replace(chunk, usage=self._settled)
+
+    def remaining(self) -> Iterator[Chunk]:
+        """Yield what was charged at the end of an answer that wrote something, unless the last usage told is that."""
+        if self._known.completion_tokens and self._settled != self.charged:
+            yield Chunk(usage=self.charged)
+
+    @contextmanager
+    def charge_errors(self) -> Iterator[None]:
+        """Have an error say what was charged for certain; what was answered in part was computed."""
+        try:
+            yield
+        except CloudError as error:
+            error.sent = error.sent or self._came
+            if error.sent:
+                error.charged = self._told.at_least(self._known)
+            raise

@@ -20,8 +20,7 @@ from hybrid.cloud.dialects.dialect import LENGTHS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
-from hybrid.cloud.probe_result import ProbeResult
-from hybrid.cloud.server_flags import SCALE_OUT
+from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, one_line
 from hybrid.prob import TopK, apart
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling

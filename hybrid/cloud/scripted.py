@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from hybrid.cloud.metering import UsageMeter, final_usage
 from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
@@ -15,7 +14,9 @@ from hybrid.cloud.port import (
     Question,
     ScoreQuestion,
     Scores,
+    UsageMeter,
     WriteQuestion,
+    final_usage,
     max_usage,
     min_usage,
     unrecorded,

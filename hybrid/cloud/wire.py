@@ -19,13 +19,11 @@ import httpx
 import msgspec
 from pydantic import SecretStr
 
-from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, parse
+from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, EventReader, LineReader, parse
 from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
 from hybrid.cloud.names import connect_first, resolve
 from hybrid.cloud.port import BeforeSend, unrecorded
-from hybrid.cloud.retry_after import read_retry_after
-from hybrid.cloud.sse import EventReader, LineReader
-from hybrid.cloud.statuses import status_error
+from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, one_line
 
 # What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
@@ -35,6 +33,7 @@ NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUES
 MAX_REASON_BYTES = 1024 * 1024
 # How long the end of a body is waited for whose last event has come: a server sends it in the same breath.
 END_WITHIN_S = 0.25
+PLAIN = frozenset({"", "identity"})  # encodings of a body that are none
 KEY_HINT = "--api-key-env names the variable that holds the key"
 
 
@@ -106,7 +105,7 @@ class Wire:
     def question_deadlines(
         self, asked_at: float | None = None, before_send: BeforeSend = unrecorded
     ) -> QuestionDeadlines:
-        """Return the deadlines of a question, for all the requests it takes; see ``QuestionDeadlines``."""
+        """Return the deadlines of one question, for all its requests; see ``QuestionDeadlines``."""
         return QuestionDeadlines(self._deadlines, self.url, asked_at, before_send)
 
     async def post(
@@ -126,11 +125,11 @@ class Wire:
         """
         if only_in is not None and self.epoch != only_in:
             raise ServerChanged
-        request = self._posting(path, body, request_id)
-        request.extensions["only_in"] = only_in
-        return await self._json(request, shape, deadlines, most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES))
+        request = self._build_post(path, body, request_id)
+        most = most or (MAX_ROWS_BYTES if shape else MAX_REPLY_BYTES)
+        return await self._json(request, shape, deadlines, most, only_in)
 
-    def _posting(self, path: str, body: Mapping[str, Any], request_id: str | None) -> httpx.Request:
+    def _build_post(self, path: str, body: Mapping[str, Any], request_id: str | None) -> httpx.Request:
         headers = {"content-type": "application/json"} | ({"x-request-id": request_id} if request_id else {})
         # Not httpx's own encoder: it takes 0.8 ms for 8,000 ids, and this one 0.04.
         return self._client.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
@@ -141,32 +140,24 @@ class Wire:
         shape: type | None = None,
         deadlines: QuestionDeadlines | None = None,
         most: int = MAX_FACT_BYTES,
+        only_in: int | None = None,
     ) -> Any:
         deadlines = deadlines or self.question_deadlines()
         with self._faults():
-            response = await self._send(request, deadlines)
+            response = await self._send(request, deadlines, only_in)
             try:
                 raw = await _read(response, deadlines, most)
             finally:
                 await response.aclose()
         return parse(raw, self.url, shape)
 
-    async def _send(self, request: httpx.Request, deadlines: QuestionDeadlines) -> httpx.Response:
-        """Return a response that is a success, its body unread and not encoded; raise what any other one means."""
-        response = await self._exchange(request, deadlines)
-        try:
-            await self._accept(response, deadlines)
-        except BaseException:
-            await response.aclose()
-            raise
-        return response
-
-    async def _exchange(self, request: httpx.Request, deadlines: QuestionDeadlines) -> httpx.Response:
-        """Connect, where that is needed, and return what comes back, its body unread."""
+    async def _send(
+        self, request: httpx.Request, deadlines: QuestionDeadlines, only_in: int | None = None
+    ) -> httpx.Response:
+        """Send a request and return its success, the body unread. Raises what any other answer means."""
         connection: httpcore.AsyncNetworkStream | None = None
-        only_in: int | None = request.extensions.get("only_in")
 
-        async def traced(event: str, info: Mapping[str, Any]) -> None:
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
             nonlocal connection
             if event.endswith(".connect_tcp.complete"):
                 connection = info["return_value"]
@@ -174,20 +165,27 @@ class Wire:
             # A proxy is asked for a tunnel before the request itself leaves.
             if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
                 connection = None
+                epoch = self.epoch
                 # The connection that was open has closed meanwhile, and this is another one.
-                if only_in is not None and self.epoch != only_in:
+                if only_in is not None and epoch != only_in:
                     raise ServerChanged
-                await deadlines.mark_sent(self.epoch)
+                await deadlines.mark_sent(epoch)
 
-        request.extensions["trace"] = traced
+        request.extensions["trace"] = trace
         deadlines.begin_request()
         try:
             async with deadlines.bound():
-                return await self._client.send(request, stream=True)
+                response = await self._client.send(request, stream=True)
         except BaseException:
             if connection is not None:  # httpcore closes none whose TLS was given up
                 await connection.aclose()
             raise
+        if response.is_success and _coding(response) in PLAIN:
+            return response
+        try:
+            raise await self._refusal(response, deadlines)
+        finally:
+            await response.aclose()
 
     async def stream(
         self,
@@ -203,7 +201,7 @@ class Wire:
         Raises Unreachable if the stream ends before [DONE]. Where there is none, the reader stops at the event that
         says it is the last.
         """
-        request = self._posting(path, body, request_id)
+        request = self._build_post(path, body, request_id)
         deadlines = deadlines or self.question_deadlines()
         with self._faults():
             response = await self._send(request, deadlines)
@@ -227,7 +225,7 @@ class Wire:
 
     @contextmanager
     def hide_key(self) -> Iterator[None]:
-        """Blot the key out of whatever is said of the endpoint: some repeat it."""
+        """Blot the key out of every error: some servers repeat it."""
         try:
             yield
         except CloudError as error:
@@ -237,29 +235,22 @@ class Wire:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Give every transport fault one of our names."""
+        """Turn every transport fault into a CloudError."""
         try:
             yield
         except httpx.TransportError as error:
             root = _root(error)
             raise _transport_error(error, root, self.url) from error
 
-    async def _accept(self, response: httpx.Response, deadlines: QuestionDeadlines) -> None:
-        """Raise what another status than a success means to the user, or that a body comes in an encoding."""
-        coding = response.headers.get("content-encoding", "").strip().lower()
-        plain = coding in {"", "identity"}
-        if response.is_success and not plain:
+    async def _refusal(self, response: httpx.Response, deadlines: QuestionDeadlines) -> CloudError:
+        """Return what another status than a success means to the user, or a body in an encoding."""
+        coding, raw = _coding(response), bytearray()
+        if response.is_success:
             msg = f"{self.url} answered in the encoding {one_line(coding)}: it was asked for none, and none is read"
-            raise NotAnApi(msg)
-        if not response.is_success:
-            raw = bytearray()
-            if plain:
-                with suppress(BadReply):  # too long for a reason
-                    raw = await _read(response, deadlines, MAX_REASON_BYTES)
-            raise self._meaning(response, raw)
-
-    def _meaning(self, response: httpx.Response, raw: bytearray) -> CloudError:
-        """Return what an error status means to the user."""
+            return NotAnApi(msg)
+        if coding in PLAIN:
+            with suppress(BadReply):  # too long for a reason
+                raw = await _read(response, deadlines, MAX_REASON_BYTES)
         status = response.status_code
         try:
             error = json.loads(raw)["error"]
@@ -278,6 +269,10 @@ class Wire:
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
+
+
+def _coding(response: httpx.Response) -> str:
+    return str(response.headers.get("content-encoding", "")).strip().lower()
 
 
 class _Network(httpcore.AnyIOBackend):

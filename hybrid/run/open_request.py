@@ -2,7 +2,7 @@
 
 The law: every request is settled at most once, and until then its worst case stays reserved. What is never settled
 (nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill. A charge above it is
-recorded and told in the answer, whatever else went wrong. ``cloud.metering`` says what a request cost.
+recorded and told in the answer, whatever else went wrong. ``cloud.port`` says what a request cost.
 
 The law of a stream (``tests/run/test_write_stream.py``). One that ended is settled by its last usage, which comes with
 its end or after it. One that we close before is settled by every token of its limit, since a server charges for what it
@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 
 from hybrid.cloud import Chunk
-from hybrid.cloud.metering import usage_after_failure
+from hybrid.cloud.port import usage_after_failure
 from hybrid.errors import BadReply, CloudError
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder

@@ -15,8 +15,7 @@ from hybrid.assemble import BUNDLED_LOCAL, MODELS, Probed
 from hybrid.cli import app
 from hybrid.cli.probe import told, working
 from hybrid.cloud import Capabilities
-from hybrid.cloud.probe_result import ProbeResult
-from hybrid.cloud.server_flags import FlagAdvice
+from hybrid.cloud.probe_result import FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseCache
 

@@ -29,9 +29,10 @@ def asked(dialect, top_k):
     write = WriteQuestion((0, 1), 3, top_k, Sampling(), turns=TURNS)
     score = ScoreQuestion((0, 1), (2, 3), True, top_k)
     can = dialect.can.abilities
-    flows = [dialect.write(write), *([dialect.score(score)] if "score" in can else [])]
-    firsts = [next(flow) for flow in flows]
-    return [number for first in firsts if isinstance(first, Post) for number in numbers(first.body)]
+    continuation = dialect.write(write)
+    posts = [] if continuation is None else [continuation.post]
+    posts += [next(dialect.score(score))] if "score" in can else []
+    return [number for post in posts if isinstance(post, Post) for number in numbers(post.body)]
 
 
 @pytest.mark.parametrize("name", [name for name in DIALECTS if not name.startswith("text-")])

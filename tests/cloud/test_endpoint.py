@@ -28,8 +28,7 @@ from hybrid.cloud.dialects.vllm import CompletionsScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import GenerateScoreReply, VllmTokens
 from hybrid.cloud.discover import DIALECTS as FAMILY_NAMES
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.metering import usage_after_failure
-from hybrid.cloud.port import Scores
+from hybrid.cloud.port import Scores, usage_after_failure
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 

@@ -33,8 +33,7 @@ from hybrid.cloud.dialects.dialect import LENGTHS, Post
 from hybrid.cloud.dialects.reading import raise_error_in
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
-from hybrid.cloud.metering import REFUSED, usage_after_failure
-from hybrid.cloud.port import Scores
+from hybrid.cloud.port import REFUSED, Scores, usage_after_failure
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable

@@ -15,7 +15,7 @@ from asking import FLOAT16_NATS
 from wordlist import WordList, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import NOTHING, DialectSetup
+from hybrid.cloud.dialects.dialect import DialectSetup
 from hybrid.cloud.dialects.llama_cpp_python import AGAIN, LlamaCppPython
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.errors import BadReply, MissingCapability
@@ -131,7 +131,7 @@ def test_a_draft_is_asked_about_as_far_as_it_ends_with_a_whole_character(speak, 
 def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_charged(speak):
     asked, scores = drive(speak().score(ScoreQuestion((67, 130), (68,), True, 3)))
     assert (asked, scores.rows, scores.usage) == ([], (), NO_USAGE)
-    assert list(speak().write(WriteQuestion((67, 130), 4, 2, Sampling()))) == [NOTHING]
+    assert speak().write(WriteQuestion((67, 130), 4, 2, Sampling())) is None
 
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):

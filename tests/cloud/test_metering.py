@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.dialects.reading import MOST_TOKENS, read_usage, usage_of
-from hybrid.cloud.metering import UsageMeter, final_usage, num_written, usage_after_failure
+from hybrid.cloud.port import UsageMeter, final_usage, num_written, usage_after_failure
 from hybrid.errors import BadReply, Unreachable
 from hybrid.spend import Price
 from hybrid.types import NO_USAGE, CloudUsage

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.cloud.probe_result import ProbeResult
-from hybrid.cloud.server_flags import flag_advice
+from hybrid.cloud.probe_result import ProbeResult, flag_advice
 
 # As vLLM starts by itself: 20 log-probabilities, nothing said of the cache, the token-in route closed.
 PLAIN = ProbeResult(

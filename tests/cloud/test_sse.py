@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cloud.sse import BYTE_ORDER_MARK, MAX_EVENT_BYTES, EventReader, LineReader
+from hybrid.cloud.body import BYTE_ORDER_MARK, MAX_EVENT_BYTES, EventReader, LineReader
 from hybrid.errors import BadReply
 
 MARK = BYTE_ORDER_MARK.decode()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybrid.cloud import Chunk, Scores
-from hybrid.cloud.dialects.dialect import Dialect, Post, ScoreFlow, WriteFlow
+from hybrid.cloud.dialects.dialect import Continuation, Dialect, Post, ScoreFlow
 
 RECORDED = Path(__file__).parent.parent / "cloud" / "recorded"
 
@@ -52,9 +52,9 @@ def drive(asking: ScoreFlow, *replies: object) -> tuple[list[Post], Scores | Non
     return asked, None
 
 
-def opened(writing: WriteFlow) -> tuple[Post, Callable[[object], Chunk]]:
-    """Start a dialect that writes; return what it asks, and what reads one event after the other."""
-    return next(writing), writing.send
+def opened(writing: Continuation) -> tuple[Post, Callable[[object], Chunk]]:
+    """Return what a dialect that writes asks, and what reads one event after the other."""
+    return writing.post, writing.read
 
 
 def able(dialect: Dialect, **facts: object) -> Dialect:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, Json, OpenAi, ScoreFlow, WriteFlow, write_flow
+from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, WriteQuestion
@@ -63,11 +63,10 @@ class Chat(OpenAi):
         more = told.prompt_tokens - self.min_usage(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         """Ask for the whole answer; nothing once it has begun."""
         if question.begun or not question.turns:
-            yield NOTHING
-            return
+            return None
         only_documented(question, "top_k", "min_p")
         body: dict[str, Any] = {
             "model": self.setup.model,
@@ -80,7 +79,7 @@ class Chat(OpenAi):
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
         read = partial(read_event, self.setup.text_tokens, top_k=question.top_k)
-        yield from write_flow(self._continuation(CHAT, body), read)
+        return Continuation(self._continuation(CHAT, body), read)
 
 
 SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))

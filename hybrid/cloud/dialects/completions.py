@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, Json, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
+from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -73,13 +73,12 @@ class Completions(OpenAi):
         """Return the tokens that are sent, spelled."""
         return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         text = self.setup.text_tokens.text_of(question.prefix)
         if text is None:
-            yield NOTHING
-            return
+            return None
         read = partial(read_event if self.can.streams else read_written, self.setup.text_tokens, top_k=question.top_k)
-        yield from write_flow(self._continuation(COMPLETIONS, self._body(text, question)), read)
+        return Continuation(self._continuation(COMPLETIONS, self._body(text, question)), read)
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations."""

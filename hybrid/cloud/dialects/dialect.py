@@ -36,7 +36,6 @@ Json: TypeAlias = Mapping[str, Any]
 # Lists that are tried, the longest first, where a server that refuses one does not name the longest that it gives.
 LENGTHS = (100, 20, 5, 1)
 _NAMED = re.compile(r"max allowed: (\d+)")
-NOTHING = Chunk(finish="length", usage=NO_USAGE)  # what is written where nothing can be asked
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,16 @@ class Post:
 ScoreFlow: TypeAlias = Generator[Post, Any, Scores]
 """Yields a request, is sent its reply, and so on; returns the rows."""
 
-WriteFlow: TypeAlias = Generator[Post | Chunk, Any, None]
-"""Yields a request, is sent its first event (a whole reply is one), yields what it has read in it, is sent the next;
-None: there are no more. One that yields no request asks nothing."""
+ReadEvent: TypeAlias = Callable[[Any], Chunk]
+"""Reads one event of a reply; a whole reply is one event."""
 
-ChunkReader: TypeAlias = Callable[[Any], Chunk]
+
+@dataclass(frozen=True)
+class Continuation:
+    """The request for a continuation, and what reads each event of its reply."""
+
+    post: Post
+    read: ReadEvent
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,6 @@ def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
     return can.rows and not altering & can.rows_altered_by
 
 
-def write_flow(asked: Post, read: ChunkReader) -> WriteFlow:
-    """Ask for a continuation, and read what comes, event by event."""
-    heard = yield asked
-    while heard is not None:
-        heard = yield read(heard)
-
-
 @dataclass(frozen=True)
 class Dialect(ABC):
     """One family's words. A family's ``can`` is what its documents say, until more is known of an endpoint."""
@@ -121,7 +118,7 @@ class Dialect(ABC):
         """Yield the requests that score a draft, and return its rows."""
         return self._score(self._fit(question))
 
-    def write(self, question: WriteQuestion) -> WriteFlow:
+    def write(self, question: WriteQuestion) -> Continuation | None:
         """Yield the request that continues a text, and what is read in each event of it."""
         return self._write(self._fit(question))
 
@@ -129,7 +126,7 @@ class Dialect(ABC):
     def _score(self, question: ScoreQuestion) -> ScoreFlow: ...
 
     @abstractmethod
-    def _write(self, question: WriteQuestion) -> WriteFlow: ...
+    def _write(self, question: WriteQuestion) -> Continuation | None: ...
 
     @abstractmethod
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:

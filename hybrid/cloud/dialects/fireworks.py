@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import DialectSpec, Json, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
+from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -55,9 +55,9 @@ class Fireworks(OpenAi):
         written = len(content) - len(question.span) if isinstance(content, list) else 0
         return read_shown_usage(reply).at_least(CloudUsage(0, written))
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         asked = self._continuation(COMPLETIONS, self._body(question))
-        return write_flow(asked, partial(read_chunk, top_k=question.top_k))
+        return Continuation(asked, partial(read_chunk, top_k=question.top_k))
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling

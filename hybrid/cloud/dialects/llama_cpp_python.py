@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import NOTHING, DialectSpec, OpenAi, Post, ScoreFlow, WriteFlow, write_flow
+from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
-from hybrid.cloud.metering import final_usage
-from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion, final_usage
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -84,16 +83,15 @@ class LlamaCppPython(OpenAi):
         most = len(self.setup.text_tokens.bytes_of(sent)) + 1
         return final_usage(read_usage(reply), CloudUsage(len(sent), 1), most)
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         text = self._text(question.prefix)
         if text is None:
-            yield NOTHING
-            return
+            return None
         body = self._body(text, question.limit, question.top_k, question.sampling)
         if question.ban:
             body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
         read = partial(read_written, self.setup.text_tokens, top_k=question.top_k)
-        yield from write_flow(self._continuation(COMPLETIONS, body), read)
+        return Continuation(self._continuation(COMPLETIONS, body), read)
 
     def _text(self, ids: Ids) -> str | None:
         """Return what to send: the server puts the opening token before it by itself."""

@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import Dialect, DialectSpec, Json, Post, ScoreFlow, WriteFlow, write_flow
+from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectSpec, Json, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     count,
@@ -79,10 +79,10 @@ class LlamaServer(Dialect):
         parts = reply if isinstance(reply, list) else [reply]
         return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         body = self._body(list(question.prefix), question) | {"stream": True}
         read = _LlamaServerEvents(question.top_k, self.setup.text_tokens.end_ids)
-        return write_flow(Post(COMPLETION, body, stream="to finish"), read)
+        return Continuation(Post(COMPLETION, body, stream="to finish"), read)
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""

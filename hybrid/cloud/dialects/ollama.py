@@ -14,15 +14,13 @@ from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
 from hybrid.cloud.dialects.dialect import (
-    NOTHING,
-    ChunkReader,
+    Continuation,
     Dialect,
     DialectSpec,
     Json,
     Post,
+    ReadEvent,
     ScoreFlow,
-    WriteFlow,
-    write_flow,
 )
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
 from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, only_documented, read_content, split_text
@@ -68,12 +66,11 @@ class Ollama(Dialect):
         """Return what is told."""
         return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         if self.setup.text_tokens.text_of(question.prefix) is None:
-            yield NOTHING
-            return
+            return None
         asked = Post(GENERATE, self._body(question) | {"stream": True}, stream="lines")
-        yield from write_flow(asked, self._reading(question))
+        return Continuation(asked, self._reading(question))
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for one continuation."""
@@ -83,7 +80,7 @@ class Ollama(Dialect):
         """Read it."""
         return [self._reading(question)(reply) for question in questions]
 
-    def _reading(self, question: WriteQuestion) -> ChunkReader:
+    def _reading(self, question: WriteQuestion) -> ReadEvent:
         return partial(read_line, self.setup.text_tokens, top_k=question.top_k)
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:

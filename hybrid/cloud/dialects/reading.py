@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from hybrid.cloud.metering import REFUSED
+from hybrid.cloud.port import REFUSED
 from hybrid.cloud.statuses import status_error
 from hybrid.errors import BadReply, MissingCapability, one_line
 from hybrid.prob import NotADistribution, TopK
@@ -134,7 +134,7 @@ def rows_for(rows: object, ids: Ids) -> list[Any]:
 
 
 def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsage:
-    """Take what a server says it charged. What cannot be a count was not told, and is 0 (``cloud.metering``).
+    """Take what a server says it charged. What cannot be a count was not told, and is 0 (``cloud.port``).
 
     Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one.
     """

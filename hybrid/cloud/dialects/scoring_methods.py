@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 from hybrid.cloud.dialects.dialect import DialectSetup, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS
-from hybrid.cloud.metering import num_written
-from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage
+from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage, num_written
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling

@@ -29,16 +29,8 @@ class TextTokens:
     def __init__(self, words: Vocabulary) -> None:
         """Take the local vocabulary; its table is made when it is first needed."""
         self._words = words
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        return self._words.end_ids
-
-    @property
-    def num_tokens(self) -> int:
-        """V."""
-        return self._words.num_tokens
+        self.end_ids = words.end_ids
+        self.num_tokens = words.num_tokens
 
     @cached_property
     def opening(self) -> Ids:

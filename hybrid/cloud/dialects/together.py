@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import DialectSpec, OpenAi, ScoreFlow, WriteFlow
+from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
@@ -47,7 +47,7 @@ class Together(OpenAi):
         """Return the tokens that are sent, spelled."""
         return self._legacy.min_usage(question)
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
         return self._legacy.write(question)
 

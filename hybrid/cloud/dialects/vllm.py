@@ -22,14 +22,13 @@ from typing import Any, TypedDict
 from msgspec import Raw
 
 from hybrid.cloud.dialects.dialect import (
+    Continuation,
     DialectSpec,
     Json,
     OpenAi,
     Post,
     ScoreFlow,
     TokenizeRoute,
-    WriteFlow,
-    write_flow,
 )
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
@@ -78,9 +77,9 @@ class Vllm(OpenAi):
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Post(COMPLETIONS, body, CompletionsScoreReply)))
 
-    def _write(self, question: WriteQuestion) -> WriteFlow:
+    def _write(self, question: WriteQuestion) -> Continuation | None:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return write_flow(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
+        return Continuation(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
 
 
 # SGLang's is the same.
