@@ -178,7 +178,7 @@ def test_a_body_is_the_json_of_what_is_asked_and_says_so():
         "stream": True,
     }
     wire = Wire("http://127.0.0.1:9", None, Deadlines())
-    request = wire._posting("/v1/completions", body, "r")
+    request = wire._build_post("/v1/completions", body, "r")
     assert json.loads(request.content) == body
     assert len(request.content) < len(json.dumps(body))  # no byte is spent on blanks
     headers = {name: request.headers[name] for name in ("content-type", "x-request-id", "content-length")}
@@ -187,4 +187,4 @@ def test_a_body_is_the_json_of_what_is_asked_and_says_so():
         "x-request-id": "r",
         "content-length": str(len(request.content)),
     }
-    assert "x-request-id" not in wire._posting("/v1/completions", body, None).headers
+    assert "x-request-id" not in wire._build_post("/v1/completions", body, None).headers
