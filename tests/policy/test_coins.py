@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ def test_position_role_rejections_and_seed_each_key_the_toss():
     assert len(set(drawn)) == 5
 
 
-@pytest.mark.parametrize("name", ["exact", "block"])
+@each("name", ["exact", "block"])
 def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
     """A position drafted again after a rejection has met its coin: keyed without the rejections, block is biased.
 
@@ -94,7 +94,7 @@ def test_the_highest_toss_is_below_one(monkeypatch):
     assert SeededCoin(0)(np.array([0.5, 0.5]), CoinKey(0, "draft", 0)) == 1
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@each("size", [1, 2])
 def test_a_sure_thing_is_drawn(size):
     probs = np.zeros(size)
     probs[-1] = 1.0

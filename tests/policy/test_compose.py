@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Choices, preset
@@ -78,7 +79,7 @@ BUILT_GATES = {
 }
 
 
-@pytest.mark.parametrize("called", BUILT_GATES)
+@each("called", BUILT_GATES)
 def test_a_gate_is_called_by_name_number_and_call(called):
     assert built(gate=called).gate == BUILT_GATES[called]
 
@@ -105,8 +106,8 @@ def built_judges(sampling):
     }
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, AT_ONE], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("called", built_judges(GREEDY))
+@each("sampling", [GREEDY, AT_ONE], ids=["greedy", "sampled"])
+@each("called", built_judges(GREEDY))
 def test_a_judge_is_called_by_name_and_number(called, sampling):
     """Under sampling it may leave a token to the cloud."""
     policy = built(sampling=sampling, judge=called)
@@ -119,7 +120,7 @@ def test_no_name_is_left_out_here():
     assert {called.split(":")[0] for called in built_judges(GREEDY)} == set(JUDGES)
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@each("name", JUDGES)
 def test_every_judge_has_a_number_of_its_own_where_it_takes_one(name):
     kind, _ = JUDGES[name]
     assert kind.default is None or built(judge=name).judge == built(judge=f"{name}:{kind.default}").judge
@@ -129,12 +130,12 @@ def test_strict_judges_by_the_upper_end():
     assert built(judge="js:0.2", strict=True).judge.end == "upper"
 
 
-@pytest.mark.parametrize("name", ["local", "cloud"])
+@each("name", ["local", "cloud"])
 def test_one_model_alone_opens_nothing_and_hands_nothing_over(name):
     assert built(name, lead=3, hold=3) == built(name)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in {"local", "cloud"}])
+@each("name", [name for name in PRESETS if name not in {"local", "cloud"}])
 def test_every_other_policy_takes_a_lead_and_a_hold(name):
     policy = built(name, lead=3, hold=5)
     assert (policy.lead, policy.handoff_tokens) == (3, 5)
@@ -153,7 +154,7 @@ def test_what_was_not_chosen_stays_the_policys_own():
 # ---- refused -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("called", "said"),
     [
         ("doubtful", "no gate is called 'doubtful'"),
@@ -183,7 +184,7 @@ def test_a_gate_that_cannot_be_is_one_sentence(called, said):
     assert said in refused(gate=called)
 
 
-@pytest.mark.parametrize(
+@each(
     ("called", "said"),
     [
         ("jury", "no judge is called 'jury'"),
@@ -213,13 +214,13 @@ def test_a_judge_that_cannot_be_is_one_sentence(called, said):
     assert said in refused(judge=called)
 
 
-@pytest.mark.parametrize("value", [-0.5, float("nan")])
-@pytest.mark.parametrize("name", [*DRAWN[2:], "kl", "paper", "random"])
+@each("value", [-0.5, float("nan")])
+@each("name", [*DRAWN[2:], "kl", "paper", "random"])
 def test_a_threshold_that_cannot_be_is_one_sentence(name, value):
     assert f"not {value}" in refused(name, threshold=value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "choices"),
     [
         ("relaxed", {"threshold": 0.0}),
@@ -248,26 +249,26 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("choices", CONTRADICTIONS, ids=str)
+@each("name", EXACT)
+@each("choices", CONTRADICTIONS, ids=str)
 def test_a_policy_that_promises_the_clouds_own_law_takes_nothing_that_breaks_it(name, choices):
     sentence = refused(name, **choices)
     assert name in sentence
     assert built(name).guarantee(GREEDY, 512) in sentence
 
 
-@pytest.mark.parametrize("name", EXACT[:2])
-@pytest.mark.parametrize("choices", CONTRADICTIONS, ids=str)
+@each("name", EXACT[:2])
+@each("choices", CONTRADICTIONS, ids=str)
 def test_nor_under_sampling(name, choices):
     refused(name, AT_ONE, **choices)
 
 
-@pytest.mark.parametrize("name", EXACT[:2])
+@each("name", EXACT[:2])
 def test_nor_the_greedy_judge_under_sampling(name):
     refused(name, AT_ONE, judge="greedy")
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_a_policy_that_promises_the_clouds_own_law_takes_what_keeps_it(name):
     for gate in CHECKING:
         assert built(name, gate=gate).gate.when_full == "check"
@@ -287,8 +288,8 @@ def test_only_these_promise_the_clouds_own_law():
 # ---- gates that check need a judge ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", JUDGELESS)
-@pytest.mark.parametrize(
+@each("name", JUDGELESS)
+@each(
     "gate",
     [
         *CHECKING,
@@ -310,7 +311,7 @@ def test_where_the_cloud_writes_to_the_end_no_gate_or_judge_is_taken():
         assert built("cloud", **parts, lead=3).lead == 3
 
 
-@pytest.mark.parametrize("name", ["local", "cloud"])
+@each("name", ["local", "cloud"])
 def test_one_model_alone_with_a_gate_that_hands_over_takes_a_hold(name):
     assert "needs --hold" in refused(name, gate="random:0.5", lead=0)
     assert built(name, gate="random:0.5", lead=0, hold=2).handoff_tokens == 2
@@ -337,7 +338,7 @@ def test_a_bonus_does_not_switch_a_judge_off(toys):
 WARM = Sampling(0.7)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@each("name", DRAWN)
 def test_a_temperature_alone_is_refused_with_what_to_add(name):
     """No top-k list determines it: such a policy could only let the cloud write."""
     sentence = refused(name, WARM, cloud_top_k=12)
@@ -347,25 +348,25 @@ def test_a_temperature_alone_is_refused_with_what_to_add(name):
     assert "--temperature 1" in sentence
 
 
-@pytest.mark.parametrize("judge", JUDGES)
+@each("judge", JUDGES)
 def test_so_is_a_judge(judge):
     assert refused(sampling=WARM, judge=judge).startswith(f"--judge {judge} must know the cloud's law")
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@each("name", DRAWN)
 def test_what_a_row_can_determine_is_taken(name):
     for sampling in (GREEDY, AT_ONE, Sampling(0.7, top_k=19), Sampling(0.7, top_p=0.9), Sampling(0.7, min_p=0.1)):
         assert built(name, sampling).name == name
     assert built(name, Sampling(0.7, top_k=50, top_p=0.9)).name == name
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@each("name", DRAWN)
 def test_more_tokens_than_are_shown_are_refused(name):
     for top_k in (20, 21):
         assert "take --top-k 19 or less" in refused(name, Sampling(0.7, top_k=top_k))
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in {*DRAWN, "greedy-exact"}])
+@each("name", [name for name in PRESETS if name not in {*DRAWN, "greedy-exact"}])
 def test_a_policy_that_draws_nothing_of_the_clouds_takes_any_sampling(name):
     assert built(name, WARM).name == name
 
@@ -386,7 +387,7 @@ def test_who_does_as_the_sentence_says_has_rows_that_determine_the_law():
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each("name", PRESETS)
 def test_every_policy_says_in_one_line_what_it_does_where_it_is_from_and_what_it_guarantees(name):
     found = PRESETS[name]
     assert found.name == built(name).name == name

@@ -1,7 +1,7 @@
 """The rules that draw, by enumeration: the law of the whole loop's text is the one promised, and of no wrong variant.
 
 Three tokens, one of which ends the text; every coin of the driver, the judge and the toy cloud is followed both
-scoring_methods. A quick run takes one pair of models and each way of asking once; the full grid is slow.
+ways. A quick run takes one pair of models and each way of asking once; the full grid is slow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from cases import each
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
 from hybrid.policy import Choices, DraftPosition, preset
@@ -58,13 +59,13 @@ PREFIXES = [prefix for length in range(LENGTH) for prefix in itertools.product(r
 
 
 def grid(*axes, quick):
-    """Return all combinations, those slow that the quick run leaves out; the first axis is the pair of models."""
-    return [
-        pytest.param(
-            *case, id=" ".join(map(str, case)), marks=() if case[0] == 0 and quick(*case) else pytest.mark.slow
-        )
-        for case in itertools.product(range(NUM_PAIRS), *axes)
-    ]
+    """Parametrize by two cases: the quick run's combinations, and all others; a combination begins with the pair."""
+    cases = list(itertools.product(range(NUM_PAIRS), *axes))
+    fast = [case for case in cases if case[0] == 0 and quick(*case)]
+    slow = [case for case in cases if case not in fast]
+    return pytest.mark.parametrize(
+        "cases", [pytest.param(fast, id="quick"), pytest.param(slow, id="slow", marks=pytest.mark.slow)]
+    )
 
 
 def all_quick(*_):
@@ -106,10 +107,11 @@ def error(toys, policy, pair, sampling=AT_ONE, expected=None, length=LENGTH, **h
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize(("i", "k", "way"), grid((1, 2, 3), WAYS, quick=once))
-def test_the_law_is_the_targets_own_from_any_top_k(toys, pair_of, name, i, k, way):
-    policy = preset(name, Choices(sampling=AT_ONE, **way))
-    assert error(toys, policy, pair_of(i), k=k) < 1e-12
+@grid((1, 2, 3), WAYS, quick=once)
+def test_the_law_is_the_targets_own_from_any_top_k(toys, pair_of, name, cases):
+    for i, k, way in cases:
+        policy = preset(name, Choices(sampling=AT_ONE, **way))
+        assert error(toys, policy, pair_of(i), k=k) < 1e-12, f"pair {i}, {k} shown, {way}"
 
 
 def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
@@ -125,18 +127,19 @@ def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
     assert {after.after(row, 0, place) for row, place in places} == {None, "check"}
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(toys, pair, name):
     policy = preset(name, Choices(sampling=AT_ONE, span=2, bonus=False, gate=BEFORE))
     assert error(toys, policy, pair, k=2, length=2) < 1e-12
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize(("i", "k", "sampling"), grid((2, 3), TRUNCATED, quick=all_quick))
-def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, i, k, sampling):
+@grid((2, 3), TRUNCATED, quick=all_quick)
+def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, cases):
     """With what the shown tokens determine, and where they do not: then the cloud draws, whatever was drafted."""
-    policy = preset(name, Choices(span=2, sampling=sampling))
-    assert error(toys, policy, pair_of(i), sampling, k=k) < 1e-12
+    for i, k, sampling in cases:
+        policy = preset(name, Choices(span=2, sampling=sampling))
+        assert error(toys, policy, pair_of(i), sampling, k=k) < 1e-12, f"pair {i}, {k} shown, {sampling}"
 
 
 def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
@@ -149,8 +152,8 @@ def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
     assert {side is None for side in sides} == {True, False}
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("token", range(3))
+@each("rule", RULES)
+@each("token", range(3))
 def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafted(pair, rule, token):
     """A draw that was made all the same would favour some tokens: here there is nothing to draw with."""
     local, cloud = pair[0](()), pair[1].shown((), 1, token)
@@ -161,14 +164,13 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize(
-    ("i", "writes_on", "told", "sampling"),
-    grid((0, 1, 2), (True, False), TEMPERED, quick=lambda _, on, told, __: on == 1 or not told),
-)
-def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, i, writes_on, told, sampling):
+@grid((0, 1, 2), (True, False), TEMPERED, quick=lambda _, first, told, __: first == 1 or not told)
+def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, cases):
     """One token and no more, or blocks from one or two tokens up; with rows that tell when to hand back, or without."""
-    policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=writes_on)
-    assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12
+    for i, first, told, sampling in cases:
+        policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=first)
+        said = f"pair {i}, first block {first}, rows {told}, {sampling}"
+        assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12, said
 
 
 def written(log):
@@ -184,7 +186,7 @@ def written(log):
     return found
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys, name):
     """Each token used to be a check and a request of its own, and the prompt paid twice for it, without a word."""
     small, large = toys.Toy("q", 5), toys.Toy("p", 5)
@@ -201,7 +203,7 @@ def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys
     assert written(log) == [[4, 3, 2, 1], [*range(8, 0, -1)], [*range(16, 0, -1)]], "what is not told, a check tells"
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, name):
     """The block in which it stands is read to its end; from a kept token on the blocks are small again."""
     sampling = Sampling(0.7, top_p=0.8)
@@ -226,22 +228,22 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
     assert min(goes_on, comes_back) > 10
 
 
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("short", [1, 2])
+@each("name", EXACT)
+@each("short", [1, 2])
 def test_the_law_survives_an_endpoint_that_answers_fewer_rows(toys, pair, name, short):
     policy = preset(name, Choices(span=2, sampling=AT_ONE))
     assert error(toys, policy, pair, k=3, short=short) < 1e-12
 
 
-@pytest.mark.parametrize("judge", EXACT)
+@each("judge", EXACT)
 def test_an_exact_judge_gives_another_policy_the_targets_law(toys, pair, judge):
     """With a cloud that holds the pen after a rejection until the divergence is small."""
     policy = preset("kl", Choices(span=2, sampling=AT_ONE, judge=judge))
     assert error(toys, policy, pair, k=2) < 1e-12
 
 
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("k", [1, 2, 3])
+@each("name", EXACT)
+@each("k", [1, 2, 3])
 def test_greedy_gives_the_targets_greedy_text(toys, name, k):
     for i, span in itertools.product(range(15), (1, 3)):
         small = toys.Toy(f"q{i}")
@@ -250,7 +252,7 @@ def test_greedy_gives_the_targets_greedy_text(toys, name, k):
         assert tuple(held.id for held in shown) == toys.greedy_text(large, 12)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_greedy_asks_for_nothing_that_it_does_not_say_it_needs(toys, name):
     """An endpoint that only scores must do for it."""
     policy = preset(name, Choices(span=3))
@@ -279,7 +281,7 @@ def expected_kept(toys, rule, pair, k, num_drafted=3):
     return sum(weight * len(kept) for kept, weight in toys.law_of(judged, num_drafted).items())
 
 
-@pytest.mark.parametrize("i", range(NUM_PAIRS))
+@each("i", range(NUM_PAIRS))
 def test_block_keeps_at_least_as_many_tokens_as_one_decision_for_each(toys, pair_of, i):
     """From any top k; from the full row, on each of these pairs, it keeps more."""
     more = [
@@ -316,7 +318,7 @@ class Drops(FixedGate):
         return "drop" if row.probs[token] < 0.3 else None
 
 
-@pytest.mark.parametrize("wrong", [AcceptsEverything, ForgetsTheTail, SeesWhatWasAppended, Drops])
+@each("wrong", [AcceptsEverything, ForgetsTheTail, SeesWhatWasAppended, Drops])
 def test_the_same_enumeration_rejects_a_wrong_variant(toys, pair_of, wrong):
     pair = pair_of(1)
     right = preset("exact", Choices(span=2, sampling=AT_ONE))
@@ -344,14 +346,15 @@ def either(pair, deferral, alpha):
 DEFERRALS = (("chow", 0.4), ("diff", 0.02), ("diff", 0.1), ("opt", 0.05), ("opt", 0.3))
 
 
-@pytest.mark.parametrize(("i", "rule"), grid(DEFERRALS, quick=all_quick))
-def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, i, rule):
-    deferral, alpha = rule
-    policy = preset("cascade", Choices(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
-    assert error(toys, policy, pair_of(i), k=3, expected=either(pair_of(i), deferral, alpha)) < 1e-12
+@grid(DEFERRALS, quick=all_quick)
+def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, cases):
+    for i, (deferral, alpha) in cases:
+        policy = preset("cascade", Choices(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
+        expected = either(pair_of(i), deferral, alpha)
+        assert error(toys, policy, pair_of(i), k=3, expected=expected) < 1e-12, f"pair {i}, {deferral}:{alpha}"
 
 
-@pytest.mark.parametrize("rule", DEFERRALS)
+@each("rule", DEFERRALS)
 def test_these_deferrals_are_the_clouds_at_some_positions_and_not_at_others(pair, rule):
     expected = either(pair, *rule)
     assert {expected(prefix) is pair[1](prefix) for prefix in PREFIXES} == {True, False}
@@ -372,23 +375,24 @@ def test_a_cascade_decides_by_the_position_and_not_by_what_was_drafted(pair):
             assert len({judge.defers(large.shown(at, 1, token), small(at)) for token in range(3)}) == 1
 
 
-@pytest.mark.parametrize(("i", "limit"), grid((0.3, 0.45, 0.6), quick=all_quick))
-def test_u_hlm_has_its_closed_form(toys, pair_of, i, limit):
+@grid((0.3, 0.45, 0.6), quick=all_quick)
+def test_u_hlm_has_its_closed_form(toys, pair_of, cases):
     """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
-    small, large = pair_of(i)
-    policy = preset("u-hlm", Choices(span=3, sampling=AT_ONE, threshold=limit))
+    for i, limit in cases:
+        small, large = pair_of(i)
+        policy = preset("u-hlm", Choices(span=3, sampling=AT_ONE, threshold=limit))
 
-    def closed(prefix):
-        q, p = small(prefix).probs, large(prefix).probs
-        heats = [warp(small(prefix), Sampling(t)).probs for t in policy.gate.temperatures]
-        asked = 1 - np.mean(heats, axis=0) > limit
-        lost, left = np.maximum(q - p, 0) * asked, np.maximum(p - q, 0)
-        return Dense.from_probs(q - lost + lost.sum() * left / left.sum())
+        def closed(prefix, small=small, large=large, policy=policy, limit=limit):
+            q, p = small(prefix).probs, large(prefix).probs
+            heats = [warp(small(prefix), Sampling(t)).probs for t in policy.gate.temperatures]
+            asked = 1 - np.mean(heats, axis=0) > limit
+            lost, left = np.maximum(q - p, 0) * asked, np.maximum(p - q, 0)
+            return Dense.from_probs(q - lost + lost.sum() * left / left.sum())
 
-    assert error(toys, policy, (small, large), k=3, expected=closed) < 1e-12
+        assert error(toys, policy, (small, large), k=3, expected=closed) < 1e-12, f"pair {i}, limit {limit}"
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+@each("rate", [0.0, 0.3, 1.0])
 def test_random_gives_each_position_to_one_model_whatever_it_holds(toys, pair, rate):
     """By the seed and the position alone: under this seed the cloud has the second of three at a rate of 0.3."""
     small, large = pair

@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_divergence import FAR_APART, POSITIVE, law, naive_kl, pairs
@@ -70,8 +71,8 @@ def test_at_the_limit_itself_a_row_is_not_in_doubt():
         assert gate(math.nextafter(limit, 1)).before(HALVES, START) == "write"
 
 
-@pytest.mark.parametrize("never", [EntropyGate(math.inf), MarginGate(0.0), MaxProbGate(0.0)])
-@pytest.mark.parametrize("always", [EntropyGate(0.0), MarginGate(1.0), MaxProbGate(1.0)])
+@each("never", [EntropyGate(math.inf), MarginGate(0.0), MaxProbGate(0.0)])
+@each("always", [EntropyGate(0.0), MarginGate(1.0), MaxProbGate(1.0)])
 def test_at_its_ends_a_limit_asks_never_or_wherever_more_than_one_token_is_possible(never, always):
     for row in (HALVES, QUARTERS, law([1, 1e-9])):
         assert never.before(row, START) is None
@@ -80,7 +81,7 @@ def test_at_its_ends_a_limit_asks_never_or_wherever_more_than_one_token_is_possi
     assert always.before(law([1]), START) is None
 
 
-@pytest.mark.parametrize("gate", [EntropyGate(0.1), MarginGate(0.3), MaxProbGate(0.6)])
+@each("gate", [EntropyGate(0.1), MarginGate(0.3), MaxProbGate(0.6)])
 def test_doubt_says_its_call_before_a_token_is_drawn_and_nothing_after(gate):
     for call in ("check", "write", "keep"):
         assert replace(gate, decision=call).before(HALVES, START) == call
@@ -92,7 +93,7 @@ def test_doubt_says_its_call_before_a_token_is_drawn_and_nothing_after(gate):
 # ---- random --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@each("rate", [0.1, 0.5])
 def test_random_calls_at_its_rate(rate):
     """20,000 positions; beyond 3.3 standard deviations with a chance of 1e-3."""
     n, gate = 20_000, RandomGate(rate)
@@ -100,7 +101,7 @@ def test_random_calls_at_its_rate(rate):
     assert abs(found - n * rate) < 3.3 * math.sqrt(n * rate * (1 - rate))
 
 
-@pytest.mark.parametrize(("rate", "call"), [(0.0, None), (1.0, "write")])
+@each(("rate", "call"), [(0.0, None), (1.0, "write")])
 def test_random_at_its_ends_calls_never_or_always(rate, call):
     assert {RandomGate(rate, seed).before(HALVES, DraftPosition(i, ())) for seed in range(10) for i in range(100)} == {
         call
@@ -210,7 +211,7 @@ def built(name):
     return build(kind.value(None, name), Choices())
 
 
-@pytest.mark.parametrize("name", GATES)
+@each("name", GATES)
 def test_what_a_gate_says_depends_on_its_arguments_alone(name):
     """A draft that was decoded ahead meets it again, in another order and after others."""
     rng = np.random.default_rng(0)

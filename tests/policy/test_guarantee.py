@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
+from cases import each
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Choices, preset
@@ -150,7 +150,7 @@ def own_text(toys, policy, small, large, expected):
     return tuple(token.id for token in shown) == toys.greedy_text(expected, LENGTH)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, AT_ONE], ids=["greedy", "sampled"])
+@each("sampling", [GREEDY, AT_ONE], ids=["greedy", "sampled"])
 def test_who_is_said_to_have_a_models_own_text_has_it(toys, sampling):
     small = toys.Toy("q0")
     large = toys.Mix(small, "p0", 0.6)

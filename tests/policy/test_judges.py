@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def test_sampling_recovers_nothing_from_a_truncated_row():
     assert verdict.next_token is None
 
 
-@pytest.mark.parametrize("threshold", [-1.0, float("nan")])
+@each("threshold", [-1.0, float("nan")])
 def test_an_impossible_threshold_is_refused(threshold):
     from hybrid.errors import UsageError
     from hybrid.policy import Choices, preset

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from hybrid.policy import PRESETS, Choices, preset
 from hybrid.policy.gates import ALWAYS, NEVER, FixedGate
@@ -46,8 +47,8 @@ def text(shown):
     return tuple(held.id for held in shown)
 
 
-@pytest.mark.parametrize("span", SPANS)
-@pytest.mark.parametrize("k", [1, 2, 3])
+@each("span", SPANS)
+@each("k", [1, 2, 3])
 def test_greedy_exact_gives_the_targets_own_text(toys, span, k):
     policy = preset("greedy-exact", Choices(span=span))
     for small, large in pairs(toys):
@@ -63,8 +64,8 @@ def test_greedy_exact_gives_the_targets_text_when_a_server_answers_fewer_rows(to
             assert text(shown) == toys.greedy_text(large, LENGTH)
 
 
-@pytest.mark.parametrize("span", SPANS)
-@pytest.mark.parametrize("k", [1, 3])
+@each("span", SPANS)
+@each("k", [1, 3])
 def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
     policy = preset("kl", Choices(span=span, threshold=0.0))
     for small, large in pairs(toys):
@@ -72,7 +73,7 @@ def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
         assert text(shown) == toys.greedy_text(large, LENGTH)
 
 
-@pytest.mark.parametrize("span", SPANS)
+@each("span", SPANS)
 def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_over(toys, span):
     policy = preset("kl", Choices(span=span, threshold=math.inf))
     for small, large in pairs(toys):
@@ -129,7 +130,7 @@ def naive_kl_text(small, large, threshold, span, length, end):
     return shown
 
 
-@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.6])
+@each("threshold", [0.05, 0.2, 0.6])
 def test_kl_equals_a_separate_naive_program(toys, threshold):
     for small, large in pairs(toys, 0.3):
         for span in (1, 3, 5):
@@ -172,7 +173,7 @@ def naive_doubt_text(small, large, entropy, threshold, length, end):
 
 
 @models(10, PAIRS)
-@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.4])
+@each("threshold", [0.0, 0.1, 0.4])
 def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
     """Limits of the rule are cases of it: doubt at 0 is always, at infinity never."""
     for i in range(count):
@@ -186,7 +187,7 @@ def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
             assert entropy < math.inf or not any(isinstance(request, Write) for request in log)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.4])
+@each("threshold", [0.0, 0.1, 0.4])
 def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_the_same(toys, threshold):
     """SGLang tells rows after the temperature: they were dropped, and the pen went back as if the models agreed."""
     for i in range(PAIRS):
@@ -209,7 +210,7 @@ def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
         assert not any(isinstance(request, Check) for request in log)
 
 
-@pytest.mark.parametrize(("cut", "written"), [(2, 1), (5, 3)])
+@each(("cut", "written"), [(2, 1), (5, 3)])
 def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, written):
     """A token and a check, two tokens and a check: it is the first of these checks that fails, or the second."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
@@ -245,7 +246,7 @@ def naive_paper_text(toys, small, large, threshold, span, lead):
     return shown
 
 
-@pytest.mark.parametrize("lead", [0, 2])
+@each("lead", [0, 2])
 def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
     for small, large in pairs(toys, 0.3):
         for threshold in (0.0, 0.1, 0.3, math.inf):
@@ -254,7 +255,7 @@ def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
             assert text(shown) == naive_paper_text(toys, small, large, threshold, 3, lead)
 
 
-@pytest.mark.parametrize("name", ["kl", "doubt"])
+@each("name", ["kl", "doubt"])
 def test_what_the_cloud_opens_ends_after_its_tokens_though_the_models_do_not_agree(toys, name):
     """Agreement gives the pen back after a hand-off; an opening is over when it is over."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
@@ -271,8 +272,8 @@ def test_paper_shows_its_tokens_before_it_asks(toys):
     assert kinds[:3] == [Draft, Emit, Check] or Check not in kinds
 
 
-@pytest.mark.parametrize("name", ["kl", "doubt"])
-@pytest.mark.parametrize("hold", [None, 2, 7])
+@each("name", ["kl", "doubt"])
+@each("hold", [None, 2, 7])
 def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, name, hold):
     """The first request to write of a hand-off; 4 tokens where nothing was chosen."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
@@ -282,7 +283,7 @@ def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, na
     assert first == (hold or 4)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each("name", PRESETS)
 def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_models_text(toys, name):
     for span in (1, 3):
         policy = preset(name, Choices(span=span, max_tokens=LENGTH))
@@ -291,7 +292,7 @@ def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_mo
             assert text(shown) == toys.greedy_text(small, LENGTH)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name != "greedy-exact"])
+@each("name", [name for name in PRESETS if name != "greedy-exact"])
 def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_models_law(toys, name):
     """Every coin enumerated: nothing in the loop draws, drops or redraws a token."""
     small, large = toys.Toy("q"), toys.Toy("p")
@@ -301,7 +302,7 @@ def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_mode
     assert toys.distance(law, toys.own_law(small, 3)) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["kl", "greedy-exact", "paper"])
+@each("name", ["kl", "greedy-exact", "paper"])
 def test_what_was_drafted_is_not_drafted_again_because_the_cloud_is_gone(toys, name):
     """A dead cloud costs the user's time once, not once per span."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
@@ -330,8 +331,8 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     assert toys.distance(biased, toys.own_law(large, 3)) > 0.01
 
 
-@pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("cut", [1, 2, 3])
+@each("name", PRESETS)
+@each("cut", [1, 2, 3])
 def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
     """From the cut on the text is the small model's."""
     policy = preset(name, Choices(span=2, max_tokens=LENGTH))
@@ -343,7 +344,7 @@ def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
         assert all(small(kept[:i]).best == kept[i] for i in range(last + 1, len(kept)))
 
 
-@pytest.mark.parametrize("call", ["keep", "check", "write"])
+@each("call", ["keep", "check", "write"])
 def test_a_gate_that_never_lets_a_token_be_drawn_still_lets_every_answer_end(toys, call):
     """The progress law: a round that showed nothing is followed by one ungated local token."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.policy import Choices, preset
 from hybrid.policy.judges import DraftedSpan
@@ -34,8 +35,8 @@ def told(measure, k=4):
     return MEASURES[measure](row, held.draft_row)
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("noise", [(0.02, 0.0), (0.0, 0.02), (0.01, 0.01)])
+@each("measure", MEASURES)
+@each("noise", [(0.02, 0.0), (0.0, 0.02), (0.01, 0.01)])
 def test_a_token_whose_lower_end_exceeds_the_threshold_by_less_than_the_noise_stands(measure, noise):
     """Whichever side the noise is on. What exceeds it by more is turned down as ever."""
     judge = DivergenceThreshold(0.999 * told(measure).lower, measure=measure)
@@ -44,8 +45,8 @@ def test_a_token_whose_lower_end_exceeds_the_threshold_by_less_than_the_noise_st
     assert verdict(DivergenceThreshold(0.7 * told(measure).lower, measure=measure), *noise).rejected
 
 
-@pytest.mark.parametrize("measure", ["KL", "JS", "TV"])
-@pytest.mark.parametrize("k", [2, 4])
+@each("measure", ["KL", "JS", "TV"])
+@each("k", [2, 4])
 def test_strict_keeps_a_token_only_if_its_upper_end_is_within_by_more_than_the_noise(measure, k):
     judge = DivergenceThreshold(1.001 * told(measure, k).upper, "upper", measure=measure)
     assert not verdict(judge, 0.0, 0.0, k).rejected
@@ -55,8 +56,8 @@ def test_strict_keeps_a_token_only_if_its_upper_end_is_within_by_more_than_the_n
     ).rejected
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("number", ["lower", "upper"])
+@each("measure", MEASURES)
+@each("number", ["lower", "upper"])
 def test_at_the_ends_of_the_thresholds_noise_decides_nothing(measure, number):
     """At 0 the text is the cloud model's own, at infinity the local one's, however sure the numbers are."""
     assert verdict(DivergenceThreshold(0.0, number, measure=measure), 0.5, 0.5).rejected
@@ -66,8 +67,8 @@ def test_at_the_ends_of_the_thresholds_noise_decides_nothing(measure, number):
     assert not DivergenceThreshold(1e-9, measure=measure)(same).rejected
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize(("number", "kept_more"), [("lower", True), ("upper", False)])
+@each("measure", MEASURES)
+@each(("number", "kept_more"), [("lower", True), ("upper", False)])
 def test_more_noise_turns_less_down_by_the_lower_end_and_keeps_less_by_the_upper(measure, number, kept_more):
     for share in (0.2, 0.5, 0.9, 0.999, 1.001, 1.1, 1.5, 3.0):
         judge = DivergenceThreshold(share * told(measure).lower, number, measure=measure)
@@ -98,7 +99,7 @@ def reached(toys, policy, small, large, k):
     return next((len(request.at) for request in log[first:] if isinstance(request, Draft)), None)
 
 
-@pytest.mark.parametrize("name", ["kl", "doubt"])
+@each("name", ["kl", "doubt"])
 def test_strict_decides_when_the_pen_goes_back_too(toys, name):
     """From two shown tokens the threshold lies between the ends: by the lower one the two models agree everywhere."""
     large = toys.Made(lambda _: Dense.from_logits(np.log(LARGE)))
@@ -110,7 +111,7 @@ def test_strict_decides_when_the_pen_goes_back_too(toys, name):
     assert reached(toys, replace(strict, handback=loose.handback), small, large, 2) < 10
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@each("strict", [False, True])
 def test_noise_decides_when_the_pen_goes_back_as_it_decides_when_it_is_taken(strict):
     found = told("KL")
     threshold = found.lower * 0.999 if not strict else found.upper * 1.001

@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from cases import each
 from naive_divergence import law, naive_jensen_shannon, naive_kl
 from naive_policies import certain, naive_bild, near, text
 from naive_rules import accepted
@@ -53,7 +54,7 @@ LOCALS = (
 )
 
 
-@pytest.mark.parametrize(("name", "choices"), CLOUDS, ids=str)
+@each(("name", "choices"), CLOUDS, ids=str)
 def test_at_one_end_a_rule_gives_the_clouds_greedy_text(toys, both, written, name, choices):
     for small, large in both:
         expected = toys.greedy_text(large, LENGTH, end=-1)
@@ -61,7 +62,7 @@ def test_at_one_end_a_rule_gives_the_clouds_greedy_text(toys, both, written, nam
             assert text(written(preset(name, Choices(**choices)), (small, large), k)) == expected
 
 
-@pytest.mark.parametrize(("name", "choices"), LOCALS, ids=str)
+@each(("name", "choices"), LOCALS, ids=str)
 def test_at_the_other_end_a_rule_gives_the_local_models_greedy_text(toys, both, written, name, choices):
     for small, large in both:
         expected = toys.greedy_text(small, LENGTH, end=-1)
@@ -92,7 +93,7 @@ def within_bound(toys, large, noise, bound):
     return toys.Made(row)
 
 
-@pytest.mark.parametrize("bound", [0.02, 0.06])
+@each("bound", [0.02, 0.06])
 def test_certified_gives_the_clouds_text_where_the_divergence_is_within_the_bound(toys, pairs_of, bound):
     """And saves questions: many a token that it shows, nobody was asked about."""
     policy, unasked, asked = preset("certified", Choices(threshold=bound)), 0, 0
@@ -156,9 +157,7 @@ def three(toys):
     return small, toys.Mix(small, "p0", 0.6)
 
 
-@pytest.mark.parametrize(
-    ("name", "choices", "keeps", "shown_k"), SAMPLED, ids=[f"{name}-{choices}" for name, choices, _, _ in SAMPLED]
-)
+@each(("name", "choices", "keeps", "shown_k"), SAMPLED, ids=[f"{name}-{choices}" for name, choices, _, _ in SAMPLED])
 def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, shown_k):
     """Every coin enumerated; what a few shown tokens leave open the cloud draws. fsd at 0 has the cloud's law."""
     policy = preset(name, Choices(span=2, sampling=AT_ONE, **choices))
@@ -168,7 +167,7 @@ def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, s
         assert toys.distance(found, expected) < 1e-12
 
 
-@pytest.mark.parametrize(("name", "threshold"), [("relaxed", 1.0), ("bild", 0.0)])
+@each(("name", "threshold"), [("relaxed", 1.0), ("bild", 0.0)])
 def test_sampled_a_rule_at_its_strictest_does_not_have_the_clouds_law(toys, three, name, threshold):
     """It keeps the cloud's best token more often than the cloud draws it: only ``exact`` and ``block`` are exact."""
     policy = preset(name, Choices(span=2, sampling=AT_ONE, threshold=threshold, gate="always"))
@@ -176,8 +175,8 @@ def test_sampled_a_rule_at_its_strictest_does_not_have_the_clouds_law(toys, thre
     assert toys.distance(found, toys.own_law(three[1], 2)) > 0.01
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("roll_back", [0.0, 1.5, math.inf])
+@each("k", [1, 3])
+@each("roll_back", [0.0, 1.5, math.inf])
 def test_sampled_bild_has_the_law_of_a_separate_naive_program(toys, three, roll_back, k):
     policy = preset("bild", Choices(span=2, sampling=AT_ONE, threshold=roll_back, gate="max-prob:0.45:check"))
 

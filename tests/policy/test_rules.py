@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
+from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_divergence import law, naive_jensen_shannon, naive_kl, naive_reverse, pairs
@@ -66,7 +66,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("called", RULES)
+@each("called", RULES)
 def test_a_rule_equals_a_separate_naive_program(both, written, called):
     """Whatever the span, and from as few shown tokens as it needs. Its text is neither model's own."""
     name, choices, stands, shown_k = RULES[called]
@@ -90,8 +90,8 @@ KEEP_FOR_CERTAIN = ("fsd, strict", "relaxed", "additive", "top-m", "typical")
 REJECT_FOR_CERTAIN = ("fsd", "kl", "reverse-kl", "js", "tv", "cascade")
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("called", [*KEEP_FOR_CERTAIN, *REJECT_FOR_CERTAIN])
+@each("k", [1, 2, 3])
+@each("called", [*KEEP_FOR_CERTAIN, *REJECT_FOR_CERTAIN])
 def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written, called, k):
     """Of what stays or of what is turned down: the full rows agree."""
     name, choices, stands, _ = RULES[called]
@@ -105,7 +105,7 @@ def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written
     assert judged or k < 3
 
 
-@pytest.mark.parametrize("called", ["fsd", "fsd, strict", "top-m", "typical", "cascade"])
+@each("called", ["fsd", "fsd, strict", "top-m", "typical", "cascade"])
 def test_from_one_shown_token_the_other_answer_is_a_guess(both, written, called):
     """Otherwise the law above would say nothing of what is not shown."""
     name, choices, *_ = RULES[called]
@@ -136,7 +136,7 @@ def test_the_certified_judge_believes_the_upper_end_alone():
     assert not CertifiedAcceptance(rule, TargetSampler(Sampling())).accepts(row, held)
 
 
-@pytest.mark.parametrize("name", ["relaxed", "fsd", "cascade"])
+@each("name", ["relaxed", "fsd", "cascade"])
 def test_a_bonus_changes_no_text_of_a_rule_that_takes_none(both, written, name):
     """It would be the cloud's token where the local model's may stand."""
     for pair in both:
@@ -157,8 +157,8 @@ def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_r
 # ---- bild and random -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("roll_back", [0.0, 1.5, 2.5, math.inf])
-@pytest.mark.parametrize("fall_back", [0.0, 0.4, 0.6, 1.0])
+@each("roll_back", [0.0, 1.5, 2.5, math.inf])
+@each("fall_back", [0.0, 0.4, 0.6, 1.0])
 def test_bild_equals_a_separate_naive_program(both, written, fall_back, roll_back):
     """From any top k: an endpoint tells the probability of the drafted token itself."""
     policy = preset("bild", Choices(threshold=roll_back, gate=f"max-prob:{fall_back}:check"))
@@ -188,7 +188,7 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
         assert surprise < limit or token == row.best
 
 
-@pytest.mark.parametrize("hold", [1, 2, 5])
+@each("hold", [1, 2, 5])
 def test_random_equals_a_separate_naive_program(both, written, hold):
     policy = preset("random", Choices(threshold=0.3, hold=hold))
     for small, large in both:
