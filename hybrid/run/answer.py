@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid.prob import kl_with_noise
 from hybrid.spend import Bill
-from hybrid.types import Divergence, FinishReason, How, Source
+from hybrid.types import DegradedKind, Divergence, FinishReason, How, Source
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,10 @@ class Answer:
     """A finished answer.
 
     ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
-    always. ``notes``: what else is not as the policy would have it. ``seed``: what all draws of this answer came from;
-    the same question with it is the same answer.
+    always. ``degraded_kind`` is that reason as one of a few words. ``notes``: what else is not as the policy would have
+    it. ``seed``: what all draws of this answer came from; the same question with it is the same answer. ``policy``: the
+    composed policy, in the grammar of the command line. ``guarantee``: what it guarantees of the text while the cloud
+    answers.
     """
 
     text: str
@@ -88,15 +90,18 @@ class Answer:
     bill: Bill
     handoffs: tuple[Handoff, ...]
     degraded: str | None
+    degraded_kind: DegradedKind | None
     notes: tuple[str, ...]
     timing: Timing
     seed: int
+    policy: str
+    guarantee: str
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""
         data = asdict(self)
         for token in data["tokens"]:
-            del token["why"]  # told once, in handoffs
+            del token["why"]  # said once, in handoffs
             token["kl"] = finite(token["kl"])
         return data
 

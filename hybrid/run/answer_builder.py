@@ -94,16 +94,16 @@ class AnswerBuilder:
             self._notes += (why,)
             self.publish(events.Noted(why))
 
-    def finish(self, reason: FinishReason, seed: int) -> Answer:
+    def finish(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
         """Publish the text that was held back for a stop string that never came, then the whole answer; return it."""
         if rest := self._text.rest():
             self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
             self.publish(events.Flushed(rest))
-        answer = self._answer(reason, seed)
+        answer = self._answer(reason, seed, policy, guarantee)
         self.publish(events.Finished(answer))
         return answer
 
-    def _answer(self, reason: FinishReason, seed: int) -> Answer:
+    def _answer(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
         tokens = tuple(self._tokens)
         # A text that ends by itself ends with a token that is charged and not shown.
         cloud_only_tokens = len(tokens) + (reason == "stop" and not self.stopped)
@@ -130,9 +130,12 @@ class AnswerBuilder:
             bill=bill(self._price(), self._charges, self._num_prompt_tokens, cloud_only_tokens),
             handoffs=handoffs(tokens),
             degraded=self._degraded,
+            degraded_kind=self._degraded_kind,
             notes=self._notes,
             timing=Timing(ttft_ms, self._ms(time.monotonic())),
             seed=seed,
+            policy=policy,
+            guarantee=guarantee,
         )
 
     def _ms(self, moment: float) -> float:

@@ -99,7 +99,9 @@ class Driver:
                 end = reply if isinstance(reply, Finish) else end
         finally:
             await self._rest()
-        return self._builder.finish(end.why, self._drafter.sampling.seed)
+        sampling = self._drafter.sampling
+        guarantee = policy.guarantee(sampling, self._limits.max_tokens)
+        return self._builder.finish(end.why, sampling.seed, str(policy), guarantee)
 
     async def _reply(self, request: Request) -> Reply:
         match request:

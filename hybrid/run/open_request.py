@@ -45,16 +45,16 @@ class RequestBilling:
         self._builder = builder
 
     async def open_request(
-        self, kind: events.RequestKind, position: int, worst: CloudUsage, num_tokens: int | None = None
+        self, kind: events.RequestKind, position: int, max_usage: CloudUsage, num_tokens: int | None = None
     ) -> OpenRequest:
         """Reserve the worst case of a request. Raises RequestDenied.
 
         A write's limit may come back lowered to what the cap allows. ``num_tokens``: those it is about; None: as many
         as its limit.
         """
-        limit = worst.completion_tokens
+        limit = max_usage.completion_tokens
         min_limit = 1 if kind == "write" else limit
-        grant = await self._budget.reserve(worst.prompt_tokens, limit, min_limit, requests=worst.requests)
+        grant = await self._budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
             raise RequestDenied(grant.why)
         if grant.reservation is not None and grant.reservation.returned_nanousd:
@@ -68,7 +68,7 @@ class RequestBilling:
 
     def _settle(self, request: OpenRequest, usage: CloudUsage | None) -> None:
         excess = self._budget.settle(request.grant, usage)
-        self._builder.charge(usage or request.worst)
+        self._builder.charge(usage or request.max_usage)
         cost = None if usage is None else self._budget.cost(usage)
         self._builder.publish(events.RequestSettled(request.request_id, request.kind, usage, cost, request.age_ms))
         if excess is not None:
@@ -76,7 +76,7 @@ class RequestBilling:
 
 
 class OpenRequest:
-    """One request under one id, for at most ``worst``, until it is settled."""
+    """One request under one id, for at most ``max_usage``, until it is settled."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class OpenRequest:
         self._settled = False
 
     @property
-    def worst(self) -> CloudUsage:
+    def max_usage(self) -> CloudUsage:
         """The most it can be charged: nothing cached, everything written."""
         return CloudUsage(self.grant.prompt_tokens, self.grant.limit, requests=self.grant.requests)
 
@@ -127,14 +127,14 @@ class OpenRequest:
 
         ``known``: what was charged for certain until then.
         """
-        self.settle(self.worst if known is None else self.worst.at_least(known))
+        self.settle(self.max_usage if known is None else self.max_usage.at_least(known))
 
     def fail(self, error: BaseException, known: CloudUsage | None = None) -> None:
         """Record that it broke: nothing of it ever left, or what is known of its charge, or that we closed it."""
         if not self._sent:
             self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
         elif isinstance(error, CloudError):
-            self.settle(usage_after_failure(error, self.worst))
+            self.settle(usage_after_failure(error, self.max_usage))
         else:
             self.abandon(known)
 

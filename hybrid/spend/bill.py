@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.spend.price import Price, as_usd
+from hybrid.spend.price import NANOUSD_PER_USD, Price, as_usd
 from hybrid.types import CloudUsage
 
 
@@ -20,6 +20,11 @@ class Bill:
     cloud_only_nanousd: int | None
     cloud_only_cached_nanousd: int | None = None
     price_source: str | None = None
+
+    @property
+    def usd(self) -> float | None:
+        """USD, for display and plots; None where the price is not known. Exact sums are taken of ``nanousd``."""
+        return None if self.nanousd is None else self.nanousd / NANOUSD_PER_USD
 
     def __str__(self) -> str:
         """Say all of them in USD."""

@@ -24,9 +24,12 @@ def _answer(*tokens: Token, requests=0, nanousd=0, degraded=None) -> Answer:
         bill=Bill(nanousd, None),
         handoffs=handoffs(tokens),
         degraded=degraded,
+        degraded_kind=None if degraded is None else "unreachable",
         notes=(),
         timing=Timing(1.0, 2.0),
         seed=0,
+        policy="kl:0.5",
+        guarantee="",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 from pathlib import Path
 
@@ -173,3 +174,12 @@ def test_what_json_cannot_hold_is_null(tmp_path):
     journal.add(line, {"certificate": float("inf")})
     journal.close()
     assert path.read_bytes().endswith(b'"certificate":null}\n')
+
+
+def test_a_batch_that_version_0_1_0_began_goes_on(tmp_path):
+    """A line that was answered then has fewer keys; it is counted, and not asked again."""
+    answer = json.loads((Path(__file__).parent.parent / "run/recorded_0_1_0/doubt.json").read_text())
+    assert not {"policy", "guarantee", "degraded_kind"} & answer.keys()
+    path, first = tmp_path / "out", next(lines())
+    path.write_text(json.dumps({"line": 1, "input": first.digest, "id": None, **answer}, separators=(",", ":")) + "\n")
+    assert go_on(path) == ([1], [3, 4, 5])

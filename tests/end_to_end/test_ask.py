@@ -63,7 +63,8 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     done = invoke(QUESTION, "--cloud", stub.url, "--json", "--price", "1/0.1/4", "--threshold", "0.01")
     answer = json.loads(done.stdout)
     assert list(answer) == [
-        "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "notes", "timing", "seed",
+        "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "degraded_kind", "notes", "timing",
+        "seed", "policy", "guarantee",
     ]  # fmt: skip
     assert list(answer["tokens"][0]) == ["id", "text", "source", "how", "kl", "certificate"]
     assert list(answer["usage"]) == [
