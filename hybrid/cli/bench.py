@@ -95,7 +95,7 @@ def bench(
 ) -> None:
     """Measure what the mechanisms cost on this machine."""
     with exit_codes():
-        report = _measured(what, repetitions, folder, _server(what, cloud, dialect, lengths))
+        report = _measure(what, repetitions, folder, _read_server(what, cloud, dialect, lengths))
         if as_json:
             typer.echo(json.dumps(report.to_json()))
         else:
@@ -105,8 +105,8 @@ def bench(
 bench.__doc__ = f"{bench.__doc__}\n{EPILOG}"
 
 
-def _server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
-    """Return what was said of a running server, if anything was."""
+def _read_server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
+    """Return the flags about a running server as keywords; None without --cloud."""
     if cloud is None:
         if dialect or lengths:
             msg = "--dialect and --lengths are about the server that --cloud names"
@@ -126,7 +126,7 @@ def _server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: st
     return {"url": cloud, "dialect": dialect} | ({"lengths": numbers} if numbers else {})
 
 
-def _measured(
+def _measure(
     what: Benchmark, repetitions: int | None, folder: Path | None, server: dict[str, Any] | None
 ) -> BenchmarkReport:
     try:
@@ -135,12 +135,12 @@ def _measured(
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
     running = speed.MeasuredServer(**server) if server else None
-    with _kept(folder) as kept, progress("the model is written") as tell:
-        return speed.run(what.value, kept, tell, repetitions, running)
+    with _model_folder(folder) as models, progress("the model is written") as tell:
+        return speed.run(what.value, models, tell, repetitions, running)
 
 
 @contextmanager
-def _kept(folder: Path | None) -> Iterator[Path]:
+def _model_folder(folder: Path | None) -> Iterator[Path]:
     """Give a folder for models: the user's, or one that is gone afterwards."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="hybrid-bench-") as temporary:

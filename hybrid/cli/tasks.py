@@ -87,17 +87,17 @@ def show(
 ) -> None:
     """Show problems of a family with their worked answers."""
     with exit_codes():
-        problems = _drawn(family, level, split, num, seed)
+        problems = _draw(family, level, split, num, seed)
         if as_json:
             typer.echo(json.dumps({"family": family, "problems": [asdict(problem) for problem in problems]}))
         else:
-            typer.echo("\n\n".join(map(_said, problems)))
+            typer.echo("\n\n".join(map(_describe, problems)))
 
 
 show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 
 
-def _drawn(name: str, level: int | None, split: SplitName, num: int, seed: int) -> list[Problem]:
+def _draw(name: str, level: int | None, split: SplitName, num: int, seed: int) -> list[Problem]:
     from hybrid.tasks import BY_NAME, distinct  # noqa: PLC0415
 
     if name not in BY_NAME:
@@ -137,5 +137,5 @@ def _table(families: tuple[Family, ...]) -> Table:
     return table
 
 
-def _said(problem: Problem) -> str:
+def _describe(problem: Problem) -> str:
     return f"level {problem.level}: {problem.question}\n  {problem.worked}\n  final: {problem.final}"

@@ -105,7 +105,7 @@ def measure_models(folder: Path, tell: ReportProgress, num_problems: int = NUM_P
     problems = evaluation.problems_of(SPLIT, num_problems)
     with ExitStack() as stack:
         models = {name: stack.enter_context(open_model(folder / f"{name}.gguf")) for name in NAMES}
-        graded = {name: _answered(name, model, problems, tell) for name, model in models.items()}
+        graded = {name: _answer_all(name, model, problems, tell) for name, model in models.items()}
         cards = {}
         for name in NAMES:
             if name != LARGE:
@@ -164,7 +164,7 @@ def fingerprint(path: Path) -> Fingerprint:
         return Fingerprint(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _answered(
+def _answer_all(
     name: str, model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], tell: ReportProgress
 ) -> Answers:
     return evaluation.evaluate(model, problems, lambda family: tell(f"{name} answers {family}"))

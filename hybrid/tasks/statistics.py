@@ -54,7 +54,7 @@ def rpi(
     """
     scores = _paired(small, hybrid, large)
     gain, gap = scores[1] - scores[0], scores[2] - scores[0]
-    if not _told_from_zero(gap):
+    if not _differs_from_zero(gap):
         return None
     gains, gaps = _resampled_sums(scores, np.random.default_rng(seed), num_resamples)
     known = gaps > 0
@@ -112,7 +112,7 @@ def _paired(small: ProblemScores, hybrid: ProblemScores, large: ProblemScores) -
     return stacked
 
 
-def _told_from_zero(gap: NDArray[np.int_]) -> bool:
+def _differs_from_zero(gap: NDArray[np.int_]) -> bool:
     """Whether a paired difference's mean is above two of its standard errors.
 
     Squared and free of fractions: mean > z sqrt(var / n), with var = (squares - total^2 / n) / (n - 1), is for a

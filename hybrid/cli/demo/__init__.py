@@ -84,7 +84,7 @@ def _demonstrate(
     from hybrid.cli.demo import page, tables  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache)
-    comparison = _compared(room.ARMS, plan)
+    comparison = _compare(room.ARMS, plan)
     try:
         if as_json:
             _print_json(comparison, room.to_json(comparison))
@@ -105,14 +105,14 @@ def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool
     from hybrid.cli.demo import tables  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
-    comparison = _compared(room.ARMS, plan)
+    comparison = _compare(room.ARMS, plan)
     if as_json:
         _print_json(comparison, room.to_json(comparison))
     else:
         Console(highlight=False).print(tables.calibration(comparison))
 
 
-def _compared(arms: Sequence[Arm], plan: Plan) -> Comparison:
+def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
     from hybrid.bench.comparison import compare  # noqa: PLC0415
 
     with _progress(arms, plan.num_problems) as tell:
