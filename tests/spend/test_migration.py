@@ -7,10 +7,11 @@ import signal
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from money import max_cost_of
+from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import SpendScope
@@ -122,3 +123,46 @@ def test_a_damaged_ledger_of_version_1_is_refused_and_left_as_it_is(path):
     ledger.close()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+# ---- version 2 -----------------------------------------------------------------------------------------------------
+
+# Written by the code of 0.1.0's successor, before its classes were renamed: three caps, and an entry in each state.
+VERSION_2 = Path(__file__).parent / "recorded" / "ledger-version-2.sql"
+
+
+@pytest.fixture
+def current(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as db:
+        db.executescript(VERSION_2.read_text())
+    ledger = FileLedger(tmp_path / "ledger.sqlite", clock=lambda: 1_791_727_600)
+    yield ledger
+    ledger.close()
+
+
+def test_a_ledger_that_was_written_before_is_opened_charged_and_reconciled(current):
+    """Names in the code are not names in the file: levels, states and columns are the user's."""
+    rows, entries, closed = known(current)
+    assert {row.level: row.cap_nanousd for row in rows if row.cap_nanousd} == {
+        "request": 10_000_000, "day": 500_000_000, "total": 20_000_000_000
+    }  # fmt: skip
+    assert entries == [
+        (5, "desk", 420_000, 420_000, 0, "reserved"),
+        (4, "desk", 420_000, 0, 77_000, "reconciled"),
+        (3, "desk", 420_000, 0, 900_000, "disputed"),
+        (2, "laptop", 420_000, 420_000, 0, "sent"),
+        (1, "laptop", 420_000, 0, 88_000, "settled"),
+    ]
+    assert closed == ["https://dear.example.com"]
+    admin, scope = LedgerAdmin(current), SpendScope("http://gpu:8000", "q6", "talk", "laptop")
+    reservation = current.reserve(max_cost_of(1_000), scope)
+    current.mark_sent(reservation)
+    current.settle(settled(reservation, 400))
+    assert admin.reconcile(2, 300).state == admin.reconcile(5, None).state == "reconciled"
+    admin.reopen("https://dear.example.com")
+    total = admin.rows()[-1]
+    assert (total.spent_nanousd, total.reserved_nanousd) == (88_000 + 300 + 900_000 + 77_000 + 420_000 + 400, 0)
+    dear = replace(scope, endpoint="https://dear.example.com", request="q7")
+    assert current.reserve(max_cost_of(10_000_001), dear).level == "request"
+    assert current.reserve(max_cost_of(10_000_000), dear).nanousd == 10_000_000
+    assert [entry.state for entry in admin.log(2)] == ["reserved", "settled"]
