@@ -22,7 +22,7 @@ from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, one_line
-from hybrid.prob import TopK, apart
+from hybrid.prob import TopK, max_log_difference
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
@@ -290,7 +290,7 @@ def _ids(chunks: list[Chunk]) -> Ids:
 def _apart(row: TopK, known: TopK) -> float:
     """Return the most by which two rows differ on tokens that both show and one thinks likely; inf if none is shown."""
     _, ours, theirs = np.intersect1d(row.ids, known.ids, assume_unique=True, return_indices=True)
-    return apart(row.logprobs[ours], known.logprobs[theirs])
+    return max_log_difference(row.logprobs[ours], known.logprobs[theirs])
 
 
 def _grid(rows: list[TopK]) -> float:

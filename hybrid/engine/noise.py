@@ -13,7 +13,7 @@ import numpy as np
 
 from hybrid.engine.port import Engine
 from hybrid.json_store import JsonStore
-from hybrid.prob import UNMEASURED, Dense, apart
+from hybrid.prob import UNMEASURED, Dense, max_log_difference
 from hybrid.types import Ids
 
 VERSION = 1
@@ -36,7 +36,9 @@ def measure(engine: Engine, text: Ids) -> float:
     singly = [engine.extend((token,))[0] for token in ids]
     engine.rewind(0)
     pairs = zip(together, singly, strict=True)
-    found = [apart(Dense.from_logits(one).logprobs, Dense.from_logits(other).logprobs) for one, other in pairs]
+    found = [
+        max_log_difference(Dense.from_logits(one).logprobs, Dense.from_logits(other).logprobs) for one, other in pairs
+    ]
     return max((nats for nats in found if nats < np.inf), default=UNMEASURED)
 
 

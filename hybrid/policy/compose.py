@@ -36,7 +36,7 @@ from hybrid.policy.rules.divergence_threshold import MeasureName, threshold_judg
 from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance, accept_only_best
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
-from hybrid.prob import Additive, Multiplicative, Rule, TopM, Typical
+from hybrid.prob import AcceptanceRule, AdditiveAcceptance, MultiplicativeAcceptance, TopMAcceptance, TypicalAcceptance
 
 JudgeBuilder: TypeAlias = Callable[[float, Choices], Judge]
 
@@ -59,7 +59,7 @@ def _divergence(measure: MeasureName) -> JudgeBuilder:
     )
 
 
-def _relaxed(rule: Callable[[float], Rule]) -> JudgeBuilder:
+def _relaxed(rule: Callable[[float], AcceptanceRule]) -> JudgeBuilder:
     return lambda number, choices: RelaxedAcceptance(rule(number), TargetSampler(choices.sampling))
 
 
@@ -76,16 +76,19 @@ JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
     "greedy": (NO_NUMBER, lambda _, choices: accept_only_best(choices)),
     "exact": (NO_NUMBER, lambda _, choices: ExactSampling(TargetSampler(choices.sampling))),
     "block": (NO_NUMBER, lambda _, choices: BlockVerification(TargetSampler(choices.sampling))),
-    "additive": (NumberRange(0.3, "a margin of probability", most=0.999), _relaxed(Additive)),
-    "multiplicative": (NumberRange(0.3, _SHARE, 1e-9, 1.0), _relaxed(Multiplicative)),
-    "top-m": (NumberRange(3, "a number of tokens", 1.0, 1000.0, whole=True), _relaxed(lambda m: TopM(int(m)))),
+    "additive": (NumberRange(0.3, "a margin of probability", most=0.999), _relaxed(AdditiveAcceptance)),
+    "multiplicative": (NumberRange(0.3, _SHARE, 1e-9, 1.0), _relaxed(MultiplicativeAcceptance)),
+    "top-m": (
+        NumberRange(3, "a number of tokens", 1.0, 1000.0, whole=True),
+        _relaxed(lambda m: TopMAcceptance(int(m))),
+    ),
     "typical": (
         NumberRange(0.09, "Medusa's epsilon; delta is its root", 1e-9, 1.0),
-        _relaxed(lambda epsilon: Typical(epsilon, math.sqrt(epsilon))),
+        _relaxed(lambda epsilon: TypicalAcceptance(epsilon, math.sqrt(epsilon))),
     ),
     "certified": (
         NumberRange(0.3, "the share of multiplicative acceptance", 1e-9, 1.0),
-        lambda share, choices: CertifiedAcceptance(Multiplicative(share), TargetSampler(choices.sampling)),
+        lambda share, choices: CertifiedAcceptance(MultiplicativeAcceptance(share), TargetSampler(choices.sampling)),
     ),
     "bild": (ROLL_BACK, lambda limit, choices: BildRollback(limit, TargetSampler(choices.sampling))),
     "cascade-chow": (ALPHA, _cascade("chow")),

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from hybrid.policy.coins import CoinKey, SeededCoin
-from hybrid.prob import Dense, Greedy, Rule, skip_certificate, warp
+from hybrid.prob import AcceptanceRule, Dense, GreedyAcceptance, skip_certificate, warp
 from hybrid.types import Sampling
 
 GateDecision: TypeAlias = Literal["keep", "check", "write"]
@@ -268,7 +268,7 @@ class CertifiedSkipGate(TokenCheckGate):
     """
 
     bound_nats: float
-    rule: Rule = field(default_factory=Greedy)
+    rule: AcceptanceRule = field(default_factory=GreedyAcceptance)
     when_full: GateDecision = "keep"
 
     def after(self, row: Dense, token: int, place: DraftPosition) -> GateDecision | None:  # noqa: ARG002
@@ -278,7 +278,7 @@ class CertifiedSkipGate(TokenCheckGate):
     @property
     def exact_within_nats(self) -> float | None:
         """The bound, where the rule accepts nothing but the cloud's best token."""
-        return self.bound_nats if isinstance(self.rule, Greedy) else None
+        return self.bound_nats if isinstance(self.rule, GreedyAcceptance) else None
 
     @property
     def unchecked(self) -> str:

@@ -15,8 +15,8 @@ from typing import Literal
 from hybrid.errors import UsageError
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict, take_best
 from hybrid.policy.requests import PendingToken
-from hybrid.prob import Coarse, Dense, TopK, coarse, coarse_known, kl_divergence, shown_law
-from hybrid.prob.warp import only
+from hybrid.prob import Dense, ShownPair, TopK, determined_distribution, kl_divergence, pair_known, pair_shown
+from hybrid.prob.warp import scatter
 from hybrid.types import Sampling
 
 UNDETERMINED = "the shown tokens do not determine the cloud's law here"
@@ -28,21 +28,21 @@ class TargetSampler:
 
     sampling: Sampling
 
-    def shown_distributions(self, row: TopK, draft: Dense) -> Coarse | None:
+    def shown_distributions(self, row: TopK, draft: Dense) -> ShownPair | None:
         """Return the cloud's and the draft's distribution on what the row shows; None where the row is not enough.
 
         ``draft`` is the distribution that a token was drawn from, over the whole vocabulary.
         """
         if _is_raw(self.sampling):
-            return coarse(row, draft)
+            return pair_shown(row, draft)
         if self.sampling.greedy:
-            return coarse_known(Dense(only(draft.num_tokens, [row.best], 0.0)), draft)
-        target = shown_law(row, self.sampling, draft.num_tokens)
-        return None if target is None else coarse_known(target, draft)
+            return pair_known(Dense(scatter(draft.num_tokens, [row.best], 0.0)), draft)
+        target = determined_distribution(row, self.sampling, draft.num_tokens)
+        return None if target is None else pair_known(target, draft)
 
     def leave_to_cloud(self, draft: Dense, why: str | None = None) -> TailDraw:
         """Leave a token to the cloud because its row is not enough; ``draft``: any Dense over the vocabulary."""
-        target = partial(shown_law, sampling=self.sampling, num_tokens=draft.num_tokens)
+        target = partial(determined_distribution, sampling=self.sampling, num_tokens=draft.num_tokens)
         return TailDraw(why=why or UNDETERMINED, determined=lambda row: target(row) is not None)
 
     def draw(
@@ -77,7 +77,7 @@ class SamplingJudge(Judge):
 
 
 def to_token(
-    shown: Coarse,
+    shown: ShownPair,
     symbol: int,
     row: TopK,
     local: Dense | None,

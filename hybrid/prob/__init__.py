@@ -1,9 +1,9 @@
 """Distributions and what can be said about two of them. numpy only; no idea of what a model is."""
 
 from hybrid.prob.acceptance import accept_prob, residual
-from hybrid.prob.budget import budgeted
+from hybrid.prob.budget import project_within_budget
 from hybrid.prob.certificates import (
-    Measure,
+    DivergenceKind,
     certificate,
     cover_certificate,
     favourite_certificate,
@@ -12,7 +12,7 @@ from hybrid.prob.certificates import (
     tree_certificate,
     tree_margin_certificate,
 )
-from hybrid.prob.coarse import Coarse, coarse, coarse_known
+from hybrid.prob.coarse import ShownPair, pair_known, pair_shown
 from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
 from hybrid.prob.divergence import (
     Interval,
@@ -28,40 +28,45 @@ from hybrid.prob.divergence import (
 )
 from hybrid.prob.noise import (
     UNMEASURED,
-    apart,
     jensen_shannon_with_noise,
     kl_with_noise,
+    max_log_difference,
     total_variation_with_noise,
 )
-from hybrid.prob.relaxed import Additive, Greedy, Multiplicative, Row, Rule, TopM, Typical
-from hybrid.prob.shown import shown_law
+from hybrid.prob.relaxed import (
+    AcceptanceRule,
+    AdditiveAcceptance,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    Row,
+    TopMAcceptance,
+    TypicalAcceptance,
+)
+from hybrid.prob.shown import determined_distribution
 from hybrid.prob.truncated import kl_both_truncated
 from hybrid.prob.warp import warp
 
 __all__ = [
     "UNMEASURED",
-    "Additive",
-    "Coarse",
+    "AcceptanceRule",
+    "AdditiveAcceptance",
     "Dense",
+    "DivergenceKind",
     "Floats",
-    "Greedy",
+    "GreedyAcceptance",
     "Interval",
-    "Measure",
-    "Multiplicative",
+    "MultiplicativeAcceptance",
     "NotADistribution",
     "Row",
-    "Rule",
+    "ShownPair",
     "TopK",
-    "TopM",
-    "Typical",
+    "TopMAcceptance",
+    "TypicalAcceptance",
     "accept_prob",
     "acceptance",
-    "apart",
-    "budgeted",
     "certificate",
-    "coarse",
-    "coarse_known",
     "cover_certificate",
+    "determined_distribution",
     "favourite_certificate",
     "jensen_shannon",
     "jensen_shannon_with_noise",
@@ -74,8 +79,11 @@ __all__ = [
     "kl_with_noise",
     "kl_within_rounding",
     "margin_certificate",
+    "max_log_difference",
+    "pair_known",
+    "pair_shown",
+    "project_within_budget",
     "residual",
-    "shown_law",
     "skip_certificate",
     "total_variation",
     "total_variation_with_noise",

@@ -21,18 +21,28 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hybrid.prob.distribution import Dense, Floats, TopK
-from hybrid.prob.relaxed import Additive, Greedy, Multiplicative, Row, Rule, TopM, Typical, check_count, head
+from hybrid.prob.relaxed import (
+    AcceptanceRule,
+    AdditiveAcceptance,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    Row,
+    TopMAcceptance,
+    TypicalAcceptance,
+    check_count,
+    top_probs,
+)
 
-Measure: TypeAlias = Literal["forward", "reverse", "tv"]
+DivergenceKind: TypeAlias = Literal["forward", "reverse", "tv"]
 """KL(row || other), KL(other || row), total variation: what is least over the other distribution, the row given."""
 
 
-def certificate(row: Row, rule: Rule, measure: Measure = "forward") -> float:
+def certificate(row: Row, rule: AcceptanceRule, measure: DivergenceKind = "forward") -> float:
     """Return the least divergence from a target at which a draft's most likely token can be one the rule rejects.
 
     Infinite if the rule rejects nothing. Strict greedy needs k = 2 for the exact value.
 
-    >>> round(certificate(Dense.from_probs(np.array([0.6, 0.3, 0.1])), Greedy()), 4)
+    >>> round(certificate(Dense.from_probs(np.array([0.6, 0.3, 0.1])), GreedyAcceptance()), 4)
     0.051
     """
     level = rule.rejection_level(row)
@@ -45,21 +55,22 @@ def certificate(row: Row, rule: Rule, measure: Measure = "forward") -> float:
 def favourite_certificate(row: TopK) -> float:
     """Return the least KL(target || draft) at which a draft's most likely token can be another than the target's.
 
-    For every target within the row's noise: the certificate of ``Greedy`` rises with the best probability and falls
-    with the second, so it is least with the one as low and the other as high as may be; 0 where they may change places.
+    For every target within the row's noise. The certificate of ``GreedyAcceptance`` rises with the best probability
+    and falls with the second, so it is least with the one as low and the other as high as may be; 0 where they may
+    change places.
     """
-    best, second = (head(row, 2) * np.exp([-row.noise, row.noise])).tolist()
+    best, second = (top_probs(row, 2) * np.exp([-row.noise, row.noise])).tolist()
     return _forward(np.array([second, best])) if second < best else 0.0
 
 
-def tree_certificate(row: Row, m: int, measure: Measure = "forward") -> float:
+def tree_certificate(row: Row, m: int, measure: DivergenceKind = "forward") -> float:
     """Return the least divergence from a target at which its best token can be outside a draft's ``m`` likeliest.
 
     At most ln(m + 1) in the forward direction; infinite for a full row of no more than m tokens. From a top-k row exact
     for k > m, else a lower bound. Raises ValueError for m < 1.
     """
     check_count(m)
-    probs = head(row, m + 1)
+    probs = top_probs(row, m + 1)
     return _LEAST[measure](np.concatenate((probs[:1], probs[:0:-1]))) if probs.size > m else np.inf
 
 
@@ -92,24 +103,24 @@ def tree_margin_certificate(margin: float, m: int) -> float:
     return _forward(np.array([a * a, b * b, *[a * b] * (m - 1)]))
 
 
-def skip_certificate(draft: Dense, rule: Rule) -> float:
+def skip_certificate(draft: Dense, rule: AcceptanceRule) -> float:
     """Return the least KL(target || draft) at which the target can reject the draft's favourite, for any target at all.
 
     Known before the cloud is asked: where a trusted upper bound of the divergence is below it, asking changes nothing.
-    Exact but for ``Typical``, where it is a lower bound: exp(-entropy) is never above p1, so that what has delta times
-    the best one's probability is accepted.
+    Exact but for ``TypicalAcceptance``, where it is a lower bound: exp(-entropy) is never above p1, so a token with
+    delta times the best one's probability is accepted.
     """
     match rule:
-        case Greedy():
+        case GreedyAcceptance():
             return tree_certificate(draft, 1, "reverse")
-        case TopM(m):
+        case TopMAcceptance(m):
             return tree_certificate(draft, m, "reverse")
-        case Multiplicative(share):
-            return _multiplicative(*head(draft, 2).tolist(), share=share)
-        case Additive(margin):
-            return _additive(*head(draft, 2).tolist(), margin=margin)
-        case Typical(_, delta):
-            return skip_certificate(draft, Multiplicative(min(1.0, delta)))
+        case MultiplicativeAcceptance(share):
+            return _multiplicative(*top_probs(draft, 2).tolist(), share=share)
+        case AdditiveAcceptance(margin):
+            return _additive(*top_probs(draft, 2).tolist(), margin=margin)
+        case TypicalAcceptance(_, delta):
+            return skip_certificate(draft, MultiplicativeAcceptance(min(1.0, delta)))
 
 
 def cover_certificate(draft: Dense, m: int) -> float:
@@ -117,7 +128,7 @@ def cover_certificate(draft: Dense, m: int) -> float:
 
     Raises ValueError for m < 1.
     """
-    return certificate(draft, TopM(m), "reverse")
+    return certificate(draft, TopMAcceptance(m), "reverse")
 
 
 def _pool(values: Floats) -> tuple[int, float]:
@@ -156,7 +167,11 @@ def _total_variation(probs: Floats) -> float:
     return abs(_pool(probs)[1] - float(probs[0]))
 
 
-_LEAST: dict[Measure, Callable[[Floats], float]] = {"forward": _forward, "reverse": _reverse, "tv": _total_variation}
+_LEAST: dict[DivergenceKind, Callable[[Floats], float]] = {
+    "forward": _forward,
+    "reverse": _reverse,
+    "tv": _total_variation,
+}
 
 
 def _multiplicative(best: float, second: float = 0.0, *, share: float) -> float:

@@ -16,7 +16,7 @@ from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 
 
 @dataclass(frozen=True, eq=False)
-class Coarse:
+class ShownPair:
     """``target`` and ``draft``, shape (A + 1,): the probabilities of ``ids``, shape (A,), and of all other tokens."""
 
     ids: Ints
@@ -33,20 +33,20 @@ class Coarse:
         return int(self.ids[symbol]) if symbol < self.ids.size else None
 
 
-def coarse(target: TopK, draft: Dense) -> Coarse:
+def pair_shown(target: TopK, draft: Dense) -> ShownPair:
     """Return both on the listed tokens of the target, as they are at temperature 1."""
     ids = target.ids[: target.num_listed]
     probs = target.probs[: target.num_listed]
     # All of the vocabulary is listed: what the sum leaves of one is rounding, and there is no token to draw.
     rest = max(0.0, 1.0 - float(probs.sum())) if ids.size < draft.num_tokens else 0.0
-    return Coarse(ids, np.append(probs, rest), _on(ids, draft))
+    return ShownPair(ids, np.append(probs, rest), _on(ids, draft))
 
 
-def coarse_known(target: Dense, draft: Dense) -> Coarse:
+def pair_known(target: Dense, draft: Dense) -> ShownPair:
     """Return both on the support of a target that is known in full; it leaves nothing for other tokens."""
     probs = target.probs
     ids = np.flatnonzero(probs > 0.0)
-    return Coarse(ids, np.append(probs[ids], 0.0), _on(ids, draft))
+    return ShownPair(ids, np.append(probs[ids], 0.0), _on(ids, draft))
 
 
 def _on(ids: Ints, draft: Dense) -> Floats:

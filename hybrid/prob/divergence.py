@@ -23,7 +23,7 @@ import numpy as np
 
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.extremes import largest
-from hybrid.prob.levels import pour
+from hybrid.prob.levels import fill_to_mass
 from hybrid.types import Divergence
 
 # Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
@@ -37,7 +37,7 @@ LN2 = float(np.log(2.0))
 
 # What tokens of these log-probabilities under target and draft add to a divergence, elementwise. Twice the
 # probabilities give twice the term, so tokens of the same odds may be taken together.
-Term: TypeAlias = Callable[[Floats, Floats], Floats]
+DivergenceTerm: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _overlap(log_target: Floats, log_draft: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Split:
+class _SupportSplit:
     """Target and draft on the ids the target shows, and the draft on all others: the tail, of ``num_tail`` tokens."""
 
     target: TopK
@@ -93,11 +93,11 @@ class _Split:
         """What the draft gives the tail."""
         return self.draft.mass_outside(self.shown)
 
-    def known(self, term: Term) -> float:
+    def known(self, term: DivergenceTerm) -> float:
         """Sum over the shown ids; infinite where one has what the other excludes and the term minds."""
         return float(np.sum(term(self.target.logprobs, self.draft_log)))
 
-    def nearest(self, term: Term) -> float:
+    def nearest(self, term: DivergenceTerm) -> float:
         """Sum over the tail nearest to the draft: its favourites capped (0 to 3 in practice), the others scaled."""
         capped, mass = [], self.tail
         for q, share in self.favourites():
@@ -107,9 +107,9 @@ class _Split:
             mass -= self.cap
         log_capped = np.log(np.array(capped))
         favoured = term(np.full_like(log_capped, log_mass(self.cap)), log_capped)
-        return float(np.sum(favoured)) + together(term, mass, share)
+        return float(np.sum(favoured)) + pooled_term(term, mass, share)
 
-    def farthest(self, term: Term) -> float:
+    def farthest(self, term: DivergenceTerm) -> float:
         """Sum over the tail farthest from the draft: the cap on the tokens it likes least, nothing on the others."""
         full, rest = self.fill()
         ids = self.least_likely(full + 1)
@@ -118,7 +118,7 @@ class _Split:
         value = float(np.sum(term(log_target, self.draft.logprobs_of(ids))))
         if not float(term(np.array(-np.inf), np.array(0.0))):  # what the target has nothing of adds nothing
             return value
-        return value + together(term, 0.0, self.draft.mass_outside(np.concatenate((self.shown, ids))))
+        return value + pooled_term(term, 0.0, self.draft.mass_outside(np.concatenate((self.shown, ids))))
 
     def fill(self) -> tuple[int, float]:
         """How many tail tokens the cap fills whole, and what is left for one more."""
@@ -154,7 +154,7 @@ class _Split:
         yield 0.0, rest
 
 
-def _split(target: TopK, draft: Dense, least_tail: float = 0.0) -> _Split:
+def _split_support(target: TopK, draft: Dense, least_tail: float = 0.0) -> _SupportSplit:
     """Lay the two beside each other, with ``least_tail`` outside the shown ids if the cap leaves it room."""
     shared = target.ids < draft.num_tokens
     shown = target.ids[shared]
@@ -164,7 +164,7 @@ def _split(target: TopK, draft: Dense, least_tail: float = 0.0) -> _Split:
     tail = max(target.tail, min(least_tail, num_tail * target.cap)) if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
     cap = max(target.cap, tail / num_tail) if num_tail else target.cap
-    return _Split(target, draft, shown, draft_log, num_tail, tail, cap)
+    return _SupportSplit(target, draft, shown, draft_log, num_tail, tail, cap)
 
 
 def log_mass(number: float) -> float:
@@ -172,7 +172,7 @@ def log_mass(number: float) -> float:
     return float(np.log(number)) if number > 0.0 else -np.inf
 
 
-def together(term: Term, target_mass: float, draft_mass: float) -> float:
+def pooled_term(term: DivergenceTerm, target_mass: float, draft_mass: float) -> float:
     """Return what tokens of one odds add, by their sums. Rounding is held against no draft that excludes them."""
     if target_mass <= ROUNDING and draft_mass <= 0.0:
         return 0.0
@@ -189,15 +189,15 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
 
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
-    split = _split(target, draft)
-    return split.known(forward) + together(forward, split.tail, split.tail_mass)
+    split = _split_support(target, draft)
+    return split.known(forward) + pooled_term(forward, split.tail, split.tail_mass)
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
-    split = _split(target, draft)
+    split = _split_support(target, draft)
     known = split.known(forward)
-    estimate = known + together(forward, split.tail, split.tail_mass)
+    estimate = known + pooled_term(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
         return Divergence(estimate, estimate, estimate, split.noise)
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
@@ -211,7 +211,7 @@ def kl_reverse(target: TopK, draft: Dense) -> Interval:
     The upper end is infinite wherever some completion excludes a token that the draft does not, which is nearly always.
     A tail below ``ROUNDING`` may be anything up to that: its logarithm matters here, and rounding has none.
     """
-    split = _split(target, draft, least_tail=ROUNDING)
+    split = _split_support(target, draft, least_tail=ROUNDING)
     known = split.known(_reverse)
     lower = max(0.0, known + split.nearest(_reverse))
     if target.tail <= ROUNDING and split.tail_mass > 0.0:
@@ -221,7 +221,7 @@ def kl_reverse(target: TopK, draft: Dense) -> Interval:
 
 def jensen_shannon(target: TopK, draft: Dense) -> Interval:
     """Bound the Jensen-Shannon divergence tightly, in nats: the mean KL of both to their midpoint, 0 to ln 2."""
-    split = _split(target, draft)
+    split = _split_support(target, draft)
     known = split.known(_jensen_shannon)
     lower = min(LN2, max(0.0, known + split.nearest(_jensen_shannon)))
     return Interval(lower, min(LN2, max(lower, known + split.farthest(_jensen_shannon))), split.noise)
@@ -235,7 +235,7 @@ def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
     their rounding are taken at the ends nearest to a distribution.
     """
     log_low, log_high = target.logprobs - rounding, np.minimum(0.0, target.logprobs + rounding)
-    split = _split(target, draft)
+    split = _split_support(target, draft)
     log_draft, tail = split.draft_log, 1.0 - float(np.exp(log_low).sum())
     if split.num_tail and tail > 0.0:
         cap = max(target.cap * float(np.exp(rounding)), (1.0 - float(np.exp(log_high).sum())) / split.num_tail)
@@ -245,14 +245,14 @@ def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
         log_draft = np.concatenate((log_draft, unseen, [log_mass(rest)]))
         log_low = np.concatenate((log_low, np.full(len(unseen) + 1, -np.inf)))
         log_high = np.concatenate((log_high, np.full(len(unseen), log_mass(cap)), [0.0]))
-    log_target = pour(log_draft, log_low, log_high, 1.0)
+    log_target = fill_to_mass(log_draft, log_low, log_high, 1.0)
     excluded = 1.0 - float(np.exp(log_target).sum()) if split.num_tail else 0.0
-    return float(np.sum(forward(log_target, log_draft))) + together(forward, excluded, 0.0)
+    return float(np.sum(forward(log_target, log_draft))) + pooled_term(forward, excluded, 0.0)
 
 
 def acceptance(target: TopK, draft: Dense) -> Interval:
     """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail."""
-    split = _split(target, draft)
+    split = _split_support(target, draft)
     known = split.known(_overlap)
     lower = known + split.farthest(_overlap)
     # A sum of probabilities may round to just above one.
@@ -271,7 +271,7 @@ def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
     Widely used and given here under its own name for comparison only: it can lie above or below the true KL, and at
     k = 1 it is always 0.
     """
-    split = _split(target, draft)
+    split = _split_support(target, draft)
     draft_probs = np.exp(split.draft_log)
     if not draft_probs.sum() > 0.0:
         return float("inf")

@@ -30,7 +30,7 @@ def bisect(too_low: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def pour(log_shape: Floats, log_low: Floats | float, log_high: Floats | float, mass: float) -> Floats:
+def fill_to_mass(log_shape: Floats, log_low: Floats | float, log_high: Floats | float, mass: float) -> Floats:
     """Return the logarithms of ``clip(level * shape, low, high)``, at the level where they sum to ``mass``.
 
     Shapes (A,) -> (A,), all in natural logarithms but the mass. Where the bounds leave too little or too much room, the

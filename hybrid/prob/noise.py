@@ -1,7 +1,7 @@
 """What noise in the numbers does to a divergence: no model computes one distribution twice to the same digits.
 
 Noise is in nats of log-probability: between the number told and the model's own lie at most so many, at every token.
-``apart`` measures it between two computations of one distribution.
+``max_log_difference`` measures it between two computations of one distribution.
 
 The law. Let two distributions be told with a noise of a and of b nats, n = a + b. Then going from the told to the
 models' own changes ``2 + sqrt(2 KL)`` (either direction) and ``1 + sqrt(2 JS)`` by no factor above e^(n/2), and a total
@@ -25,7 +25,7 @@ LIKELY = 1e-3
 MOST = 100.0
 
 
-def apart(first: Floats, second: Floats) -> float:
+def max_log_difference(first: Floats, second: Floats) -> float:
     """Return the most nats between two computations of log-probabilities, over tokens that either finds likely.
 
     Any shape, the same for both; infinite where no token is likely.

@@ -23,7 +23,7 @@ Row: TypeAlias = TopK | Dense
 
 
 @dataclass(frozen=True)
-class Greedy:
+class GreedyAcceptance:
     """Accept the target's most likely token and nothing else."""
 
     def accepts(self, row: TopK, token: int) -> bool:
@@ -62,7 +62,7 @@ class _Threshold(Protocol):
 
 
 @dataclass(frozen=True)
-class Additive(_Threshold):
+class AdditiveAcceptance(_Threshold):
     """Accept tokens at most ``margin`` less likely than the best: p(x) >= p1 - margin. 0 <= margin < 1."""
 
     margin: float
@@ -75,11 +75,11 @@ class Additive(_Threshold):
 
     def threshold(self, row: Row) -> float:
         """Return p1 - margin; where that is not positive every token stands."""
-        return float(head(row, 1)[0]) - self.margin
+        return float(top_probs(row, 1)[0]) - self.margin
 
 
 @dataclass(frozen=True)
-class Multiplicative(_Threshold):
+class MultiplicativeAcceptance(_Threshold):
     """Accept tokens with at least a ``share`` of the best one's probability: p(x) >= share * p1. 0 < share <= 1."""
 
     share: float
@@ -92,12 +92,12 @@ class Multiplicative(_Threshold):
 
     def threshold(self, row: Row) -> float:
         """Return share * p1."""
-        return float(head(row, 1)[0]) * self.share
+        return float(top_probs(row, 1)[0]) * self.share
 
 
 @dataclass(frozen=True)
-class TopM:
-    """Accept the target's ``m`` most likely tokens. 1 <= m; m = 1 is ``Greedy``."""
+class TopMAcceptance:
+    """Accept the target's ``m`` most likely tokens. 1 <= m; m = 1 is ``GreedyAcceptance``."""
 
     m: int
 
@@ -112,7 +112,7 @@ class TopM:
         before it.
         """
         places = np.flatnonzero(row.ids[: self.m] == token)
-        surely = (places < row.num_listed) | (row.probs[places] > head(row, self.m + 1)[self.m])
+        surely = (places < row.num_listed) | (row.probs[places] > top_probs(row, self.m + 1)[self.m])
         return bool(surely.any())
 
     def rejection_level(self, row: Row) -> float | None:
@@ -121,7 +121,7 @@ class TopM:
 
 
 @dataclass(frozen=True)
-class Typical(_Threshold):
+class TypicalAcceptance(_Threshold):
     """Accept the best token, and all with p(x) >= min(epsilon, delta * exp(-entropy of the row)).
 
     Medusa's typical acceptance (Cai et al. 2024, arXiv:2401.10774): the flatter the target, the less a token needs.
@@ -147,17 +147,19 @@ class Typical(_Threshold):
         return min(self.epsilon, self.delta * float(np.exp(-entropy)))
 
 
-Rule: TypeAlias = Greedy | Additive | Multiplicative | TopM | Typical
+AcceptanceRule: TypeAlias = (
+    GreedyAcceptance | AdditiveAcceptance | MultiplicativeAcceptance | TopMAcceptance | TypicalAcceptance
+)
 
 
-def head(row: Row, num_tokens: int) -> Floats:
+def top_probs(row: Row, num_tokens: int) -> Floats:
     """Return the largest probabilities of a row, descending; what is not shown as large as it can be.
 
     Shape (num_tokens,), or (V,) for a full row with fewer tokens. Where a list ends, n missing tokens are at most
     min(cap, tail / n) each: no more can be shared among them, and any function of the row that is convex, symmetric in
     them and falls in each of them is least there (derived here).
 
-    >>> head(TopK.from_lists({7: np.log(0.5), 3: np.log(0.25)}), 4).round(3).tolist()
+    >>> top_probs(TopK.from_lists({7: np.log(0.5), 3: np.log(0.25)}), 4).round(3).tolist()
     [0.5, 0.25, 0.125, 0.125]
     """
     if isinstance(row, Dense):
@@ -182,7 +184,7 @@ def _most_unseen(row: TopK, num_tokens: int = 1) -> float:
 
 
 def _prob_at_rank(row: Row, rank: int) -> float | None:
-    probs = head(row, rank)
+    probs = top_probs(row, rank)
     return float(probs[rank - 1]) if probs.size >= rank else None
 
 

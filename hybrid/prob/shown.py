@@ -15,23 +15,24 @@ import numpy as np
 
 from hybrid.prob.distribution import Dense, TopK
 from hybrid.prob.divergence import ROUNDING, log_mass
-from hybrid.prob.warp import cut, heat, only
+from hybrid.prob.warp import apply_temperature, scatter, truncate
 from hybrid.types import Sampling
 
 # Two log-probabilities closer than this may be one number computed twice, and so may a mass and what it is to reach.
 SLACK = 1e-9
 
 
-def shown_law(target: TopK, sampling: Sampling, num_tokens: int) -> Dense | None:
+def determined_distribution(target: TopK, sampling: Sampling, num_tokens: int) -> Dense | None:
     """Return what ``warp`` makes of the full distribution over ``num_tokens`` ids; None where the list leaves it open.
 
     An appended actual token changes nothing, even where it proves its rank: whether a law is known must depend on the
     position alone, or a sampler that takes another way where none is known would favour what was drafted.
 
     >>> full = Dense.from_probs(np.array([0.5, 0.3, 0.1, 0.06, 0.04]))
-    >>> shown_law(TopK.from_dense(full, 3), Sampling(temperature=1.0, top_p=0.7), 5).probs.round(3).tolist()
+    >>> row = TopK.from_dense(full, 3)
+    >>> determined_distribution(row, Sampling(temperature=1.0, top_p=0.7), 5).probs.round(3).tolist()
     [0.625, 0.375, 0.0, 0.0, 0.0]
-    >>> shown_law(TopK.from_dense(full, 3), Sampling(temperature=1.0, top_p=0.95), 5)
+    >>> determined_distribution(row, Sampling(temperature=1.0, top_p=0.95), 5)
     """
     k = target.num_listed
     target = TopK(target.ids[:k], target.logprobs[:k], target.cap, k)
@@ -45,10 +46,10 @@ def shown_law(target: TopK, sampling: Sampling, num_tokens: int) -> Dense | None
         return None
     ids, logprobs = target.ids[sure], target.logprobs[sure]
     if sampling.greedy:
-        return Dense(only(num_tokens, ids[np.lexsort((ids, -logprobs))[:1]], 0.0))
-    heated = heat(logprobs, sampling.temperature)
+        return Dense(scatter(num_tokens, ids[np.lexsort((ids, -logprobs))[:1]], 0.0))
+    heated = apply_temperature(logprobs, sampling.temperature)
     if not num_tail or 0 < sampling.top_k <= ids.size or _drops(sampling, ceiling, float(logprobs.max())):
-        return cut(only(num_tokens, ids, heated), sampling)
+        return truncate(scatter(num_tokens, ids, heated), sampling)
     order = np.lexsort((ids, -heated))
     before = np.concatenate(([0.0], np.cumsum(np.exp(heated[order]))))
     least, most = _totals(target, sampling.temperature, num_tail)
@@ -60,7 +61,7 @@ def shown_law(target: TopK, sampling: Sampling, num_tokens: int) -> Dense | None
     if fewest < num_kept or num_kept > ids.size:
         return None
     kept = order[:num_kept]
-    return Dense.from_logits(only(num_tokens, ids[kept], heated[kept]))
+    return Dense.from_logits(scatter(num_tokens, ids[kept], heated[kept]))
 
 
 def _drops(sampling: Sampling, ceiling: float, best: float) -> bool:
@@ -84,5 +85,5 @@ def _totals(target: TopK, temperature: float, num_tail: int) -> tuple[float, flo
         full = int(mass / cap + 1e-12) if mass > 0.0 else 0
         return full * weight(cap) + weight(mass - full * cap), num_tail * weight(mass / num_tail)
 
-    shown = float(np.exp(heat(target.logprobs, temperature)).sum())
+    shown = float(np.exp(apply_temperature(target.logprobs, temperature)).sum())
     return shown + min(ends(max(0.0, target.tail - ROUNDING))), shown + max(ends(target.tail + ROUNDING))

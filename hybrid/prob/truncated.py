@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.prob.distribution import Floats, TopK
-from hybrid.prob.divergence import ROUNDING, forward, log_mass, together
-from hybrid.prob.levels import REACH, bisect, pour
+from hybrid.prob.divergence import ROUNDING, forward, log_mass, pooled_term
+from hybrid.prob.levels import REACH, bisect, fill_to_mass
 from hybrid.types import Divergence
 
 
 @dataclass(frozen=True)
-class _Half:
+class _TruncatedSide:
     """What one side shows of the tokens that the other hides, and how much it hides itself, under which cap."""
 
     shown: Floats
@@ -44,25 +44,25 @@ def kl_both_truncated(target: TopK, draft: TopK, num_tokens: int) -> Divergence:
     known = float(np.sum(forward(target.logprobs[of_target], draft.logprobs[of_draft])))
     num_rest = max(0, num_tokens - target.ids.size - draft.ids.size + common.size)
     ours, theirs = np.delete(target.logprobs, of_target), np.delete(draft.logprobs, of_draft)
-    left = _half(target, ours, theirs.size + num_rest, 0.0)
+    left = _truncated_side(target, ours, theirs.size + num_rest, 0.0)
     # The draft stands below the fraction line: that it hides nothing is not to be believed of rounded numbers.
-    right = _half(draft, theirs, ours.size + num_rest, ROUNDING)
-    apart = left.mass + float(np.exp(ours).sum()), right.mass + float(np.exp(theirs).sum())
-    estimate, noise = known + together(forward, *apart), target.noise + draft.noise
+    right = _truncated_side(draft, theirs, ours.size + num_rest, ROUNDING)
+    masses = left.mass + float(np.exp(ours).sum()), right.mass + float(np.exp(theirs).sum())
+    estimate, noise = known + pooled_term(forward, *masses), target.noise + draft.noise
     if common.size == num_tokens:
         return Divergence(estimate, estimate, estimate, noise)
     return Divergence(estimate, max(estimate, known + _least(left, right, num_rest)), np.inf, noise)
 
 
-def _half(row: TopK, shown: Floats, num_hidden: int, least: float) -> _Half:
+def _truncated_side(row: TopK, shown: Floats, num_hidden: int, least: float) -> _TruncatedSide:
     """Take the caps for wrong where rounding left more mass than they have room for."""
     if not num_hidden:
-        return _Half(shown, 0.0, -np.inf)
+        return _TruncatedSide(shown, 0.0, -np.inf)
     mass = max(row.tail, min(least, row.cap * num_hidden))
-    return _Half(shown, mass, log_mass(max(row.cap, mass / num_hidden)))
+    return _TruncatedSide(shown, mass, log_mass(max(row.cap, mass / num_hidden)))
 
 
-def _least(target: _Half, draft: _Half, num_rest: int) -> float:
+def _least(target: _TruncatedSide, draft: _TruncatedSide, num_rest: int) -> float:
     """Least of sum p ln(p/q) over all but the common tokens.
 
     The rest, which neither shows, has any odds p/q; at the best ones no mass gains by moving to or from it on either
@@ -80,7 +80,7 @@ def _least(target: _Half, draft: _Half, num_rest: int) -> float:
     of_target, of_draft = hidden(level)
     rest = target.left(of_target) if num_rest else 0.0
     if not rest > 0.0:  # nothing is left for the rest, and each side keeps to what the other shows
-        of_target = pour(draft.shown, -np.inf, target.log_cap, target.mass)
-        of_draft = pour(target.shown, -np.inf, draft.log_cap, draft.mass)
-    apart = float(np.sum(forward(target.shown, of_draft))) + float(np.sum(forward(of_target, draft.shown)))
-    return apart + max(0.0, rest) * level
+        of_target = fill_to_mass(draft.shown, -np.inf, target.log_cap, target.mass)
+        of_draft = fill_to_mass(target.shown, -np.inf, draft.log_cap, draft.mass)
+    only_one_side = float(np.sum(forward(target.shown, of_draft))) + float(np.sum(forward(of_target, draft.shown)))
+    return only_one_side + max(0.0, rest) * level

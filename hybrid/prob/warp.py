@@ -23,18 +23,18 @@ def warp(raw: Dense, sampling: Sampling) -> Dense:
     [0.625, 0.375, 0.0]
     """
     if sampling.greedy:
-        return Dense(only(raw.num_tokens, [raw.best], 0.0))
-    return cut(heat(raw.logprobs, sampling.temperature), sampling)
+        return Dense(scatter(raw.num_tokens, [raw.best], 0.0))
+    return truncate(apply_temperature(raw.logprobs, sampling.temperature), sampling)
 
 
-def heat(logprobs: Floats, temperature: float) -> Floats:
+def apply_temperature(logprobs: Floats, temperature: float) -> Floats:
     """Divide by the temperature; the best becomes 0. Shape (A,) -> (A,), not normalised."""
     with np.errstate(over="ignore"):  # at 1e-310 all but the best go to -inf, which is what such a temperature means
         heated: Floats = (logprobs - logprobs.max()) / temperature
     return heated
 
 
-def cut(heated: Floats, sampling: Sampling) -> Dense:
+def truncate(heated: Floats, sampling: Sampling) -> Dense:
     """Return the law that min-p, top-k and top-p leave of heated log-probabilities. Shape (V,)."""
     if sampling.min_p > 0.0:
         heated = keep_min_p(heated, sampling.min_p)
@@ -52,7 +52,7 @@ def keep_min_p(logprobs: Floats, min_p: float) -> Floats:
 def keep_top_k(logprobs: Floats, k: int) -> Floats:
     """Keep the k best (ties by id), -inf elsewhere. Shape (V,) -> (V,), not normalised."""
     best = [i for i, _ in Dense(logprobs).top(k)]
-    return only(logprobs.size, best, logprobs[best])
+    return scatter(logprobs.size, best, logprobs[best])
 
 
 def keep_top_p(law: Dense, top_p: float) -> Dense:
@@ -60,10 +60,10 @@ def keep_top_p(law: Dense, top_p: float) -> Dense:
     order = np.argsort(-law.logprobs, kind="stable")
     before = np.concatenate(([0.0], np.cumsum(law.probs[order])[:-1]))
     kept = order[(before < top_p) | (np.arange(order.size) == 0)]
-    return Dense.from_logits(only(law.num_tokens, kept, law.logprobs[kept]))
+    return Dense.from_logits(scatter(law.num_tokens, kept, law.logprobs[kept]))
 
 
-def only(num_tokens: int, ids: Sequence[int] | Ints, logprobs: Floats | float) -> Floats:
+def scatter(num_tokens: int, ids: Sequence[int] | Ints, logprobs: Floats | float) -> Floats:
     """Lay log-probabilities out over the vocabulary, -inf elsewhere. Shape (A,) -> (V,)."""
     laid = np.full(num_tokens, -np.inf)
     laid[ids] = logprobs

@@ -13,6 +13,9 @@ from hybrid.run import RequestSent, SpanDrafted
 from hybrid.tasks import FAMILIES, distinct
 
 MAX_TOKENS = 64
+# Rules that accept, recover and hand over in ways of their own. ``tests/run/test_overlap.py`` has every rule with an
+# engine that is pickier than llama.cpp, so here the others are asked fewer questions.
+OF_EACH_KIND = {"kl", "paper", "exact"}
 # One of each family, and a second of every other one: 21.
 QUESTIONS = [
     problem.question
@@ -80,7 +83,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
         settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "seed": 4}
         settings["cache_salt"] = f"{policy} {temperature} {overlap}"  # nothing is in the server's cache
         with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
-            for question in QUESTIONS[::2]:
+            for question in QUESTIONS[:: 2 if policy in OF_EACH_KIND else 6]:
                 events = list(client.stream(question))
                 ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))
                 asked = [(e.kind, e.position, e.num_tokens) for e in events if isinstance(e, RequestSent)]

@@ -8,7 +8,7 @@ import numpy as np
 from naive_divergence import naive_kl, naive_overlap
 from naive_rules import accepted
 
-from hybrid.prob import Multiplicative, TopK, certificate, warp
+from hybrid.prob import MultiplicativeAcceptance, TopK, certificate, warp
 from hybrid.types import Sampling
 
 
@@ -68,7 +68,7 @@ def below_certificate(share):
 
     def keeps(local, cloud):
         row = TopK.from_dense(cloud, cloud.num_tokens)
-        return naive_kl(cloud.probs, local.probs) < certificate(row, Multiplicative(share))
+        return naive_kl(cloud.probs, local.probs) < certificate(row, MultiplicativeAcceptance(share))
 
     return keeps
 

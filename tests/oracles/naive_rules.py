@@ -8,17 +8,23 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from naive_divergence import FAR_APART, TIED, law
 
-from hybrid.prob import Additive, Greedy, Multiplicative, TopM, Typical
+from hybrid.prob import (
+    AdditiveAcceptance,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    TopMAcceptance,
+    TypicalAcceptance,
+)
 
 MARGINS = st.floats(0.0, 0.95)
 SHARES = st.floats(0.02, 1.0)
 COUNTS = st.integers(1, 8)
 RULES = st.one_of(
-    st.just(Greedy()),
-    st.builds(Additive, MARGINS),
-    st.builds(Multiplicative, SHARES),
-    st.builds(TopM, COUNTS),
-    st.builds(Typical, SHARES, st.floats(0.02, 2.0)),
+    st.just(GreedyAcceptance()),
+    st.builds(AdditiveAcceptance, MARGINS),
+    st.builds(MultiplicativeAcceptance, SHARES),
+    st.builds(TopMAcceptance, COUNTS),
+    st.builds(TypicalAcceptance, SHARES, st.floats(0.02, 2.0)),
 )
 
 
@@ -37,10 +43,10 @@ def cases(draw, min_size=1):
         limit = draw(st.sampled_from(others)) * draw(st.sampled_from([0.999, 1.001]))
         assume(1e-6 < limit < best)
         near = (
-            Additive(best - limit),
-            Multiplicative(limit / best),
-            Typical(limit, 99),
-            Typical(1, limit * perplexity(probs)),
+            AdditiveAcceptance(best - limit),
+            MultiplicativeAcceptance(limit / best),
+            TypicalAcceptance(limit, 99),
+            TypicalAcceptance(1, limit * perplexity(probs)),
         )
         rule = draw(st.sampled_from(near))
     assume(not undecided(probs, rule))
@@ -58,18 +64,18 @@ def best_first(probs):
 def threshold(probs, rule):
     """Return the least probability that is enough."""
     match rule:
-        case Additive(margin):
+        case AdditiveAcceptance(margin):
             return max(probs) - margin
-        case Multiplicative(share):
+        case MultiplicativeAcceptance(share):
             return max(probs) * share
-        case Typical(epsilon, delta):
+        case TypicalAcceptance(epsilon, delta):
             return min(epsilon, delta / perplexity(probs))
 
 
 def accepted(probs, rule):
     """Return the tokens that the rule accepts. At a threshold rounding may decide: see ``undecided``."""
     ranked = best_first(probs)
-    if isinstance(rule, Greedy | TopM):
+    if isinstance(rule, GreedyAcceptance | TopMAcceptance):
         return set(ranked[: getattr(rule, "m", 1)])
     enough = threshold(probs, rule)
     return {ranked[0]} | {i for i in ranked if probs[i] >= enough}

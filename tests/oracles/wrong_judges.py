@@ -8,7 +8,7 @@ import numpy as np
 
 from hybrid.policy.judges import Verdict, take_best
 from hybrid.policy.target_sampler import SamplingJudge, TargetSampler
-from hybrid.prob import accept_prob, coarse, residual
+from hybrid.prob import accept_prob, pair_shown, residual
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ForgetsTheTail(SamplingJudge):
 
     def __call__(self, case):
         for i, (held, row) in enumerate(case.judged):
-            sides = coarse(row, held.drawn_from)
+            sides = pair_shown(row, held.drawn_from)
             chance = float(accept_prob(sides.target, sides.draft)[sides.symbol(held.id)])
             if case.coin(np.array([chance, 1 - chance]), i, "accept") == 1:
                 left = residual(sides.target, sides.draft)[:-1]

@@ -31,7 +31,16 @@ from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
 from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance
 from hybrid.policy.target_sampler import TargetSampler
-from hybrid.prob import Additive, Dense, Greedy, Multiplicative, TopK, TopM, Typical, shown_law
+from hybrid.prob import (
+    AdditiveAcceptance,
+    Dense,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    TopK,
+    TopMAcceptance,
+    TypicalAcceptance,
+    determined_distribution,
+)
 from hybrid.types import Sampling
 
 GREEDY, AT_ONE = Sampling(seed=5), Sampling(1.0, seed=5)
@@ -74,7 +83,7 @@ BUILT_GATES = {
     "margin:0.2": MarginGate(0.2),
     "max-prob:0.9": MaxProbGate(0.9),
     "perturbed:0.4": PerturbationGate(0.4),
-    "certified:0.3": CertifiedSkipGate(0.3, Greedy()),
+    "certified:0.3": CertifiedSkipGate(0.3, GreedyAcceptance()),
     "survival:0.2": SurvivalGate(0.2),
 }
 
@@ -91,14 +100,14 @@ def built_judges(sampling):
         "reverse-kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "reverse KL"),
         "js:0.2": DivergenceThreshold(0.2, "lower", drawing, "JS"),
         "tv:0.2": DivergenceThreshold(0.2, "lower", drawing, "TV"),
-        "greedy": GreedyMatch() if sampling.greedy else RelaxedAcceptance(Greedy(), drawing),
+        "greedy": GreedyMatch() if sampling.greedy else RelaxedAcceptance(GreedyAcceptance(), drawing),
         "exact": ExactSampling(drawing),
         "block": BlockVerification(drawing),
-        "additive:0.2": RelaxedAcceptance(Additive(0.2), drawing),
-        "multiplicative:0.2": RelaxedAcceptance(Multiplicative(0.2), drawing),
-        "top-m:4": RelaxedAcceptance(TopM(4), drawing),
-        "typical:0.25": RelaxedAcceptance(Typical(0.25, 0.5), drawing),
-        "certified:0.2": CertifiedAcceptance(Multiplicative(0.2), drawing),
+        "additive:0.2": RelaxedAcceptance(AdditiveAcceptance(0.2), drawing),
+        "multiplicative:0.2": RelaxedAcceptance(MultiplicativeAcceptance(0.2), drawing),
+        "top-m:4": RelaxedAcceptance(TopMAcceptance(4), drawing),
+        "typical:0.25": RelaxedAcceptance(TypicalAcceptance(0.25, 0.5), drawing),
+        "certified:0.2": CertifiedAcceptance(MultiplicativeAcceptance(0.2), drawing),
         "bild:3": BildRollback(3.0, drawing),
         "cascade-chow:0.1": CascadeDeferral(drawing, 0.1, "chow"),
         "cascade-diff:0.1": CascadeDeferral(drawing, 0.1, "diff"),
@@ -381,7 +390,7 @@ def test_a_list_of_one_has_nothing_within_it_to_cut_off():
 def test_who_does_as_the_sentence_says_has_rows_that_determine_the_law():
     (top_k,) = re.findall(r"add --top-k (\d+)", refused("exact", WARM, cloud_top_k=20))
     full = Dense.from_logits(np.random.default_rng(0).standard_normal(100))
-    assert shown_law(TopK.from_dense(full, 20), replace(WARM, top_k=int(top_k)), 100) is not None
+    assert determined_distribution(TopK.from_dense(full, 20), replace(WARM, top_k=int(top_k)), 100) is not None
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------

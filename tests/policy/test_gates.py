@@ -29,7 +29,7 @@ from hybrid.policy.gates import (
     SurvivalGate,
 )
 from hybrid.policy.requests import Check, Write
-from hybrid.prob import Dense, Greedy, skip_certificate
+from hybrid.prob import Dense, GreedyAcceptance, skip_certificate
 from hybrid.types import Sampling
 
 START = DraftPosition(0, ())
@@ -164,7 +164,7 @@ def test_the_nearest_cloud_row_with_another_favourite_is_asked_about(local):
     cloud = Dense.from_logits(scores)
     divergence = naive_kl(cloud.probs, local.probs)
     assert cloud.best == second
-    assert divergence == pytest.approx(skip_certificate(local, Greedy()), abs=1e-4)
+    assert divergence == pytest.approx(skip_certificate(local, GreedyAcceptance()), abs=1e-4)
     assert CertifiedSkipGate(divergence).after(local, local.best, START) == "check"
     if divergence > 1e-3:
         assert CertifiedSkipGate(divergence - 1e-3).after(local, local.best, START) is None

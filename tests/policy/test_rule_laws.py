@@ -13,7 +13,7 @@ from naive_rules import accepted
 
 from hybrid.policy import Choices, preset
 from hybrid.policy.requests import Check
-from hybrid.prob import Additive, Dense, Greedy, Multiplicative
+from hybrid.prob import AdditiveAcceptance, Dense, GreedyAcceptance, MultiplicativeAcceptance
 from hybrid.types import Sampling
 
 AT_ONE = Sampling(1.0)
@@ -142,10 +142,10 @@ SAMPLED = (
     ("fsd", {"threshold": 0.0}, lambda *_: False, ANY),
     ("fsd", {"threshold": math.inf}, lambda *_: True, ANY),
     ("fsd", {"threshold": 0.03}, lambda q, p, _: near(naive_jensen_shannon, 0.03)(q, p), WHOLE),
-    ("relaxed", {"threshold": 1.0}, of_rule(Greedy()), ANY),
-    ("relaxed", {"threshold": 0.3}, of_rule(Multiplicative(0.3)), ANY),
-    ("relaxed", {"judge": "additive:0.2"}, of_rule(Additive(0.2)), ANY),
-    ("relaxed", {"judge": "bild:0"}, of_rule(Greedy()), ANY),
+    ("relaxed", {"threshold": 1.0}, of_rule(GreedyAcceptance()), ANY),
+    ("relaxed", {"threshold": 0.3}, of_rule(MultiplicativeAcceptance(0.3)), ANY),
+    ("relaxed", {"judge": "additive:0.2"}, of_rule(AdditiveAcceptance(0.2)), ANY),
+    ("relaxed", {"judge": "bild:0"}, of_rule(GreedyAcceptance()), ANY),
     ("certified", {"threshold": 0.05}, of_certified(0.05), ANY),
 )
 

@@ -33,7 +33,15 @@ from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.bild import BildRollback
 from hybrid.policy.rules.relaxed import CertifiedAcceptance
 from hybrid.policy.target_sampler import TargetSampler
-from hybrid.prob import Additive, Multiplicative, TopK, TopM, Typical, certificate, kl_divergence
+from hybrid.prob import (
+    AdditiveAcceptance,
+    MultiplicativeAcceptance,
+    TopK,
+    TopMAcceptance,
+    TypicalAcceptance,
+    certificate,
+    kl_divergence,
+)
 from hybrid.types import Sampling
 
 # The pairs' vocabulary and the length of their texts (conftest.py).
@@ -52,11 +60,11 @@ RULES = {
     "reverse-kl": ("fsd", {"judge": "reverse-kl:0.2"}, near(naive_reverse, 0.2), WHOLE),
     "js": ("relaxed", {"judge": "js:0.05"}, near(naive_jensen_shannon, 0.05), WHOLE),
     "tv": ("relaxed", {"judge": "tv:0.25"}, near(naive_tv, 0.25), WHOLE),
-    "relaxed": ("relaxed", {"threshold": 0.6}, accepting(Multiplicative(0.6)), ANY),
-    "additive": ("relaxed", {"judge": "additive:0.1"}, accepting(Additive(0.1)), ANY),
-    "multiplicative": ("fsd", {"judge": "multiplicative:0.8"}, accepting(Multiplicative(0.8)), ANY),
-    "top-m": ("relaxed", {"judge": "top-m:2"}, accepting(TopM(2)), (2, 3, SIZE)),
-    "typical": ("relaxed", {"judge": "typical:0.5"}, accepting(Typical(0.5, math.sqrt(0.5))), WHOLE),
+    "relaxed": ("relaxed", {"threshold": 0.6}, accepting(MultiplicativeAcceptance(0.6)), ANY),
+    "additive": ("relaxed", {"judge": "additive:0.1"}, accepting(AdditiveAcceptance(0.1)), ANY),
+    "multiplicative": ("fsd", {"judge": "multiplicative:0.8"}, accepting(MultiplicativeAcceptance(0.8)), ANY),
+    "top-m": ("relaxed", {"judge": "top-m:2"}, accepting(TopMAcceptance(2)), (2, 3, SIZE)),
+    "typical": ("relaxed", {"judge": "typical:0.5"}, accepting(TypicalAcceptance(0.5, math.sqrt(0.5))), WHOLE),
     "certified judge": ("relaxed", {"judge": "certified:0.4"}, below_certificate(0.4), WHOLE),
     "certified": ("certified", {"threshold": 0.05}, certain(0.05), ANY),
     "cascade": ("cascade", {"threshold": 0.3}, undeferred("opt", 0.3), WHOLE),
@@ -128,7 +136,7 @@ def test_a_favourite_that_the_certified_judge_keeps_the_rule_accepts(pair, rule,
 
 def test_the_certified_judge_believes_the_upper_end_alone():
     """From one shown token the divergence may be small: then the unseen favourite is likely. Here it is not."""
-    cloud, local, rule = law([0.5, 0.1, 0.4]), law([0.45, 0.5, 0.05]), Multiplicative(0.6)
+    cloud, local, rule = law([0.5, 0.1, 0.4]), law([0.45, 0.5, 0.05]), MultiplicativeAcceptance(0.6)
     row = TopK.from_dense(cloud, 1)
     assert kl_divergence(row, local).lower < certificate(row, rule) < kl_divergence(row, local).upper
     assert local.best not in accepted(cloud.probs, rule)

@@ -29,13 +29,13 @@ from naive_rules import (
 )
 
 from hybrid.prob import (
-    Additive,
+    AdditiveAcceptance,
     Dense,
-    Greedy,
-    Multiplicative,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
     TopK,
-    TopM,
-    Typical,
+    TopMAcceptance,
+    TypicalAcceptance,
     certificate,
     cover_certificate,
     margin_certificate,
@@ -47,8 +47,16 @@ from hybrid.prob import (
 SEEDS = st.integers(0, 2**32 - 1)
 MEASURES = st.sampled_from(["forward", "reverse", "tv"])
 SOME_RULES = [
-    *(Greedy(), Additive(0.05), Additive(0.4), Multiplicative(0.2), Multiplicative(0.9), TopM(2), TopM(4)),
-    *(Typical(0.3, 0.6), Typical(0.09, 0.3), Typical(0.9, 2.0)),
+    *(
+        GreedyAcceptance(),
+        AdditiveAcceptance(0.05),
+        AdditiveAcceptance(0.4),
+        MultiplicativeAcceptance(0.2),
+        MultiplicativeAcceptance(0.9),
+        TopMAcceptance(2),
+        TopMAcceptance(4),
+    ),
+    *(TypicalAcceptance(0.3, 0.6), TypicalAcceptance(0.09, 0.3), TypicalAcceptance(0.9, 2.0)),
 ]
 
 
@@ -93,7 +101,7 @@ def test_a_tree_certificate_is_the_least_divergence_over_every_set_of_tokens_tha
 
 
 @settings(max_examples=60)
-@given(SEEDS, RULES.filter(lambda rule: not isinstance(rule, Typical)))
+@given(SEEDS, RULES.filter(lambda rule: not isinstance(rule, TypicalAcceptance)))
 def test_a_skip_certificate_is_the_least_divergence_over_every_target_that_rejects(seed, rule):
     probs = some_law(np.random.default_rng(seed), 5)
     best = best_first(probs)[0]
@@ -253,9 +261,9 @@ def test_from_the_top_k_a_tree_certificate_is_exact_for_k_above_m_and_else_a_low
 
 def test_two_listed_tokens_are_enough_for_the_greedy_rule():
     target = law([0.5, 0.2, 0.15, 0.15])
-    exact = certificate(target, Greedy())
-    assert certificate(TopK.from_dense(target, 2), Greedy()) == pytest.approx(exact, rel=1e-12)
-    assert certificate(TopK.from_dense(target, 1), Greedy()) < exact / 2
+    exact = certificate(target, GreedyAcceptance())
+    assert certificate(TopK.from_dense(target, 2), GreedyAcceptance()) == pytest.approx(exact, rel=1e-12)
+    assert certificate(TopK.from_dense(target, 1), GreedyAcceptance()) < exact / 2
 
 
 # What grows, and between which numbers.
@@ -271,11 +279,11 @@ def test_a_laxer_rule_has_no_smaller_certificate(target, margin, other, epsilon,
     """C is nondecreasing in the margin, in one over the share, in m, and in one over Medusa's two numbers."""
     margins, shares = sorted([margin, other]), sorted([epsilon, less], reverse=True)
     families = [
-        [Additive(t) for t in margins],
-        [Multiplicative(share) for share in shares],
-        [Greedy(), *map(TopM, range(1, 9))],
-        [Typical(share, delta) for share in shares],
-        [Typical(delta, share) for share in shares],
+        [AdditiveAcceptance(t) for t in margins],
+        [MultiplicativeAcceptance(share) for share in shares],
+        [GreedyAcceptance(), *map(TopMAcceptance, range(1, 9))],
+        [TypicalAcceptance(share, delta) for share in shares],
+        [TypicalAcceptance(delta, share) for share in shares],
     ]
     for rules in families:
         for row in (target, TopK.from_dense(target, 1), TopK.from_dense(target, 4)):
@@ -290,7 +298,7 @@ def test_a_wider_tree_has_no_smaller_certificate_and_the_narrowest_is_greedy(tar
     for row in [target, *rows(target)]:
         trees = [tree_certificate(row, m, measure) for m in range(1, 9)]
         assert never_falls(trees)
-        assert close(trees[0], certificate(row, Greedy(), measure))
+        assert close(trees[0], certificate(row, GreedyAcceptance(), measure))
 
 
 @settings(max_examples=60)
@@ -334,11 +342,13 @@ def test_the_expansion_for_small_margins_certifies_nothing(margin, m, share):
 
 def test_the_measures_are_not_interchangeable():
     row = law([0.6, 0.3, 0.1])
-    assert certificate(row, Greedy(), "forward") == pytest.approx(0.6 * math.log(4 / 3) + 0.3 * math.log(2 / 3))
-    assert certificate(row, Greedy(), "reverse") == pytest.approx(-math.log(0.1 + 2 * math.sqrt(0.18)))
-    assert certificate(row, Greedy(), "tv") == pytest.approx(0.15)
-    assert certificate(row, TopM(2)) == pytest.approx(0.6 * math.log(12 / 7) + 0.1 * math.log(2 / 7))
-    assert certificate(row, TopM(3)) == math.inf
+    assert certificate(row, GreedyAcceptance(), "forward") == pytest.approx(
+        0.6 * math.log(4 / 3) + 0.3 * math.log(2 / 3)
+    )
+    assert certificate(row, GreedyAcceptance(), "reverse") == pytest.approx(-math.log(0.1 + 2 * math.sqrt(0.18)))
+    assert certificate(row, GreedyAcceptance(), "tv") == pytest.approx(0.15)
+    assert certificate(row, TopMAcceptance(2)) == pytest.approx(0.6 * math.log(12 / 7) + 0.1 * math.log(2 / 7))
+    assert certificate(row, TopMAcceptance(3)) == math.inf
 
 
 @each(
@@ -347,7 +357,7 @@ def test_the_measures_are_not_interchangeable():
 )
 def test_the_surer_the_draft_the_farther_a_target_that_disagrees(probs, value):
     draft = law(probs)
-    for rule in (Greedy(), TopM(1), Additive(0.0), Multiplicative(1.0)):
+    for rule in (GreedyAcceptance(), TopMAcceptance(1), AdditiveAcceptance(0.0), MultiplicativeAcceptance(1.0)):
         assert skip_certificate(draft, rule) == pytest.approx(value, abs=6e-4)
 
 
@@ -362,16 +372,16 @@ def test_a_row_of_one_token_cannot_be_rejected():
 def test_a_certain_row_has_certificates_that_are_numbers(least_likely):
     """What no target can draw is no danger on that side; a draft may favour it all the same."""
     sure = Dense.from_probs(np.array([1.0, least_likely]))
-    assert certificate(sure, Greedy()) == pytest.approx(math.log(2))
+    assert certificate(sure, GreedyAcceptance()) == pytest.approx(math.log(2))
     for rule in SOME_RULES:
         assert skip_certificate(sure, rule) > 10.0
-    assert (certificate(sure, Greedy(), "reverse") == math.inf) == (least_likely == 0.0)
-    assert skip_certificate(sure, Greedy()) == certificate(sure, Greedy(), "reverse")
+    assert (certificate(sure, GreedyAcceptance(), "reverse") == math.inf) == (least_likely == 0.0)
+    assert skip_certificate(sure, GreedyAcceptance()) == certificate(sure, GreedyAcceptance(), "reverse")
 
 
 def test_tokens_that_neither_side_can_draw_are_level_with_each_other():
     """The target (0, 1, 0) ranks the draft's favourite beside a token that is no less likely: ties are the worst."""
-    assert skip_certificate(law([0.6, 0.4, 0.0]), TopM(2)) == pytest.approx(-math.log(0.4))
+    assert skip_certificate(law([0.6, 0.4, 0.0]), TopMAcceptance(2)) == pytest.approx(-math.log(0.4))
 
 
 @each("margin", [-0.1, 1.1, math.nan])

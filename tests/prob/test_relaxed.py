@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from naive_divergence import completed, heaped, law, rows, unseen
 from naive_rules import accepted, cases, rejected, targets, undecided
 
-from hybrid.prob import Additive, Dense, Greedy, Multiplicative, TopK, TopM, Typical
-from hybrid.prob.relaxed import head, least_entropy
+from hybrid.prob import (
+    AdditiveAcceptance,
+    Dense,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    TopK,
+    TopMAcceptance,
+    TypicalAcceptance,
+)
+from hybrid.prob.relaxed import least_entropy, top_probs
 
 TOKENS = range(-1, 12)
 
@@ -85,36 +93,36 @@ def test_the_rejection_level_is_the_probability_of_the_likeliest_rejected_token(
 def test_an_appended_token_may_be_rejected_at_any_rank_but_never_above_the_level(target, k, actual, m):
     row = TopK.from_dense(target, k, actual % target.num_tokens)
     for token, prob in zip(row.ids.tolist(), row.probs.tolist(), strict=True):
-        assert TopM(m).accepts(row, token) or prob <= TopM(m).rejection_level(row)
+        assert TopMAcceptance(m).accepts(row, token) or prob <= TopMAcceptance(m).rejection_level(row)
 
 
 def test_an_appended_token_is_among_the_best_where_the_tail_is_too_light_for_others():
     """0.5 and 0.3 are listed, 0.11 is appended, 0.09 unseen: it is the third; at 0.08, with 0.12 unseen, who knows."""
     listed = {0: math.log(0.5), 1: math.log(0.3)}
     third, unsure = (TopK.from_lists(listed, (7, math.log(p))) for p in (0.11, 0.08))
-    assert TopM(3).accepts(third, 7)
-    assert not TopM(2).accepts(third, 7)
-    assert not TopM(3).accepts(unsure, 7)
-    assert TopM(4).accepts(unsure, 7)  # two unseen ones of 0.08 or more would need 0.16
+    assert TopMAcceptance(3).accepts(third, 7)
+    assert not TopMAcceptance(2).accepts(third, 7)
+    assert not TopMAcceptance(3).accepts(unsure, 7)
+    assert TopMAcceptance(4).accepts(unsure, 7)  # two unseen ones of 0.08 or more would need 0.16
 
 
 @each(
     ("rule", "tokens"),
     [
-        (Greedy(), {3}),
-        (Additive(0.0), {3}),
-        (Additive(0.15), {3, 5}),
-        (Additive(0.35), {3, 5, 8}),
-        (Additive(0.4), {3, 5, 8, 99}),
-        (Multiplicative(1.0), {3}),
-        (Multiplicative(0.7), {3, 5}),
-        (Multiplicative(0.2), {3, 5, 8}),
-        (TopM(1), {3}),
-        (TopM(2), {3, 5}),
-        (TopM(9), {3, 5, 8}),
-        (Typical(0.25, 1.0), {3, 5}),
-        (Typical(1.0, 0.3), {3, 5, 8}),
-        (Typical(1.0, 9.0), {3}),
+        (GreedyAcceptance(), {3}),
+        (AdditiveAcceptance(0.0), {3}),
+        (AdditiveAcceptance(0.15), {3, 5}),
+        (AdditiveAcceptance(0.35), {3, 5, 8}),
+        (AdditiveAcceptance(0.4), {3, 5, 8, 99}),
+        (MultiplicativeAcceptance(1.0), {3}),
+        (MultiplicativeAcceptance(0.7), {3, 5}),
+        (MultiplicativeAcceptance(0.2), {3, 5, 8}),
+        (TopMAcceptance(1), {3}),
+        (TopMAcceptance(2), {3, 5}),
+        (TopMAcceptance(9), {3, 5, 8}),
+        (TypicalAcceptance(0.25, 1.0), {3, 5}),
+        (TypicalAcceptance(1.0, 0.3), {3, 5, 8}),
+        (TypicalAcceptance(1.0, 9.0), {3}),
     ],
 )
 def test_what_each_rule_accepts_of_one_row(rule, tokens):
@@ -126,18 +134,18 @@ def test_what_each_rule_accepts_of_one_row(rule, tokens):
 @each(
     ("rule", "level"),
     [
-        (Greedy(), 0.3),
-        (Additive(0.15), 0.3),
-        (Additive(0.25), 0.2),  # unseen, where 0.2 is all there is
-        (Additive(0.35), 0.15),  # or whatever is just below the threshold
-        (Additive(0.6), None),
-        (Multiplicative(0.7), 0.3),
-        (Multiplicative(0.5), 0.2),
-        (Multiplicative(0.2), 0.1),
-        (TopM(2), 0.2),
-        (TopM(3), 0.1),  # the third and the fourth share 0.2
-        (TopM(21), 0.01),
-        (Typical(1.0, 9.0), 0.3),  # the best is spared where nothing reaches the threshold
+        (GreedyAcceptance(), 0.3),
+        (AdditiveAcceptance(0.15), 0.3),
+        (AdditiveAcceptance(0.25), 0.2),  # unseen, where 0.2 is all there is
+        (AdditiveAcceptance(0.35), 0.15),  # or whatever is just below the threshold
+        (AdditiveAcceptance(0.6), None),
+        (MultiplicativeAcceptance(0.7), 0.3),
+        (MultiplicativeAcceptance(0.5), 0.2),
+        (MultiplicativeAcceptance(0.2), 0.1),
+        (TopMAcceptance(2), 0.2),
+        (TopMAcceptance(3), 0.1),  # the third and the fourth share 0.2
+        (TopMAcceptance(21), 0.01),
+        (TypicalAcceptance(1.0, 9.0), 0.3),  # the best is spared where nothing reaches the threshold
     ],
 )
 def test_how_likely_a_rejected_token_can_be_where_two_are_shown(rule, level):
@@ -157,10 +165,10 @@ def test_the_least_entropy_is_attained_and_never_above_the_truth(target):
 @settings(max_examples=60)
 @given(targets(), st.integers(1, 12))
 def test_the_head_is_the_beginning_of_the_full_row_and_its_last_one_is_never_below_the_truth(target, num_tokens):
-    whole = head(target, num_tokens)
+    whole = top_probs(target, num_tokens)
     assert whole == pytest.approx(np.sort(target.probs)[::-1][:num_tokens], abs=0)
     for row in rows(target):
-        found = head(row, num_tokens)
+        found = top_probs(row, num_tokens)
         assert found.shape == (num_tokens,)
         assert (np.diff(found) <= 0).all()
         known = min(num_tokens, row.ids.size)
@@ -178,13 +186,21 @@ def test_missing_tokens_can_share_the_tail_evenly(target, missing):
         if places >= missing and row.tail >= 1e-6 and row.tail <= missing * row.cap:
             even = [row.tail / missing] * missing + [0.0] * (places - missing)
             whole = Dense.from_probs(np.array(completed(row, target.num_tokens, even)))
-            assert head(row, row.ids.size + missing) == pytest.approx(head(whole, row.ids.size + missing), rel=1e-9)
+            assert top_probs(row, row.ids.size + missing) == pytest.approx(
+                top_probs(whole, row.ids.size + missing), rel=1e-9
+            )
 
 
 def test_a_token_too_unlikely_for_a_number_breaks_nothing():
     row = TopK.from_lists({0: math.log(0.5), 1: -800.0})
     assert least_entropy(row) == pytest.approx(0.5 * math.log(2))
-    for rule in (Greedy(), Additive(0.2), Multiplicative(0.5), TopM(5), Typical(0.3, 0.5)):
+    for rule in (
+        GreedyAcceptance(),
+        AdditiveAcceptance(0.2),
+        MultiplicativeAcceptance(0.5),
+        TopMAcceptance(5),
+        TypicalAcceptance(0.3, 0.5),
+    ):
         assert rule.accepts(row, 0)
         assert rule.rejection_level(row) is not None
 
@@ -193,18 +209,18 @@ def test_a_token_too_unlikely_for_a_number_breaks_nothing():
 @given(targets())
 def test_the_best_one_is_the_top_one(target):
     for row in [target, *rows(target)]:
-        assert Greedy().rejection_level(row) == TopM(1).rejection_level(row)
+        assert GreedyAcceptance().rejection_level(row) == TopMAcceptance(1).rejection_level(row)
     for row in rows(target):
-        assert certain(row, Greedy()) == certain(row, TopM(1))
+        assert certain(row, GreedyAcceptance()) == certain(row, TopMAcceptance(1))
 
 
 @each(
     ("rule", "values"),
     [
-        (Additive, [(-0.1,), (1.0,), (math.nan,)]),
-        (Multiplicative, [(0.0,), (1.1,), (-1.0,), (math.nan,)]),
-        (TopM, [(0,), (-3,)]),
-        (Typical, [(0.0, 0.3), (1.1, 0.3), (math.nan, 0.3), (0.3, 0.0), (0.3, math.inf), (0.3, math.nan)]),
+        (AdditiveAcceptance, [(-0.1,), (1.0,), (math.nan,)]),
+        (MultiplicativeAcceptance, [(0.0,), (1.1,), (-1.0,), (math.nan,)]),
+        (TopMAcceptance, [(0,), (-3,)]),
+        (TypicalAcceptance, [(0.0, 0.3), (1.1, 0.3), (math.nan, 0.3), (0.3, 0.0), (0.3, math.inf), (0.3, math.nan)]),
     ],
 )
 def test_parameters_that_make_no_rule_are_refused(rule, values):
@@ -215,4 +231,7 @@ def test_parameters_that_make_no_rule_are_refused(rule, values):
 
 def test_a_full_row_of_one_token_rejects_nothing():
     only = law([1.0])
-    assert all(r.rejection_level(only) is None for r in (Greedy(), Additive(0), Multiplicative(1), TopM(3)))
+    assert all(
+        r.rejection_level(only) is None
+        for r in (GreedyAcceptance(), AdditiveAcceptance(0), MultiplicativeAcceptance(1), TopMAcceptance(3))
+    )

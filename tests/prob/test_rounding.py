@@ -22,7 +22,7 @@ from naive_divergence import (
 )
 
 from hybrid.prob import TopK, kl_divergence, kl_within_rounding
-from hybrid.prob.levels import pour
+from hybrid.prob.levels import fill_to_mass
 
 ROUNDINGS = st.sampled_from([1e-3, 0.02, 0.125, 0.7])
 
@@ -140,7 +140,7 @@ def test_what_is_poured_keeps_its_bounds_and_reaches_the_mass(tokens, share):
     low, high = np.minimum(some, others), np.maximum(some, others)
     mass = low.sum() + share * (high.sum() - low.sum())
     with np.errstate(divide="ignore"):
-        poured = np.exp(pour(log_shape, np.log(low), np.log(high), mass))
+        poured = np.exp(fill_to_mass(log_shape, np.log(low), np.log(high), mass))
     assert (poured >= low - 1e-12).all()
     assert (poured <= high + 1e-12).all()
     assert poured.sum() == pytest.approx(mass, abs=1e-9)

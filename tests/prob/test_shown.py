@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_divergence import heaped, law, unseen
 
-from hybrid.prob import Dense, TopK, shown_law, warp
+from hybrid.prob import Dense, TopK, determined_distribution, warp
 from hybrid.types import Sampling
 
 # Ties and zeros, probabilities orders of magnitude apart, and ordinary ones.
@@ -30,7 +30,7 @@ CLEAR = 1e-4
 
 def known(full, k, **sampling):
     sampling = Sampling(**{"temperature": 1.0} | sampling)
-    found = shown_law(TopK.from_dense(full, k), sampling, full.num_tokens)
+    found = determined_distribution(TopK.from_dense(full, k), sampling, full.num_tokens)
     if found is not None:
         assert found.probs == pytest.approx(warp(full, sampling).probs, abs=1e-12)
     return found is not None
@@ -44,7 +44,7 @@ def same(one, other):
 @given(WEIGHTS, K, SAMPLINGS)
 def test_it_is_the_warped_law_of_the_full_distribution_or_unknown(weights, k, sampling):
     full = law(weights)
-    found = shown_law(TopK.from_dense(full, k), sampling, full.num_tokens)
+    found = determined_distribution(TopK.from_dense(full, k), sampling, full.num_tokens)
     assert found is None or same(found, warp(full, sampling))
 
 
@@ -55,7 +55,7 @@ def test_it_holds_whichever_of_equal_tokens_the_server_shows(weights, k, samplin
     full = law(weights)
     ranked = sorted(range(full.num_tokens), key=lambda i: (-full.logprobs[i], random.random()))
     row = TopK.from_lists({i: float(full.logprobs[i]) for i in ranked[:k] if full.logprobs[i] > -1000})
-    found = shown_law(row, sampling, full.num_tokens)
+    found = determined_distribution(row, sampling, full.num_tokens)
     assert found is None or same(found, warp(full, sampling))
 
 
@@ -66,7 +66,7 @@ def test_an_appended_token_changes_nothing(weights, k, sampling, data):
     full = law(weights)
     actual = data.draw(st.integers(0, full.num_tokens - 1))
     plain, told = TopK.from_dense(full, k), TopK.from_dense(full, k, actual)
-    without, with_it = (shown_law(row, sampling, full.num_tokens) for row in (plain, told))
+    without, with_it = (determined_distribution(row, sampling, full.num_tokens) for row in (plain, told))
     assert (without is None) == (with_it is None)
     assert without is None or without.probs.tolist() == with_it.probs.tolist()
 
@@ -74,14 +74,14 @@ def test_an_appended_token_changes_nothing(weights, k, sampling, data):
 def test_not_even_an_appended_token_that_proves_its_rank_is_counted():
     """0.05 is left outside: so 0.1 is third. Had token 3 been drafted, that would not be known."""
     row = TopK.from_dense(law([0.6, 0.25, 0.1, 0.05]), 2, actual=2)
-    assert shown_law(row, Sampling(temperature=1.0, top_k=3), 4) is None
+    assert determined_distribution(row, Sampling(temperature=1.0, top_k=3), 4) is None
 
 
 @settings(max_examples=30)
 @given(WEIGHTS.filter(all), SAMPLINGS)
 def test_it_is_known_where_all_is_shown(weights, sampling):
     full = law(weights)
-    assert shown_law(TopK.from_dense(full, full.num_tokens), sampling, full.num_tokens) is not None
+    assert determined_distribution(TopK.from_dense(full, full.num_tokens), sampling, full.num_tokens) is not None
 
 
 # Weights without ties, so that the ranks of the shown tokens are certain.
@@ -144,7 +144,7 @@ def test_a_tie_with_the_cap_leaves_it_open_who_is_kept():
     """Token 2 may be as likely as token 3, and then goes before it; where less than the cap is left, it may not."""
     assert not known(law([0.1, 0.5, 0.2, 0.2]), 2, top_k=2)
     row = TopK.from_lists({1: math.log(0.5), 3: math.log(0.2)})
-    assert shown_law(row, Sampling(temperature=1.0, top_k=2), 4) is None
+    assert determined_distribution(row, Sampling(temperature=1.0, top_k=2), 4) is None
     assert known(law([0.1, 0.6, 0.1, 0.2]), 3, top_k=2)
     assert known(law([0.1, 0.6, 0.05, 0.25]), 2, top_k=2)
     assert known(law([0.1, 0.9]), 1, temperature=0.0)
@@ -172,13 +172,13 @@ def test_min_p_that_cuts_the_tail_nobody_knows_where_still_leaves_a_nucleus():
 
 def test_a_token_beyond_the_vocabulary_has_no_place_in_it():
     row = TopK.from_lists({0: math.log(0.6), 7: math.log(0.3)})
-    assert shown_law(row, Sampling(temperature=1.0, top_k=1), 5) is None
-    assert isinstance(shown_law(row, Sampling(temperature=1.0, top_k=1), 8), Dense)
+    assert determined_distribution(row, Sampling(temperature=1.0, top_k=1), 5) is None
+    assert isinstance(determined_distribution(row, Sampling(temperature=1.0, top_k=1), 8), Dense)
 
 
 def test_a_tail_that_rounding_hides_may_weigh_more_after_a_high_temperature():
     """Probabilities of 1e-9 are lost in the sum, but at temperature 5 a thousand of them weigh 16 of the best."""
     row = TopK.from_lists({0: 0.0, 1: math.log(1e-9)})
     assert row.tail == 0.0
-    assert shown_law(row, Sampling(temperature=1.0, top_p=0.9), 1000) is not None
-    assert shown_law(row, Sampling(temperature=5.0, top_p=0.9), 1000) is None
+    assert determined_distribution(row, Sampling(temperature=1.0, top_p=0.9), 1000) is not None
+    assert determined_distribution(row, Sampling(temperature=5.0, top_p=0.9), 1000) is None

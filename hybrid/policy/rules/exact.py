@@ -20,7 +20,7 @@ from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import PendingToken
 from hybrid.policy.target_sampler import UNDETERMINED, SamplingJudge, TargetSampler, check_drawable, to_token
-from hybrid.prob import Coarse, accept_prob, residual
+from hybrid.prob import ShownPair, accept_prob, residual
 from hybrid.types import Sampling
 
 REPLACED = "exact sampling drew another token"
@@ -90,7 +90,7 @@ class ExactSampling(SamplingJudge):
         return "exact"
 
 
-def accept_or_replace(span: DraftedSpan, offset: int, shown: Coarse, token: PendingToken) -> int | None:
+def accept_or_replace(span: DraftedSpan, offset: int, shown: ShownPair, token: PendingToken) -> int | None:
     """Accept a drafted token (None), or return the symbol that replaces it; the last symbol is never accepted.
 
     An accepted token outside the list is only known to be outside: which one it is the cloud draws again.

@@ -16,13 +16,13 @@ from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.exact import GreedyMatch
 from hybrid.policy.target_sampler import SamplingJudge, TargetSampler, check_drawable
 from hybrid.prob import (
-    Additive,
-    Greedy,
-    Multiplicative,
-    Rule,
+    AcceptanceRule,
+    AdditiveAcceptance,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
     TopK,
-    TopM,
-    Typical,
+    TopMAcceptance,
+    TypicalAcceptance,
     certificate,
     kl_divergence,
 )
@@ -38,7 +38,7 @@ class RelaxedAcceptance(SamplingJudge):
     Law: every accepted token is one that the rule accepts from the cloud's full row.
     """
 
-    rule: Rule
+    rule: AcceptanceRule
     sampler: TargetSampler
 
     @property
@@ -50,7 +50,7 @@ class RelaxedAcceptance(SamplingJudge):
         """Judge token by token."""
         for i, (token, row) in enumerate(span.judged):
             if not self.accepts(row, token):
-                why = f"{type(self.rule).__name__.lower()} acceptance turns it down"
+                why = f"{_kind(self.rule)} acceptance turns it down"
                 local = token.draft_row or draft_distribution(token)
                 recovered = self.sampler.draw(span, i, local, "recovered", why)
                 return Verdict(span.accept(i), recovered, rejected=True, why=why)
@@ -83,46 +83,50 @@ class CertifiedAcceptance(RelaxedAcceptance):
         return super().__str__().replace("multiplicative", "certified")
 
 
-def _or_else(rule: Rule) -> str:
+def _or_else(rule: AcceptanceRule) -> str:
     """Say which tokens but the best one a rule accepts."""
     match rule:
-        case Greedy():
+        case GreedyAcceptance():
             return ""
-        case Additive(margin):
+        case AdditiveAcceptance(margin):
             return f" or within {margin:g} of its probability"
-        case Multiplicative(share):
+        case MultiplicativeAcceptance(share):
             return f" or has at least {share:g} times its probability"
-        case TopM(m):
+        case TopMAcceptance(m):
             return f" or among its {m} best"
-        case Typical(epsilon, delta):
+        case TypicalAcceptance(epsilon, delta):
             return f" or has at least min({epsilon:g}, {delta:g} exp(-entropy))"
         case _:
             return f" or what {type(rule).__name__} accepts"
 
 
-def _name(rule: Rule) -> str:
+def _name(rule: AcceptanceRule) -> str:
     """Return what ``--judge`` calls acceptance by a rule."""
     match rule:
-        case Additive(margin):
+        case AdditiveAcceptance(margin):
             return f"additive:{number_text(margin)}"
-        case Multiplicative(share):
+        case MultiplicativeAcceptance(share):
             return f"multiplicative:{number_text(share)}"
-        case TopM(m):
+        case TopMAcceptance(m):
             return f"top-m:{m}"
-        case Typical(epsilon, _):
+        case TypicalAcceptance(epsilon, _):
             return f"typical:{number_text(epsilon)}"
         case _:
-            return type(rule).__name__.lower()
+            return _kind(rule)
+
+
+def _kind(rule: AcceptanceRule) -> str:
+    return type(rule).__name__.removesuffix("Acceptance").lower()
 
 
 def accept_only_best(choices: Choices) -> Judge:
     """Return the judge that accepts the cloud's most likely token alone, greedy or sampled."""
-    return GreedyMatch() if choices.greedy else RelaxedAcceptance(Greedy(), TargetSampler(choices.sampling))
+    return GreedyMatch() if choices.greedy else RelaxedAcceptance(GreedyAcceptance(), TargetSampler(choices.sampling))
 
 
 def _relaxed(choices: Choices, share: float) -> Policy:
     check_drawable("relaxed", choices.sampling, choices.cloud_top_k)
-    judge = RelaxedAcceptance(Multiplicative(share), TargetSampler(choices.sampling))
+    judge = RelaxedAcceptance(MultiplicativeAcceptance(share), TargetSampler(choices.sampling))
     return Policy("relaxed", choices.span or SPAN, ALWAYS, judge)
 
 
