@@ -1,7 +1,7 @@
-"""The law tokens are drawn from, where the top k of the raw distribution is enough to know it.
+"""The distribution that tokens are drawn from, where the top k of the raw one is enough to know it.
 
-The law. ``shown_law(TopK.from_dense(full, k), sampling, V)`` is ``warp(full, sampling)`` or None, whatever ``full`` is;
-and it is not None where every completion of the tail would be warped alike (``tests/prob/test_shown.py``).
+The law. ``determined_distribution(TopK.from_dense(full, k), sampling, V)`` is ``warp(full, sampling)`` or None, for
+every ``full``; it is not None where every completion of the tail would be warped alike (``tests/prob/test_shown.py``).
 
 Why it can be known: temperature keeps the ranks, and min-p, top-k and top-p each keep a beginning of the ranking. It is
 enough that this beginning lies within the tokens that certainly outrank all unseen ones, and that its end is certain.
