@@ -1,7 +1,7 @@
 """Coins: the only randomness of decoding, as a port, so that whole answers can be enumerated and repeated.
 
 A coin takes probabilities and returns an index. The seeded one is keyed by (seed, position, role, rejections so far):
-keyed by position alone, a position drafted again after a rejection would meet the coin that was rejected there.
+with the position alone as key, a position drafted again after a rejection would repeat the rejected token.
 """
 
 from __future__ import annotations

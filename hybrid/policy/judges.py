@@ -56,7 +56,7 @@ class DraftedSpan:
     """
 
     tokens: Span
-    rows: tuple[TopK, ...]
+    target_rows: tuple[TopK, ...]
     next_draft_row: Dense | None
     bonus: bool
     coin: SpanCoin
@@ -64,12 +64,12 @@ class DraftedSpan:
     @property
     def judged(self) -> list[tuple[PendingToken, TopK]]:
         """The tokens whose rows came, each with its row."""
-        return list(zip(self.tokens, self.rows, strict=False))
+        return list(zip(self.tokens, self.target_rows, strict=False))
 
     @property
     def next_target_row(self) -> TopK | None:
         """The cloud's row after the span, if it came."""
-        return self.rows[len(self.tokens)] if len(self.rows) > len(self.tokens) else None
+        return self.target_rows[len(self.tokens)] if len(self.target_rows) > len(self.tokens) else None
 
     def accept(self, num_tokens: int | None = None, measured: Mapping[int, Divergence] | None = None) -> Span:
         """Return the first tokens (or all that were judged), marked as accepted, with their divergence.
@@ -87,7 +87,10 @@ class DraftedSpan:
 
 
 class Judge(ABC):
-    """Says which tokens of a span are accepted, and what it is itself. The defaults are those of a lossy judge."""
+    """Says which tokens of a span are accepted, and what it is itself. A judge is a frozen dataclass of its settings.
+
+    The defaults are those of a lossy judge. One that draws the cloud's token is a ``target_sampler.SamplingJudge``.
+    """
 
     takes_bonus: ClassVar[bool] = False
     """Whether the row after an accepted span may give one more token. False: that would break the judge's own law."""

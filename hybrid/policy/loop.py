@@ -19,7 +19,8 @@ How a rejected token is rewound: it is not emitted, and so it is no part of the 
 shortens its KV cache to that prefix before it drafts again; a stream of the cloud at another prefix is closed.
 
 What cannot happen: the loop calls no model, opens no connection, reads no clock and spends no money. A token is never
-retracted. Every answer ends: a round that showed nothing is followed by one ungated local token.
+retracted. Every answer ends: a round that showed nothing (``doubt`` while the cloud is away) is
+followed by one ungated local token.
 
 Laws, each enumerated over the whole loop on a 3-token vocabulary in ``tests/policy/test_loop.py``: ``greedy-exact``
 gives the target's text; with a cloud that never answers, or stops answering at any request, every policy finishes with
@@ -69,13 +70,13 @@ WRITES_ON = (
 class HandbackRule:
     """What ends a handoff: ``num_agreeing`` written tokens in a row that agree, or one of which that is not known.
 
-    ``agrees`` says it of a token; None: not known. ``local_rows``: the local model's rows are needed for it. ``note``
-    is told to the user for a block of more than ``quiet_tokens``.
+    ``agrees`` says it of a token; None: not known. ``wants_draft_rows``: the local rows are needed
+    for it. ``note`` is told to the user for a block of more than ``quiet_tokens``.
     """
 
     agrees: Callable[[PendingToken], bool | None]
     num_agreeing: int = 1
-    local_rows: bool = False
+    wants_draft_rows: bool = False
     note: str | None = None
     quiet_tokens: int = 0
 
@@ -126,13 +127,15 @@ def _round(policy: Policy, progress: _Progress) -> Dialogue[None]:
         return
     yield from _emit(progress, drafted.span)
     if drafted.decision == "write" and not progress.over:
-        yield from _write(_handback_rule(policy), progress, policy.handoff_tokens, policy.gate.why(drafted.after))
+        yield from _write(_handback_rule(policy), progress, policy.handoff_tokens, policy.gate.why(drafted.next_row))
 
 
 def _draft_span(policy: Policy, progress: _Progress) -> Dialogue[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
     wants_next_row = policy.judge is not None and (not policy.bonus or policy.judged_tokens == 0)
-    request = Draft(progress.at, policy.span, policy.gate, after=wants_next_row, rejections=progress.rejections)
+    request = Draft(
+        progress.at, policy.span, policy.gate, wants_next_row=wants_next_row, rejections=progress.rejections
+    )
     drafted = yield from _draft(request)
     if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.bonus:
         drafted = yield from _draft(replace(request, limit=1, gate=ALWAYS))
@@ -167,11 +170,11 @@ def _judge_span(policy: Policy, judge: Judge, progress: _Progress, drafted: Draf
 
 def _check(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Dialogue[Verdict]:
     """Check a span once. Without an answer it is shown, unchecked: the local model goes on."""
-    reply = yield Check(progress.at, drafted.span, after=policy.bonus or drafted.after is not None)
+    reply = yield Check(progress.at, drafted.span, wants_next_row=policy.bonus or drafted.next_row is not None)
     match reply:
         case Scored(rows):
             answered = drafted.span[: len(rows)]
-            return judge(DraftedSpan(answered, rows, drafted.after, policy.bonus, progress.toss))
+            return judge(DraftedSpan(answered, rows, drafted.next_row, policy.bonus, progress.toss))
         case Refused() | NoAnswer():
             return Verdict(drafted.span)
         case _:
@@ -213,7 +216,9 @@ def _handback_rule(policy: Policy) -> HandbackRule:
     if handback is None:
         return _AFTER_ITS_TOKENS
     return HandbackRule(
-        lambda token: None if token.kl is None else handback.agrees(token.kl), policy.handback_after, local_rows=True
+        lambda token: None if token.kl is None else handback.agrees(token.kl),
+        policy.handback_after,
+        wants_draft_rows=True,
     )
 
 
@@ -232,17 +237,16 @@ def _write(rule: HandbackRule, progress: _Progress, limit: int, why: str | None)
 def _write_block(
     rule: HandbackRule, progress: _Progress, limit: int, why: str | None, num_agreeing: int
 ) -> Dialogue[int | None]:
-    """Read one block to its end: its tokens are paid for, and only a request that ends by itself reports its cost.
+    """Write one block and read it to its end; return how many tokens in a row agree then, None without an answer.
 
-    A request that ends short (its limit was lowered to fit a cap) is asked on, unless it gave nothing. Returns how
-    many tokens in a row agree at the end; None if the cloud did not answer.
+    Its tokens are paid for, and only a request that ends by itself reports its cost. A request that a cap has shortened
+    is followed by another, unless it gave nothing.
     """
     start, opened = progress.at, len(progress.at)
     block: Span = ()
     note = rule.note if limit > rule.quiet_tokens else None
     while limit > 0 and not progress.over:
-        wants_rows = rule is not _AFTER_ITS_TOKENS
-        reply = yield Write(progress.at, limit, along=rule.local_rows, note=note, rows=wants_rows)
+        reply = yield Write(progress.at, limit, frozenset(), rule.wants_draft_rows, note, rule is not _AFTER_ITS_TOKENS)
         match reply:
             case Wrote(span, ended):
                 span = tuple(_with_divergence(token) for token in span)
@@ -258,7 +262,7 @@ def _write_block(
                 return None
             case _:
                 raise _protocol_error(reply)
-    if rule.local_rows and block and not progress.over and not any(token.target_row for token in block):
+    if rule.wants_draft_rows and block and not progress.over and not any(token.target_row for token in block):
         scored = yield from _score(start, block)
         return None if scored is None else _count_agreeing(rule, scored, num_agreeing)
     return _count_agreeing(rule, block, num_agreeing)
@@ -266,7 +270,7 @@ def _write_block(
 
 def _score(start: Ids, block: Span) -> Dialogue[Span | None]:
     """Have a written block scored that came without rows: the divergence decides the handback all the same."""
-    reply = yield Check(start, block, after=False)
+    reply = yield Check(start, block, wants_next_row=False)
     match reply:
         case Scored(rows):
             pairs = zip(block, rows, strict=False)
@@ -285,7 +289,7 @@ def _with_divergence(token: PendingToken) -> PendingToken:
 
 
 def _count_agreeing(rule: HandbackRule, span: Span, num_agreeing: int) -> int:
-    """Count the written tokens in a row that agree. One of which that is not known is enough for a handback."""
+    """Count the written tokens in a row that agree. A token without a cloud row counts as enough of them."""
     for token in span:
         match rule.agrees(token):
             case None:

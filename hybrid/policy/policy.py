@@ -36,28 +36,32 @@ class Handback(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """A decoding rule as data.
-
-    ``span``: tokens drafted before a check. ``gate``: keep, check or write, from local signals. ``judge``: what of a
-    checked span is accepted. ``judged_tokens``: how many trailing tokens a check judges (None: all; 0: none, only the
-    row after the span); those before are shown at once, unchecked. ``bonus``: the row after an accepted span may give
-    one more token. ``handoff_tokens``: tokens that the cloud writes after a rejection or a ``write`` of the gate (0:
-    only the recovered one). With a ``handback`` they double until ``handback_after`` written tokens in a row agree.
-    ``lead``: tokens that the cloud opens the text with. ``undetermined_tokens``: where a row does not determine the
-    cloud's distribution, the cloud writes so many tokens at first, until a row does (0: one token).
-    """
+    """A decoding rule as data."""
 
     name: str
     span: int
+    """Tokens drafted before a check."""
     gate: Gate
+    """Keep, check or write, from local signals alone."""
     judge: Judge | None = None
+    """What of a checked span is accepted; None: nothing is ever checked."""
     judged_tokens: int | None = None
+    """How many trailing tokens of a span the judge sees; None: all. Those before are shown at once, unchecked.
+    0: no token, only the row after the span."""
     bonus: bool = False
+    """The row after an accepted span may give one more token."""
     handoff_tokens: int = 0
+    """Tokens of the first block that the cloud writes at a handoff: after a rejection, or where the gate says write.
+    0: the cloud writes nothing but the recovered token."""
     handback: Handback | None = None
+    """When the pen goes back. None: after one block. Else blocks double until enough written tokens agree."""
     handback_after: int = 1
+    """How many written tokens in a row must agree."""
     lead: int = 0
+    """Tokens that the cloud opens the text with."""
     undetermined_tokens: int = 0
+    """Where a row does not determine the cloud's distribution, the cloud writes in blocks that begin with so many
+    tokens and double, until a row does. 0: it draws that one token."""
 
     @property
     def needs(self) -> frozenset[Ability]:

@@ -1,4 +1,8 @@
-"""The table of named policies. A new rule is one file in ``rules/`` and one line here."""
+"""The table of named policies, and how one is named: NAME or NAME:NUMBER.
+
+A new policy is one file in ``rules/`` (none, if its parts exist) and one line here. A new judge for ``--judge`` is one
+line in ``compose.JUDGES``: its class says itself whether it is exact, takes a bonus, or leaves a token to the cloud.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a policy may ask, and what it may be told. The whole vocabulary of the loop; frozen, closed, without behaviour.
+"""What a policy may request, and what it may be answered: all the words of the loop. Frozen values, no behaviour.
 
 Positions are prefixes of the answer (``at``: the ids shown so far), never of the prompt. Rows are raw next-token
-distributions at temperature 1.
+distributions at temperature 1: a draft row is the local model's, a target row the cloud's.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hybrid.types import Divergence, How, Ids, Source
 
 @dataclass(frozen=True, eq=False)
 class PendingToken:
-    """A token that stands for now: who wrote it, what it was drawn from, how far the two models were apart.
+    """A token that is not shown yet: who wrote it, what it was drawn from, how far the two models were apart.
 
-    ``drawn_from`` is the distribution it was really drawn from (None for the cloud's tokens), ``draft_row`` and
-    ``target_row`` are the raw rows it answers to, where they are known. ``certificate`` is the divergence below which
-    the local model's favourite is the cloud's own, in nats. ``why`` says why the pen changed hands here.
+    ``drawn_from`` is the distribution it was drawn from (None for the cloud's tokens, and in a greedy draft).
+    ``draft_row`` and ``target_row`` are the two models' rows at its position, where they are known. ``certificate`` is
+    the divergence below which the local favourite is the cloud's own, in nats. ``why`` is the reason of a handoff.
     """
 
     id: int
@@ -47,52 +47,53 @@ def ids(span: Span) -> Ids:
 
 @dataclass(frozen=True)
 class Draft:
-    """Let the local model write up to ``limit`` tokens while the gate says keep. Answered by Drafted.
+    """Let the local model draft up to ``limit`` tokens after ``at``, while the gate goes on. Answered by Drafted.
 
-    ``after``: the local row that follows the span is wanted too. ``rejections`` is the number of rejections so far:
-    it keys the coins, so that a redrafted position is not drawn with the coin that was rejected there.
+    The engine first rewinds its KV cache to ``at``: that is how a rejected token leaves it. ``wants_next_row``: the
+    local row after the span, too. ``rejections`` so far are part of the key of each draw: a position that is drafted
+    again must not repeat the rejected draw.
     """
 
     at: Ids
     limit: int
     gate: Gate
-    after: bool = False
+    wants_next_row: bool = False
     rejections: int = 0
 
 
 @dataclass(frozen=True)
 class Check:
-    """Have the cloud score a span, in one round trip. Answered by Scored, Refused or Unreachable.
+    """Have the cloud score a span, in one round trip. Answered by Scored, Refused or NoAnswer.
 
-    ``after``: the row that follows the span is wanted too. An empty span with ``after`` asks for that row alone.
+    ``wants_next_row``: the row after the span, too; of an empty span that row alone.
     """
 
     at: Ids
     span: Span
-    after: bool = True
+    wants_next_row: bool = True
 
 
 @dataclass(frozen=True)
 class Write:
-    """Let the cloud write up to ``limit`` tokens. Answered by Wrote (one chunk), Refused or Unreachable.
+    """Let the cloud write up to ``limit`` tokens. Answered by Wrote (one chunk), Refused or NoAnswer.
 
-    ``limit`` is a promise to the bill: it goes upstream and is what is reserved. Asking again at the position that was
-    reached reads on. ``ban`` asks for a token outside these. ``along``: the local model's rows are wanted too.
-    ``note`` says what the user should know of it. ``rows``: the tokens' own rows are looked at; without, they may be
+    ``limit`` goes upstream and is what the bill reserves. A Write at the position that a stream has reached reads on
+    from it. ``ban``: the token must not be one of these. ``wants_draft_rows``: the local rows of what is written are
+    needed. ``note`` is told to the user. ``wants_target_rows``: the cloud's rows are looked at; without, they may be
     missing.
     """
 
     at: Ids
     limit: int
     ban: frozenset[int] = frozenset()
-    along: bool = False
+    wants_draft_rows: bool = False
     note: str | None = None
-    rows: bool = False
+    wants_target_rows: bool = False
 
 
 @dataclass(frozen=True)
 class Emit:
-    """Show these tokens. Answered by Going or Over. What was shown is never taken back."""
+    """Show these tokens. Answered by Continue or Finish. What was shown is never taken back."""
 
     tokens: Span
 
@@ -106,12 +107,12 @@ Request: TypeAlias = Draft | Check | Write | Emit
 class Drafted:
     """What the local model drafted, and the gate's decision where the draft ended.
 
-    ``after`` is the local row after the span, where it was wanted, or where the gate ended the draft before it.
+    ``next_row`` is the local row after the span, where it was wanted, or where the gate ended the draft before it.
     """
 
     span: Span
     decision: GateDecision
-    after: Dense | None = None
+    next_row: Dense | None = None
 
 
 @dataclass(frozen=True, eq=False)

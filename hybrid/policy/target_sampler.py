@@ -1,4 +1,4 @@
-"""How the cloud's own token at a row is drawn here, from what the row shows; what it does not show, the cloud draws.
+"""Draw the cloud's next token here, from its top-k row; leave it to the cloud where the row is not enough.
 
 The law: a drawn token, or a ``TailDraw`` that the cloud resolves, has the cloud's own distribution under ``Sampling``.
 There are three cases. Greedy: the best token. Temperature 1 and nothing cut off: the listed tokens, and one symbol for
@@ -49,7 +49,9 @@ class TargetSampler:
         self, span: DraftedSpan, offset: int, local: Dense, how: Literal["recovered", "bonus"], why: str | None = None
     ) -> PendingToken | TailDraw:
         """Draw the cloud's token at a row of the span; ``local`` is the local row there, or any of its size."""
-        row, known = span.rows[offset], local if how == "recovered" else span.next_draft_row
+        row = span.target_rows[offset]
+        # Of a bonus the local row may be unknown: then ``local`` is another one, for its size alone.
+        known = local if how == "recovered" else span.next_draft_row
         if self.sampling.greedy:
             return take_best(row, known, how, why)
         shown = self.shown_distributions(row, local)

@@ -141,7 +141,7 @@ class CloudVerifier:
 
     def _score_question(self, prompt: RenderedPrompt, request: Check, can: Capabilities) -> ScoreQuestion:
         span = ids(request.span)
-        after = request.after and not (span and span[-1] in self._engine.end_ids)
+        after = request.wants_next_row and not (span and span[-1] in self._engine.end_ids)
         candidates: tuple[Ids, ...] = ()
         if can.candidates and can.same_words:  # an id that it lacks ends SGLang
             rows = [pending.draft_row for pending in request.span] + [None] * after
@@ -151,7 +151,7 @@ class CloudVerifier:
     def _write_question(self, prompt: RenderedPrompt, request: Write, can: Capabilities) -> WriteQuestion:
         prefix, begun = prompt.ids + request.at, len(request.at)
         # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
-        rows = request.rows or self._wanted.everywhere or not can.ids
+        rows = request.wants_target_rows or self._wanted.everywhere or not can.ids
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = self._wanted.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)

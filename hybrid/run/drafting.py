@@ -42,7 +42,7 @@ class Drafter:
         self.cursor.forget_rows(before=len(at))
         drafted = self._draft(request, limit, cancelled)
         at += ids(drafted.span)
-        self._needed = len(at) if drafted.after is not None or not drafted.span else len(at) - 1
+        self._needed = len(at) if drafted.next_row is not None or not drafted.span else len(at) - 1
         self.num_ready = max(0, num_shared(cached, at) - start)
         self._looked_ahead = False
         return drafted
@@ -93,7 +93,7 @@ class Drafter:
                 break
         ended = bool(span) and span[-1].id in self.cursor.engine.end_ids
         full = len(self.prompt) + len(request.at) + len(span) >= self.cursor.engine.num_context
-        if request.after and after is None and not ended and not full:
+        if request.wants_next_row and after is None and not ended and not full:
             after = self._row(request.at, span, cancelled)
         return Drafted(tuple(span), call or request.gate.when_full, after)
 

@@ -147,7 +147,7 @@ class Driver:
             return reply
         if request.note:
             self._builder.note(request.note)
-        if request.along and reply.span:
+        if request.wants_draft_rows and reply.span:
             reply = replace(reply, span=await self._read_along(request.at, reply.span))
         self._record_local_rows()
         self._record_written(request, reply.span)

@@ -29,14 +29,14 @@ class ForgetsTheTail(SamplingJudge):
     sampler: TargetSampler
 
     def __call__(self, case):
-        for i, (held, row) in enumerate(case.judged):
-            sides = pair_shown(row, held.drawn_from)
-            chance = float(accept_prob(sides.target, sides.draft)[sides.symbol(held.id)])
+        for i, (pending, row) in enumerate(case.judged):
+            sides = pair_shown(row, pending.drawn_from)
+            chance = float(accept_prob(sides.target, sides.draft)[sides.symbol(pending.id)])
             if case.coin(np.array([chance, 1 - chance]), i, "accept") == 1:
                 left = residual(sides.target, sides.draft)[:-1]
                 left = left / left.sum() if left.sum() > 0 else np.full(left.size, 1 / left.size)
                 token = int(sides.ids[case.coin(left, i, "residual")])
-                then = replace(take_best(row, held.draft_row, "recovered", "wrong"), id=token)
+                then = replace(take_best(row, pending.draft_row, "recovered", "wrong"), id=token)
                 return Verdict(case.accept(i), then, rejected=True, why="wrong")
         row = case.next_target_row
         if row is None:

@@ -147,7 +147,7 @@ def play(
                 if fails and fails(asked):
                     reply = NoAnswer("cut")
                     continue
-                ids = tuple(held.id for held in span)
+                ids = tuple(pending.id for pending in span)
                 count = len(span) + (after and not (ids and ids[-1] == end))
                 scored = [large.shown(at + ids[:i], k, ids[i] if i < len(ids) else None) for i in range(count)]
                 reply = Scored(tuple(scored[:short]))
@@ -157,14 +157,14 @@ def play(
                     reply = NoAnswer("cut")
                     continue
                 token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
-                held = PendingToken(token, "cloud", "written", draft_row=small(at) if along else None)
-                held = replace(held, target_row=large.shown(at, k) if told and rows else None)
-                reply = Wrote((held,), ended=token == end)
+                pending = PendingToken(token, "cloud", "written", draft_row=small(at) if along else None)
+                pending = replace(pending, target_row=large.shown(at, k) if told and rows else None)
+                reply = Wrote((pending,), ended=token == end)
             case Emit(tokens):
                 reply = Continue()
-                for held in tokens:
-                    shown.append(held)
-                    if held.id == end:
+                for pending in tokens:
+                    shown.append(pending)
+                    if pending.id == end:
                         reply = Finish("stop")
                         break
                     if len(shown) == max_tokens:
@@ -206,7 +206,7 @@ def law_of(answer: Callable, max_tokens: int) -> dict[tuple[int, ...], float]:
             return index
 
         shown, _ = answer(coin)
-        found[tuple(held.id for held in shown)[:max_tokens]] += weight[0]
+        found[tuple(pending.id for pending in shown)[:max_tokens]] += weight[0]
     return found
 
 

@@ -52,10 +52,10 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
                     text += (token,)
                 reply = Drafted(tuple(span), "check", small(text))
             case Check(start, span, _):
-                text = start + tuple(held.id for held in span)
+                text = start + tuple(token.id for token in span)
                 reply = Scored(tuple(large.shown(text[:end], 5) for end in range(len(start), len(text) + 1)))
             case Emit(tokens):
-                at += tuple(held.id for held in tokens)
+                at += tuple(token.id for token in tokens)
                 reply = Continue()
     assert len(set(tosses)) == len(tosses)
     assert max(toss.rejections for toss in tosses) > 20

@@ -157,9 +157,9 @@ def test_two_shown_tokens_determine_some_of_these_laws_and_not_others(pair):
 def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafted(pair, rule, token):
     """A draw that was made all the same would favour some tokens: here there is nothing to draw with."""
     local, cloud = pair[0](()), pair[1].shown((), 1, token)
-    held = PendingToken(token, "local", "unchecked", drawn_from=local, draft_row=local)
+    pending = PendingToken(token, "local", "unchecked", drawn_from=local, draft_row=local)
     judge = rule(TargetSampler(Sampling(1.0, top_p=0.99)))
-    verdict = judge(DraftedSpan((held,), (cloud,), None, bonus=False, coin=None))
+    verdict = judge(DraftedSpan((pending,), (cloud,), None, bonus=False, coin=None))
     assert verdict == Verdict((), TailDraw(why=UNDETERMINED), rejected=True, why=UNDETERMINED)
 
 
@@ -198,7 +198,7 @@ def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys
     assert written(log) == [[4, 3, 2, 1, *range(8, 0, -1), *range(16, 0, -1)]]
     assert [request.note is not None for request in log if isinstance(request, Write)] == [False] * 4 + [True] * 24
     assert sum(isinstance(request, Check) for request in log) == 1
-    assert [held.why for held in shown] == [UNDETERMINED] + [None] * 27
+    assert [pending.why for pending in shown] == [UNDETERMINED] + [None] * 27
     _, log = toys.play(policy, small, large, coin, 28, k=2, end=-1, law=sampling, told=False)
     assert written(log) == [[4, 3, 2, 1], [*range(8, 0, -1)], [*range(16, 0, -1)]], "what is not told, a check tells"
 
@@ -215,7 +215,7 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
         toss = np.random.default_rng(seed)
         coin = lambda probs, toss=toss: int(toss.choice(len(probs), p=probs))  # noqa: E731
         shown, log = toys.play(policy, small, large, coin, 20, k=3, end=-1, law=sampling)
-        texts = tuple(held.id for held in shown)
+        texts = tuple(pending.id for pending in shown)
         drawing = TargetSampler(sampling)
         known = [
             drawing.shown_distributions(large.shown(texts[:i], 3), small(texts[:i])) is not None for i in range(20)
@@ -249,7 +249,7 @@ def test_greedy_gives_the_targets_greedy_text(toys, name, k):
         small = toys.Toy(f"q{i}")
         large = toys.Mix(small, f"p{i}", 0.5)
         shown, _ = toys.play(preset(name, Choices(span=span)), small, large, None, 12, k=k)
-        assert tuple(held.id for held in shown) == toys.greedy_text(large, 12)
+        assert tuple(pending.id for pending in shown) == toys.greedy_text(large, 12)
 
 
 @each("name", EXACT)
@@ -307,8 +307,8 @@ class SeesWhatWasAppended(ExactSampling):
     """Takes the actual token that an endpoint appends to its list for one of the list."""
 
     def __call__(self, case):
-        rows = tuple(replace(row, num_listed=row.ids.size) for row in case.rows)
-        return super().__call__(replace(case, rows=rows))
+        rows = tuple(replace(row, num_listed=row.ids.size) for row in case.target_rows)
+        return super().__call__(replace(case, target_rows=rows))
 
 
 class Drops(FixedGate):

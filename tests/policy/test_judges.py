@@ -42,7 +42,7 @@ def test_greedy_match_keeps_the_longest_agreeing_prefix_and_adds_the_clouds_own_
     rows = tuple(TopK.from_dense(t, k) for t in targets)
     verdict = GreedyMatch()(case(span, rows, None, bonus))
     agree = next((i for i in range(length) if targets[i].best != span[i].id), length)
-    assert [held.id for held in verdict.accepted] == [held.id for held in span[:agree]]
+    assert [token.id for token in verdict.accepted] == [token.id for token in span[:agree]]
     assert verdict.rejected == (agree < length)
     if agree < length or bonus:
         assert verdict.next_token.id == targets[agree].best
@@ -58,12 +58,12 @@ def test_kl_cuts_at_the_first_offending_position_and_never_earlier(seed, length,
     targets = [dense(rng) for _ in span]
     rows = tuple(TopK.from_dense(t, 8) for t in targets)  # all of it: the interval is a point
     verdict = DivergenceThreshold(threshold, number, sampler=GREEDY)(case(span, rows))
-    true = [kl(t, held.draft_row) for t, held in zip(targets, span, strict=True)]
+    true = [kl(t, token.draft_row) for t, token in zip(targets, span, strict=True)]
     first = next((i for i, value in enumerate(true) if value > threshold), length)
     assert len(verdict.accepted) == first
     assert verdict.rejected == (first < length)
-    assert all(held.how == "accepted" for held in verdict.accepted)
-    assert [held.kl.lower for held in verdict.accepted] == pytest.approx(true[:first], rel=1e-9, abs=1e-12)
+    assert all(token.how == "accepted" for token in verdict.accepted)
+    assert [token.kl.lower for token in verdict.accepted] == pytest.approx(true[:first], rel=1e-9, abs=1e-12)
 
 
 @given(seeds, st.integers(1, 7), st.floats(0.01, 2))

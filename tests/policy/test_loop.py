@@ -44,7 +44,7 @@ def models(few, many):
 
 
 def text(shown):
-    return tuple(held.id for held in shown)
+    return tuple(token.id for token in shown)
 
 
 @each("span", SPANS)
@@ -80,7 +80,7 @@ def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_ov
         shown, log = toys.play(policy, small, large, None, LENGTH)
         assert text(shown) == toys.greedy_text(small, LENGTH)
         assert not any(isinstance(request, Write) for request in log)
-        assert all(held.source == "local" for held in shown)
+        assert all(token.source == "local" for token in shown)
 
 
 def test_kl_at_infinity_with_a_bonus_would_not_give_the_small_models_text(toys):
@@ -200,7 +200,7 @@ def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_t
         for before, check in itertools.pairwise(written):
             if isinstance(check, Check):
                 assert check.at + text(check.span) == (*before.at, check.span[-1].id)
-                assert not check.after
+                assert not check.wants_next_row
 
 
 def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
@@ -216,7 +216,7 @@ def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, wri
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     policy = Policy("doubt", 1, FixedGate("write"), handoff_tokens=1, handback=NeverAgrees())
     shown, _ = toys.play(policy, small, large, None, 8, k=5, end=-1, told=False, fails=lambda n: n >= cut)
-    assert [held.source for held in shown].count("cloud") == written
+    assert [token.source for token in shown].count("cloud") == written
     assert len(shown) == 8
 
 
@@ -340,7 +340,7 @@ def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
         shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda n: n >= cut)
         assert len(shown) == LENGTH or shown[-1].id == toys.END
         kept = text(shown)
-        last = max((i for i, held in enumerate(shown) if held.source == "cloud"), default=-1)
+        last = max((i for i, token in enumerate(shown) if token.source == "cloud"), default=-1)
         assert all(small(kept[:i]).best == kept[i] for i in range(last + 1, len(kept)))
 
 
@@ -364,7 +364,7 @@ def test_scope_checks_only_the_trailing_tokens_and_shows_the_others_at_once(toys
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
     assert [len(request.span) for request in log if isinstance(request, Check)] == [1, 1]
-    assert [held.how for held in shown] == ["unchecked", "unchecked", "unchecked", "accepted"] * 2
+    assert [token.how for token in shown] == ["unchecked", "unchecked", "unchecked", "accepted"] * 2
 
 
 def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
@@ -381,10 +381,10 @@ def test_a_reason_stands_at_the_first_token_of_its_handoff_only(toys):
     """The block after a recovered token has no reason of its own: it would read as if each token had been rejected."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     shown, _ = toys.play(preset("kl", Choices(span=3, threshold=0.1)), small, large, None, 40, k=5, end=-1)
-    assert any(held.how == "recovered" for held in shown)
-    for before, held in itertools.pairwise(shown):
-        assert (held.why is not None) == (held.how == "recovered") or before.how not in {"recovered", "written"}
-        assert not (held.how == "written" and before.how in {"recovered", "written"} and held.why)
+    assert any(token.how == "recovered" for token in shown)
+    for before, token in itertools.pairwise(shown):
+        assert (token.why is not None) == (token.how == "recovered") or before.how not in {"recovered", "written"}
+        assert not (token.how == "written" and before.how in {"recovered", "written"} and token.why)
 
 
 def test_never_gate_asks_nothing(toys):

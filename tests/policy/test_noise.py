@@ -26,13 +26,13 @@ def pair(cloud, local, k=4):
 
 
 def verdict(judge, cloud, local, k=4):
-    row, held = pair(cloud, local, k)
-    return judge(DraftedSpan((held,), (row,), None, bonus=False, coin=None))
+    row, token = pair(cloud, local, k)
+    return judge(DraftedSpan((token,), (row,), None, bonus=False, coin=None))
 
 
 def told(measure, k=4):
-    row, held = pair(0.0, 0.0, k)
-    return MEASURES[measure](row, held.draft_row)
+    row, token = pair(0.0, 0.0, k)
+    return MEASURES[measure](row, token.draft_row)
 
 
 @each("measure", MEASURES)

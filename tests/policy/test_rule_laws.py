@@ -72,7 +72,7 @@ def test_at_the_other_end_a_rule_gives_the_local_models_greedy_text(toys, both, 
 def test_bild_that_never_falls_or_rolls_back_has_one_token_of_the_cloud_after_each_span(both, written):
     """The row after a kept span is there: the rule takes its token."""
     shown = written(preset("bild", Choices(threshold=math.inf, gate="always", span=3)), both[0])
-    assert [held.how for held in shown] == ["accepted", "accepted", "accepted", "bonus"] * 3
+    assert [token.how for token in shown] == ["accepted", "accepted", "accepted", "bonus"] * 3
 
 
 # ---- certified -----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_certified_gives_the_clouds_text_where_the_divergence_is_within_the_boun
         small = within_bound(toys, large, noise, bound)
         shown, log = toys.play(policy, small, large, None, LENGTH, k=2, end=-1)
         assert text(shown) == toys.greedy_text(large, LENGTH, end=-1)
-        unasked += sum(held.how == "unchecked" for held in shown)
+        unasked += sum(token.how == "unchecked" for token in shown)
         asked += sum(isinstance(request, Check) for request in log)
     assert min(unasked, asked) > 5
 

@@ -106,8 +106,8 @@ def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written
     judged = set()
     for small, large in both:
         shown = written(preset(name, Choices(span=4, **choices)), (small, large), k)
-        for i, held in enumerate(shown):
-            if (held.source == "local") == (called in KEEP_FOR_CERTAIN):
+        for i, pending in enumerate(shown):
+            if (pending.source == "local") == (called in KEEP_FOR_CERTAIN):
                 judged.add(stands(small(text(shown[:i])), large(text(shown[:i]))))
     assert judged <= {called in KEEP_FOR_CERTAIN}
     assert judged or k < 3
@@ -140,8 +140,8 @@ def test_the_certified_judge_believes_the_upper_end_alone():
     row = TopK.from_dense(cloud, 1)
     assert kl_divergence(row, local).lower < certificate(row, rule) < kl_divergence(row, local).upper
     assert local.best not in accepted(cloud.probs, rule)
-    held = PendingToken(local.best, "local", "unchecked", draft_row=local)
-    assert not CertifiedAcceptance(rule, TargetSampler(Sampling())).accepts(row, held)
+    pending = PendingToken(local.best, "local", "unchecked", draft_row=local)
+    assert not CertifiedAcceptance(rule, TargetSampler(Sampling())).accepts(row, pending)
 
 
 @each("name", ["relaxed", "fsd", "cascade"])
@@ -158,8 +158,8 @@ def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_r
     policy = preset("relaxed", Choices(threshold=1.0, gate="max-prob:0.5:check"))
     for small, large in both:
         shown = written(policy, (small, large))
-        for i, held in enumerate(shown):
-            assert held.source == "cloud" or held.id == large(text(shown[:i])).best
+        for i, pending in enumerate(shown):
+            assert pending.source == "cloud" or pending.id == large(text(shown[:i])).best
 
 
 # ---- bild and random -----------------------------------------------------------------------------------------------
@@ -185,8 +185,10 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
     cloud, _ = pair
     token = data.draw(st.integers(0, cloud.num_tokens - 1))
     row = TopK.from_dense(cloud, data.draw(st.integers(1, cloud.num_tokens)))
-    held = PendingToken(token, "local", "unchecked", draft_row=cloud)
-    verdict = BildRollback(limit, TargetSampler(Sampling()))(DraftedSpan((held,), (row,), None, bonus=False, coin=None))
+    pending = PendingToken(token, "local", "unchecked", draft_row=cloud)
+    verdict = BildRollback(limit, TargetSampler(Sampling()))(
+        DraftedSpan((pending,), (row,), None, bonus=False, coin=None)
+    )
     surprise = -math.log(cloud.probs[token]) if cloud.probs[token] > 0 else math.inf
     assume(abs(surprise - limit) > 1e-9)
     if verdict.rejected:

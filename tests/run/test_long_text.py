@@ -88,7 +88,7 @@ def test_a_draft_goes_through_the_text_before_it_as_often_whatever_its_length(pr
     for limit in (2, 40):
         drafter = Drafter(Cursor(Engine(WORDS, scores)), prompt, Sampling(), SeededCoin(0))
         Text.looks = 0
-        assert len(drafter.draft(Draft((), limit, ALWAYS, after=True), limit, lambda: False).span) == limit
+        assert len(drafter.draft(Draft((), limit, ALWAYS, wants_next_row=True), limit, lambda: False).span) == limit
         looks.append(Text.looks)
     assert 0 < looks[0] == looks[1]
 

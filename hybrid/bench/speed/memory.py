@@ -65,11 +65,11 @@ def _bare(weights: Weights) -> Iterator[int]:
 
 def _draft(weights: Weights, span: int) -> Iterator[int]:
     drafter = Drafter(Cursor(weights.context(NUM_CONTEXT, 1)), PROMPT, Sampling(), SeededCoin(0))
-    request = Draft((), span, ALWAYS, after=True)
+    request = Draft((), span, ALWAYS, wants_next_row=True)
     for _ in range(NUM_SPANS):
         drafted = drafter.draft(request, span, lambda: False)
         yield _resident()
-        request = Draft(request.at + ids(drafted.span), span, ALWAYS, after=True)
+        request = Draft(request.at + ids(drafted.span), span, ALWAYS, wants_next_row=True)
         drafter.look_ahead(request, span + 1, lambda: False)
         yield _resident()
 
