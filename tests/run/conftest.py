@@ -18,6 +18,7 @@ from hybrid.spend import Account, MemoryLedger, Price
 
 WORDS = tuple("abcdefgh")
 END = 7
+AT_ONCE = 8
 
 
 def table(name: str, base=None, share: float = 0.0):
@@ -82,6 +83,8 @@ class House:
 def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
 
+    A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
+
     ``can``: what the cloud says of itself besides.
     """
     workers = []
@@ -104,6 +107,8 @@ def house():
         engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
         worker = Worker("test")
         workers.append(worker)
+        if len(workers) > AT_ONCE:
+            workers.pop(0).close()
         remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
         ledger = ledger or MemoryLedger(cap)
         known = Price.parse(price) if price else None

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from hybrid.errors import LedgerError
 from hybrid.policy import PRESETS
@@ -21,13 +22,21 @@ ASKING = [name for name in PRESETS if name != "local"]
 FEW = ("greedy-exact", "kl", "cloud")
 
 
-def with_each(cases, always):
-    """All policies with one case, a few with the others; the rest of the grid is slow."""
-    return [
-        pytest.param(policy, case, marks=() if policy in FEW or case == always else pytest.mark.slow)
-        for case in cases
-        for policy in ASKING
-    ]
+def with_each(names, cases, always):
+    """All policies with one case and a few with the others in one test, the rest of the grid in a slow one."""
+    grid = [(policy, case) for case in cases for policy in ASKING]
+    few = [(policy, case) for policy, case in grid if policy in FEW or case == always]
+    rest = [pair for pair in grid if pair not in few]
+
+    def decorate(test):
+        @pytest.mark.parametrize("inputs", [few, pytest.param(rest, marks=pytest.mark.slow)], ids=["few", "rest"])
+        def run_all(house, run, file_ledger, inputs):
+            each(names, inputs)(test)(house=house, run=run, file_ledger=file_ledger)
+
+        run_all.__doc__ = test.__doc__
+        return run_all
+
+    return decorate
 
 
 def ids(answer):
@@ -44,7 +53,7 @@ def file_ledger(tmp_path):
     ledgers = []
 
     def make(patience_s=5.0, **caps):
-        ledgers.append(FileLedger(tmp_path / "ledger.sqlite", patience_s=patience_s))
+        ledgers.append(FileLedger(tmp_path / f"ledger-{len(ledgers)}.sqlite", patience_s=patience_s))
         for level, nanousd in caps.items():
             LedgerAdmin(ledgers[-1]).set_cap(level, nanousd)
         return ledgers[-1]
@@ -59,19 +68,17 @@ def total(ledger):
     return row.spent_nanousd, row.reserved_nanousd
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_durable_ledger_holds_the_bill_of_every_answer(house, run, file_ledger, policy):
     """Threads change no text, no request and no bill."""
     ledger = file_ledger(total=10**9)
     choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}
-    expected, answer = (run(house(ledger=each).client.generate(PROMPT, **choices)) for each in (None, ledger))
+    expected, answer = (run(house(ledger=one).client.generate(PROMPT, **choices)) for one in (None, ledger))
     assert (answer.tokens, answer.usage, answer.bill) == (expected.tokens, expected.usage, expected.bill)
     assert total(ledger) == (answer.bill.nanousd, 0)
 
 
-@pytest.mark.parametrize(
-    ("policy", "level"), with_each(("request", "conversation", "day", "month", "total"), always="total")
-)
+@with_each("policy, level", ("request", "conversation", "day", "month", "total"), always="total")
 def test_each_cap_holds_is_named_with_what_is_left_and_the_answer_is_finished(house, run, file_ledger, policy, level):
     ledger = file_ledger(**{level: 20_000})
     h = house(ledger=ledger)
@@ -104,7 +111,7 @@ def test_a_conversation_has_a_cap_of_its_own_whoever_goes_on_with_it(house, run)
 # ---- a server that charges more than it may -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@each("durable", [False, True])
 def test_a_charge_above_the_reservation_is_recorded_shuts_the_endpoint_and_is_told(house, run, file_ledger, durable):
     h = house(ledger=file_ledger(total=10**9) if durable else None)
     score = h.cloud.score
@@ -161,19 +168,19 @@ def charged(h):
     return sum(h.price.cost(usage) for usage in h.cloud.charged.values())
 
 
-@pytest.mark.parametrize(("policy", "lie"), with_each(LIES, always="nothing"))
-def test_a_server_that_tells_too_little_is_recorded_for_what_it_did(house, run, policy, lie):
+@with_each("policy, lie", LIES, always="nothing")
+def test_a_server_that_tells_too_little_is_recorded_for_what_it_did(house, run, file_ledger, policy, lie):
     """What was sent and what came is known to whoever sent it and read it."""
     choices = {"policy": policy, "max_tokens": 40, "span": 3, "threshold": 0.1}
     honest, h = house(), house(tells=LIES[lie])
-    expected, answer = (run(each.client.generate(PROMPT, **choices)) for each in (honest, h))
+    expected, answer = (run(one.client.generate(PROMPT, **choices)) for one in (honest, h))
     assert (answer.tokens, answer.degraded) == (expected.tokens, expected.degraded)
     assert answer.bill.nanousd == expected.bill.nanousd == charged(h)
     assert h.ledger.settled_nanousd == charged(h)
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("policy", ["greedy-exact", "kl", "cloud", "doubt"])
+@each("lie", LIES)
+@each("policy", ["greedy-exact", "kl", "cloud", "doubt"])
 def test_no_lie_passes_a_cap(house, run, policy, lie):
     cap = 40_000
     h = house(tells=LIES[lie], tells_always=True, cap=cap)
@@ -182,7 +189,7 @@ def test_no_lie_passes_a_cap(house, run, policy, lie):
     assert charged(h) <= h.ledger.settled_nanousd + h.ledger.reserved_nanousd <= cap
 
 
-@pytest.mark.parametrize("always", [False, True])
+@each("always", [False, True])
 def test_a_stream_that_a_stop_string_ends_is_charged_for_all_it_may_have_run_ahead(house, run, always):
     """The letters are the tokens; what is told with the last one that was read is less than what is charged."""
     whole = run(house().client.generate(PROMPT, policy="cloud", max_tokens=40))
@@ -196,8 +203,8 @@ def test_a_stream_that_a_stop_string_ends_is_charged_for_all_it_may_have_run_ahe
 # ---- a ledger that cannot be used ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ASKING)
-@pytest.mark.parametrize("price", ["1/0.1/4", None])
+@each("policy", ASKING)
+@each("price", ["1/0.1/4", None])
 def test_with_a_ledger_in_trouble_no_request_leaves_and_the_answer_is_local(house, run, file_ledger, policy, price):
     """Also where no price is known: nobody could tell whether there is a cap."""
     ledger = file_ledger()
@@ -227,7 +234,7 @@ def test_a_locked_ledger_costs_its_patience_once_an_answer(house, run, file_ledg
 # ---- what has left, and what has not -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["kl", "cloud", "doubt"])
+@each("policy", ["kl", "cloud", "doubt"])
 def test_every_request_is_marked_as_sent_before_the_cloud_hears_of_it(house, run, file_ledger, policy):
     """Else a process that dies then would get money back that was spent."""
     ledger, states = file_ledger(total=10**9), []
@@ -236,7 +243,7 @@ def test_every_request_is_marked_as_sent_before_the_cloud_hears_of_it(house, run
     assert states == ["sent"] * answer.usage.cloud_requests != []
 
 
-@pytest.mark.parametrize("policy", ["kl", "cloud"])
+@each("policy", ["kl", "cloud"])
 def test_a_request_whose_leaving_cannot_be_recorded_stays_and_the_answer_is_local(house, run, file_ledger, policy):
     def trouble(_):
         raise LedgerError("the ledger is in trouble: mend it")
@@ -250,8 +257,8 @@ def test_a_request_whose_leaving_cannot_be_recorded_stays_and_the_answer_is_loca
     assert (answer.bill.nanousd, total(ledger)) == (0, (0, 0))
 
 
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("policy", ["kl", "cloud"])
+@each("left", [False, True])
+@each("policy", ["kl", "cloud"])
 def test_cancelled_before_it_left_a_request_is_free_and_after_that_it_is_its_worst_case(house, run, policy, left):
     """A connection may take seconds: whoever gives up meanwhile has bought nothing."""
     h = house(cap=10**9)

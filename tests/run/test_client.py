@@ -7,6 +7,7 @@ import time
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from cases import each
 
 from hybrid.cloud import Capabilities
 from hybrid.errors import MissingCapability, Unreachable
@@ -15,8 +16,8 @@ from hybrid.run import Client, Finished, TokenEmitted
 PROMPT = "a b c"
 
 
-@pytest.mark.parametrize("policy", ["kl", "cloud", "local", "paper", "greedy-exact"])
-@pytest.mark.parametrize("after", [1, 4])
+@each("policy", ["kl", "cloud", "local", "paper", "greedy-exact"])
+@each("after", [1, 4])
 def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, after):
     h = house()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.errors import (
@@ -38,7 +39,7 @@ async def gather(client, **choices):
     return [event async for event in client.stream(PROMPT, **choices)]
 
 
-@pytest.mark.parametrize("span", [1, 3, 5])
+@each("span", [1, 3, 5])
 def test_greedy_exact_writes_the_cloud_models_own_text(house, run, span):
     h = house()
     answer = run(h.client.generate(PROMPT, policy="greedy-exact", span=span, max_tokens=40))
@@ -54,7 +55,7 @@ def test_kl_at_zero_is_the_large_models_text_and_at_infinity_the_small_ones(hous
     assert answer.handoffs == ()
 
 
-@pytest.mark.parametrize("choices", [{"policy": "local"}, {"offline": True}, {"policy": "kl", "offline": True}])
+@each("choices", [{"policy": "local"}, {"offline": True}, {"policy": "kl", "offline": True}])
 def test_local_and_offline_send_no_request(house, run, choices):
     h = house(connect=AssertionError("it asked"))
     answer = run(h.client.generate(PROMPT, max_tokens=40, **choices))
@@ -62,8 +63,8 @@ def test_local_and_offline_send_no_request(house, run, choices):
     assert (answer.usage.cloud_requests, answer.degraded, answer.bill.nanousd) == (0, None, 0)
 
 
-@pytest.mark.parametrize("policy", ASKING)
-@pytest.mark.parametrize("error", [Unreachable("gone"), BadReply("nonsense")])
+@each("policy", ASKING)
+@each("error", [Unreachable("gone"), BadReply("nonsense")])
 def test_with_a_cloud_that_never_answers_the_text_is_the_small_models(house, run, policy, error):
     h = house(fault=lambda _: error)
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=4))
@@ -72,7 +73,7 @@ def test_with_a_cloud_that_never_answers_the_text_is_the_small_models(house, run
     assert answer.usage.cloud_requests == 1, "a dead cloud costs one request, not one per span"
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_cloud_that_cannot_be_reached_at_all_still_leaves_an_answer(house, run, policy):
     h = house(connect=Unreachable("no such host"))
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40))
@@ -80,9 +81,9 @@ def test_a_cloud_that_cannot_be_reached_at_all_still_leaves_an_answer(house, run
     assert answer.degraded == "no such host"
 
 
-@pytest.mark.parametrize("policy", ASKING)
-@pytest.mark.parametrize("cut", [1, 2, 3])
-@pytest.mark.parametrize("after", [0, 2])
+@each("policy", ASKING)
+@each("cut", [1, 2, 3])
+@each("after", [0, 2])
 def test_a_cloud_cut_at_any_request_and_in_the_middle_of_one_still_leaves_a_finished_answer(
     house, run, policy, cut, after
 ):
@@ -94,7 +95,7 @@ def test_a_cloud_cut_at_any_request_and_in_the_middle_of_one_still_leaves_a_fini
     assert h.cloud.num_open == 0
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_the_bill_is_what_the_server_charged(house, run, policy):
     """Usage, bill and ledger all say what the cloud says it computed."""
     h = house()
@@ -113,7 +114,7 @@ def test_the_bill_is_what_the_server_charged(house, run, policy):
     assert policy != "cloud" or answer.bill.nanousd == answer.bill.cloud_only_nanousd
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_request_leaves_only_with_its_worst_case_reserved(house, run, policy):
     h = house()
     events = run(gather(h.client, policy=policy, max_tokens=40, span=3, threshold=0.1))
@@ -124,7 +125,7 @@ def test_a_request_leaves_only_with_its_worst_case_reserved(house, run, policy):
         assert event.reserved_nanousd >= settled[request_id].nanousd
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_cap_of_zero_gives_the_local_text_and_says_so(house, run, policy):
     h = house(cap=0)
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40))
@@ -133,8 +134,8 @@ def test_a_cap_of_zero_gives_the_local_text_and_says_so(house, run, policy):
     assert h.cloud.questions == []
 
 
-@pytest.mark.parametrize("policy", ASKING)
-@pytest.mark.parametrize("cap", [5_000, 20_000, 60_000])
+@each("policy", ASKING)
+@each("cap", [5_000, 20_000, 60_000])
 def test_spend_never_passes_the_cap_and_the_answer_is_finished(house, run, policy, cap):
     h = house(cap=cap)
     answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.05))
@@ -175,7 +176,7 @@ def test_a_request_that_cannot_have_left_costs_nothing(house, run):
     assert (answer.bill.nanousd, h.ledger.reserved_nanousd) == (0, 0)
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_refusal_before_any_text_is_raised_and_after_some_text_degrades(house, run, policy):
     first = house(fault=lambda _: AccessDenied("401")).client.generate(PROMPT, policy=policy, span=2, max_tokens=40)
     if policy in SHOW_FIRST:
@@ -284,7 +285,7 @@ def test_a_full_context_ends_the_answer_with_length(house, run):
     assert (answer.finish_reason, len(answer.tokens)) == ("length", 7)
 
 
-@pytest.mark.parametrize("policy", ASKING)
+@each("policy", ASKING)
 def test_a_text_that_outgrows_the_clouds_context_goes_on_locally(house, run, policy):
     h = house(cloud_context=12, small=lambda _: [0, 9, 0, 0, 0, 0, 0, 0])
     most = {"u-hlm": 0.0}.get(policy, 1.0 if policy in BOUNDED else float("inf"))
@@ -342,7 +343,7 @@ def test_degradation_is_told_once_and_first(house, run):
     assert [event.why for event in events if isinstance(event, Degraded)] == ["gone"]
 
 
-@pytest.mark.parametrize("policy", ["kl", "paper", "local"])
+@each("policy", ["kl", "paper", "local"])
 def test_sampled_text_repeats_with_its_seed_and_changes_with_it(house, run, policy):
     def texts(seed):
         choices = {"temperature": 1.0, "seed": seed, "policy": policy, "max_tokens": 30}

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from cases import each
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.run import Noted, RequestSent, RequestSettled
@@ -18,7 +18,7 @@ async def gather(client, **choices):
     return [event async for event in client.stream(PROMPT, **choices)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("policy", "choices", "asks"),
     [
         ("cloud", {}, False),
@@ -41,7 +41,7 @@ def test_rows_of_written_tokens_are_asked_for_where_somebody_looks_at_them(house
     assert all((question.top_k > 0) is asks for question in writes)
 
 
-@pytest.mark.parametrize(("same_words", "asks"), [(True, True), (None, False)])
+@each(("same_words", "asks"), [(True, True), (None, False)])
 def test_the_drafters_candidates_are_asked_about_only_where_the_vocabularies_were_compared(
     house, run, same_words, asks
 ):
@@ -53,7 +53,7 @@ def test_the_drafters_candidates_are_asked_about_only_where_the_vocabularies_wer
     assert all(any(question.candidates) is asks for question in checks if question.span)
 
 
-@pytest.mark.parametrize(("policy", "threshold"), [("kl", 0.3), ("kl", 0.0), ("greedy-exact", None), ("doubt", 0.02)])
+@each(("policy", "threshold"), [("kl", 0.3), ("kl", 0.0), ("greedy-exact", None), ("doubt", 0.02)])
 def test_unlikely_padding_changes_no_token_and_no_divergence_becomes_infinite(house, run, policy, threshold):
     """A vocabulary of 151,936 rows has 267 that are no token; where a model is sure they are among its top twenty."""
     choices = {"policy": policy, "threshold": threshold, "entropy": 0.3, "max_tokens": 30}
@@ -87,7 +87,7 @@ def test_unlikely_padding_changes_no_token_and_no_divergence_becomes_infinite(ho
 WEIGHED = {"policy": "doubt", "entropy": 1.2, "threshold": 0.05, "max_tokens": 40}
 
 
-@pytest.mark.parametrize("choices", [WEIGHED, {"policy": "kl", "threshold": 0.05, "span": 3, "max_tokens": 40}])
+@each("choices", [WEIGHED, {"policy": "kl", "threshold": 0.05, "span": 3, "max_tokens": 40}])
 def test_what_is_written_without_rows_is_scored_and_the_text_is_that_with_rows(house, run, choices):
     """Each check has its reservation and its charge, like any other; the text does not depend on who tells the rows."""
     with_rows = run(house().client.generate(PROMPT, **choices))
@@ -121,7 +121,7 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
     assert sum(isinstance(question, WriteQuestion) for question in h.cloud.questions) > 1
 
 
-@pytest.mark.parametrize("policy", ["exact", "block"])
+@each("policy", ["exact", "block"])
 def test_where_the_list_does_not_determine_the_law_the_cloud_writes_on_and_that_is_said_once(house, run, policy):
     """A check, then blocks of 4, 8, 16 and what is left; it used to be two requests for every token."""
     h = house()

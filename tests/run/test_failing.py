@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from cases import each
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable
 from hybrid.run import Degraded, Noted, RequestRetried, RequestSent, RequestSettled, Resumed, TokenEmitted
@@ -26,8 +27,8 @@ def failing(*numbers, **why):
     return lambda n: Unreachable("503", **{"trouble": "busy", **why}) if n in numbers else None
 
 
-@pytest.mark.parametrize("policy", ["greedy-exact", "cloud", "doubt"])
-@pytest.mark.parametrize("numbers", [(1,), (1, 2), (2,)])
+@each("policy", ["greedy-exact", "cloud", "doubt"])
+@each("numbers", [(1,), (1, 2), (2,)])
 def test_a_hiccup_is_not_seen_in_the_answer(house, run, policy, numbers):
     whole = run(house().client.generate(PROMPT, policy=policy, max_tokens=40, span=3))
     h = house(fault=failing(*numbers))
@@ -37,7 +38,7 @@ def test_a_hiccup_is_not_seen_in_the_answer(house, run, policy, numbers):
     assert answer.usage.cloud_requests == len(h.cloud.questions) == whole.usage.cloud_requests + failed
 
 
-@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
+@each("policy", ["greedy-exact", "cloud"])
 def test_each_retry_is_reserved_under_an_id_of_its_own(house, run, policy):
     h = house(fault=failing(1, 2))
     events = run(gather(h.client, policy=policy, max_tokens=10))
@@ -74,7 +75,7 @@ def test_a_stream_is_not_asked_for_again_once_a_token_came(house, run):
     assert answer.degraded == "503"
 
 
-@pytest.mark.parametrize("policy", ["greedy-exact", "cloud"])
+@each("policy", ["greedy-exact", "cloud"])
 def test_the_attempts_of_a_question_share_the_time_from_which_its_total_counts(house, run, policy):
     """Otherwise each retry would have a whole ``request_timeout_s`` of its own."""
     h = house(fault=failing(1, 2))
@@ -95,7 +96,7 @@ def test_the_attempts_to_connect_share_it_too(house, run):
     h.client._connect = refuse
     run(h.client.generate(PROMPT, max_tokens=5))
     run(h.client.generate(PROMPT, max_tokens=5))
-    assert [asked_at.count(each) for each in sorted(set(asked_at))] == [3, 2], "and then the breaker is open"
+    assert [asked_at.count(one) for one in sorted(set(asked_at))] == [3, 2], "and then the breaker is open"
 
 
 def test_retries_can_be_turned_off(house, run):
@@ -145,7 +146,7 @@ def never(_):
     return None
 
 
-@pytest.mark.parametrize("policy", ["greedy-exact", "kl", "doubt", "paper", "exact"])
+@each("policy", ["greedy-exact", "kl", "doubt", "paper", "exact"])
 def test_when_the_cloud_is_back_within_the_answer_it_is_asked_again(house, run, policy):
     h = outage(house, gone(2))
     events = run(gather(h.client, policy=policy, max_tokens=60, span=2, threshold=0.05, entropy=0.5))

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from cases import each
 
 from hybrid.run import LocalModel
 from hybrid.run.answer import Token
@@ -39,7 +39,7 @@ def test_the_noise_of_both_models_is_told_with_every_divergence(house, run):
     assert list(kl) == ["estimate", "lower", "upper", "noise"]
 
 
-@pytest.mark.parametrize("whose", ["cloud", "local"])
+@each("whose", ["cloud", "local"])
 def test_a_verdict_that_the_noise_may_have_made_is_none(house, run, whose):
     """A threshold just below the first token's divergence: without noise the cloud takes the pen there."""
     every = run(answered(house().client, policy="kl", threshold=float("inf")))

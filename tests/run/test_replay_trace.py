@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS
@@ -39,8 +40,8 @@ def told(answer):
     return [(t.id, t.text, t.source, t.how, t.why, t.kl) for t in answer.tokens], answer.finish_reason, usage
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("name", PRESETS)
+@each("overlap", [True, False])
+@each("name", PRESETS)
 def test_an_answer_is_replayed_as_it_was_recorded(house, run, tmp_path, name, overlap):
     path = tmp_path / "trace.jsonl"
     answer = run(recorded(house(), path, policy=name, overlap=overlap))
@@ -49,14 +50,14 @@ def test_an_answer_is_replayed_as_it_was_recorded(house, run, tmp_path, name, ov
     assert len(again.tokens) > 3
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@each("name", SAMPLED)
 def test_a_sampled_answer_is_replayed_from_the_same_coins(house, run, tmp_path, name):
     path = tmp_path / "trace.jsonl"
     answer = run(recorded(house(), path, policy=name, **AT_ONE))
     assert told(run(replay(path))) == told(answer)
 
 
-@pytest.mark.parametrize("policy", ["doubt", "kl"])
+@each("policy", ["doubt", "kl"])
 def test_what_was_written_without_rows_and_scored_is_replayed_with_its_requests(house, run, tmp_path, policy):
     path = tmp_path / "trace.jsonl"
     choices = {"policy": policy, "threshold": 0.05, "entropy": 1.6, "span": 3}
@@ -75,7 +76,7 @@ CHOSEN = (
 )
 
 
-@pytest.mark.parametrize("choices", CHOSEN, ids=str)
+@each("choices", CHOSEN, ids=str)
 def test_what_was_chosen_is_recorded_and_replayed_where_no_policy_is_given(house, run, tmp_path, choices):
     path = tmp_path / "trace.jsonl"
     answer = run(recorded(house(), path, **choices))
@@ -98,7 +99,7 @@ def replayed(run, path, **choices):
         return missing
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each("name", PRESETS)
 def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, name):
     """Recorded along the large model's text. Who leaves that text is stopped where the live answer read on."""
     path, own = tmp_path / "trace.jsonl", tmp_path / "own.jsonl"
@@ -213,7 +214,7 @@ def as_before(found, expected):
     return expected if isinstance(expected, float) and found == pytest.approx(expected, rel=1e-9) else found
 
 
-@pytest.mark.parametrize("name", ["agreed", "agreed.kl", "agreed.relaxed", "doubt", "exact", "stop"])
+@each("name", ["agreed", "agreed.kl", "agreed.relaxed", "doubt", "exact", "stop"])
 def test_a_trace_of_version_0_1_0_is_read_and_replays_to_the_answer_that_it_replayed_to(run, tmp_path, name):
     """Files on users' disks outlive a version: these four, and the six answers, were written by that version."""
     path = tmp_path / "trace.jsonl"

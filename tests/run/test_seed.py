@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each
 
 from hybrid.run.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
@@ -19,7 +20,7 @@ def client(house):
     return house(seed=None).client
 
 
-@pytest.mark.parametrize("choices", [{"policy": "local"}, {"policy": "kl", "span": 3}, CUT], ids=str)
+@each("choices", [{"policy": "local"}, {"policy": "kl", "span": 3}, CUT], ids=str)
 def test_the_same_question_gives_another_text_each_time_and_the_told_seed_gives_it_again(client, run, choices):
     """It gave the same text twice, at any temperature."""
     answers = [run(client.generate("a b c", **HOT, **choices)) for _ in range(8)]
@@ -43,7 +44,7 @@ def test_at_temperature_0_the_seed_changes_nothing(client, run):
     assert len({answer.tokens for answer in answers}) == 1
 
 
-@pytest.mark.parametrize("policy", ["local", "kl"])
+@each("policy", ["local", "kl"])
 def test_a_trace_holds_the_seed_and_its_replay_tells_it(client, run, tmp_path, policy):
     async def recorded():
         return [event async for event in client.stream("a b c", **HOT, policy=policy, trace_rows=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import each
 
 from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted, Started
 from hybrid.run.span_tuner import SpanTuner, best_length
@@ -116,7 +116,7 @@ def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
     assert reads_not.cheap(PRICE, 500, keeps_cache=True) == SpanTuner().cheap(PRICE, 500, keeps_cache=False)
 
 
-@pytest.mark.parametrize(
+@each(
     "usage",
     [
         CloudUsage(1032, 2, cached_tokens=480, requests=2),

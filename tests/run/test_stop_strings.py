@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def texts(house, run, **choices):
     return run(house().client.generate(PROMPT, raw=True, max_tokens=24, **choices))
 
 
-@pytest.mark.parametrize("policy", ["local", "cloud", "kl", "greedy-exact", "doubt", "exact"])
+@each("policy", ["local", "cloud", "kl", "greedy-exact", "doubt", "exact"])
 def test_an_answer_ends_before_its_stop_string_whoever_writes(house, run, policy):
     """The scripted words are letters and a space each: two letters of the whole text stand in two tokens."""
     whole = texts(house, run, policy=policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, TlsFailure, Unreachable
@@ -110,9 +111,7 @@ def test_a_stream_that_ends_without_saying_so_ends_by_length(reading):
     assert settled == [CHARGED]
 
 
-@pytest.mark.parametrize(
-    ("items", "settled"), [([], None), ([Chunk(), Chunk()], None), ([Chunk(usage=CHARGED)], CHARGED)]
-)
+@each(("items", "settled"), [([], None), ([Chunk(), Chunk()], None), ([Chunk(usage=CHARGED)], CHARGED)])
 def test_a_stream_of_no_token_that_does_not_say_why_it_ended_is_broken(reading, items, settled):
     """An empty answer must not pass for one: the local model goes on, and the user is told."""
     with pytest.raises(BadReply, match="without a token"):
@@ -235,9 +234,7 @@ def test_an_over_long_stream_that_is_cancelled_meanwhile_is_charged_for_no_less_
     assert (settled, error) == ([CloudUsage(10, 25)], asyncio.CancelledError)
 
 
-@pytest.mark.parametrize(
-    "end", [[Chunk((1,), finish="stop", usage=CHARGED)], [Chunk((1,), finish="stop"), Chunk(usage=CHARGED)]]
-)
+@each("end", [[Chunk((1,), finish="stop", usage=CHARGED)], [Chunk((1,), finish="stop"), Chunk(usage=CHARGED)]])
 def test_a_stream_whose_usage_is_final_is_not_waited_for(endless, end):
     assert endless(end) == ([CHARGED], None)
 

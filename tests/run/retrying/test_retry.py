@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,14 +22,14 @@ from hybrid.run.retrying.retry import (
 PASSING = get_args(Trouble)
 
 
-@pytest.mark.parametrize("trouble", PASSING)
+@each("trouble", PASSING)
 @given(retries=st.integers(0, 9), num_failed=st.integers(1, 20))
 def test_a_question_is_never_asked_more_often_than_was_allowed(trouble, retries, num_failed):
     allowed = RetryPolicy(retries).allows(Unreachable("x", trouble=trouble), num_failed)
     assert allowed == (num_failed <= (min(retries, 1) if trouble == "malformed" else retries))
 
 
-@pytest.mark.parametrize("error", [Unreachable("x"), BadReply("NaN"), AccessDenied("401"), RuntimeError("ours")])
+@each("error", [Unreachable("x"), BadReply("NaN"), AccessDenied("401"), RuntimeError("ours")])
 def test_what_will_not_pass_is_not_asked_again(error):
     assert not RetryPolicy().allows(error, 1)
 

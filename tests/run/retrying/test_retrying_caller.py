@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each
 
 from hybrid.errors import BadReply, Unreachable
 from hybrid.run.events import RequestRetried
@@ -52,7 +53,7 @@ def test_the_last_failure_is_the_one_that_is_told(ask):
     assert ask.left == ["never asked"]
 
 
-@pytest.mark.parametrize("error", [Unreachable("fell silent"), BadReply("NaN"), asyncio.CancelledError()])
+@each("error", [Unreachable("fell silent"), BadReply("NaN"), asyncio.CancelledError()])
 def test_what_does_not_pass_is_raised_at_once(ask, error):
     with pytest.raises(type(error)):
         ask(error, "never asked")
