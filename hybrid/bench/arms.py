@@ -74,7 +74,7 @@ class Trial:
 
 
 async def run_arms(
-    arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, tell: ReportAnswer
+    arms: Sequence[Arm], problems: Sequence[Problem], *, keep_cache: bool, report_answer: ReportAnswer
 ) -> dict[str, Trial]:
     """Let every arm answer every problem, one arm after the other, and return the trials by the arms' names.
 
@@ -83,15 +83,15 @@ async def run_arms(
     """
     flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
     async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-        return {arm.name: await _trial(arm, problems, url, tell) for arm in arms}
+        return {arm.name: await _trial(arm, problems, url, report_answer) for arm in arms}
 
 
-async def _trial(arm: Arm, problems: Sequence[Problem], url: str, tell: ReportAnswer) -> Trial:
+async def _trial(arm: Arm, problems: Sequence[Problem], url: str, report_answer: ReportAnswer) -> Trial:
     answers: list[Answer] = []
     async with Opening(_settings(arm, url)) as client:
         for problem in problems:
             answers.append(await client.generate(problem.question))
-            tell(arm, len(answers))
+            report_answer(arm, len(answers))
     graded = zip(problems, answers, strict=True)
     return Trial(
         arm, tuple(answers), tuple(GRADERS[problem.family](problem, answer.text) for problem, answer in graded)

@@ -52,10 +52,12 @@ class Comparison:
         return self.trials[name].nanousd / alone if alone else None
 
 
-async def compare(arms: Sequence[Arm], plan: Plan, tell: ReportAnswer) -> Comparison:
+async def compare(arms: Sequence[Arm], plan: Plan, report_answer: ReportAnswer) -> Comparison:
     """Run the arms. Raises UsageError for fewer problems than families, or more than the split has."""
     problems = draw_balanced(plan.num_problems, plan.split, plan.seed)
-    return Comparison(plan, problems, await run_arms(arms, problems, keep_cache=plan.scoring_keeps_cache, tell=tell))
+    return Comparison(
+        plan, problems, await run_arms(arms, problems, keep_cache=plan.scoring_keeps_cache, report_answer=report_answer)
+    )
 
 
 def draw_balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, ...]:

@@ -86,7 +86,7 @@ def bench(
     ] = None,
     dialect: Annotated[
         str | None,
-        typer.Option(help="prefix, bill: its family, else found out.", metavar="NAME", show_default=False),
+        typer.Option(help="prefix, bill: its dialect (default: discovered).", metavar="NAME", show_default=False),
     ] = None,
     lengths: Annotated[
         str | None, typer.Option(help="prefix: after how many tokens (100,1000,8000).", metavar="N,...")
@@ -135,8 +135,8 @@ def _measure(
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
     running = speed.MeasuredServer(**server) if server else None
-    with _model_folder(folder) as models, progress("the model is written") as tell:
-        return speed.run(what.value, models, tell, repetitions, running)
+    with _model_folder(folder) as models, progress("the model is written") as report_progress:
+        return speed.run(what.value, models, report_progress, repetitions, running)
 
 
 @contextmanager

@@ -83,8 +83,8 @@ def eval_(
 
         path = _path(model)
         problems = evaluation.problems_of(split.value, num)
-        with answering.open_model(path) as answerer, progress("the model is loaded") as tell:
-            graded = evaluation.evaluate(answerer, problems, tell)
+        with answering.open_model(path) as answerer, progress("the model is loaded") as report_progress:
+            graded = evaluation.evaluate(answerer, problems, report_progress)
         found = evaluation.to_json(model, graded)
         if as_json:
             typer.echo(json.dumps(found))
@@ -110,8 +110,8 @@ def card(
         if not as_json:
             for name in (room.CARD, room.PAGE):
                 check_writable("--dir", where / name)
-        with progress("the model is loaded") as tell:
-            measured = room.measure_models(where, tell, num)
+        with progress("the model is loaded") as report_progress:
+            measured = room.measure_models(where, report_progress, num)
         if as_json:
             typer.echo(measured.model_dump_json())
             return

@@ -97,7 +97,7 @@ class ModelCards(_CardModel):
     models: Annotated[dict[str, ModelCard], Field(min_length=1)]
 
 
-def measure_models(folder: Path, tell: ReportProgress, num_problems: int = NUM_PROBLEMS) -> ModelCards:
+def measure_models(folder: Path, report_progress: ReportProgress, num_problems: int = NUM_PROBLEMS) -> ModelCards:
     """Measure the models of a folder on the test split.
 
     Raises UsageError where a family has not so many problems, EngineError where a model is missing or unusable.
@@ -105,11 +105,11 @@ def measure_models(folder: Path, tell: ReportProgress, num_problems: int = NUM_P
     problems = evaluation.problems_of(SPLIT, num_problems)
     with ExitStack() as stack:
         models = {name: stack.enter_context(open_model(folder / f"{name}.gguf")) for name in NAMES}
-        graded = {name: _answer_all(name, model, problems, tell) for name, model in models.items()}
+        graded = {name: _answer_all(name, model, problems, report_progress) for name, model in models.items()}
         cards = {}
         for name in NAMES:
             if name != LARGE:
-                tell(f"{name} beside {LARGE}")
+                report_progress(f"{name} beside {LARGE}")
             beside = _beside(name, models, graded)
             cards[name] = _card(folder / f"{name}.gguf", graded[name], beside)
         return ModelCards(split=SPLIT, num_problems=num_problems, models=cards)
@@ -120,7 +120,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
     scores = {name: evaluation.count_right(found) for name, found in answers.items()}
     weights = Weights(path)
     try:
-        said = weights.metadata("hybrid.training")
+        note = weights.metadata("hybrid.training")
         sizes = {key: int(weights.metadata(f"llama.{full}") or 0) for key, full in _SIZES.items()}
         return ModelCard(
             file=fingerprint(path),
@@ -128,7 +128,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
             num_tokens=weights.num_tokens,
             pre_tokenizer=weights.metadata("tokenizer.ggml.pre") or "",
             shape=ModelShape(**sizes),
-            training=_training(said),
+            training=_training(note),
             overall=round(evaluation.overall(scores), 4),
             families={
                 name: FamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(found))
@@ -141,10 +141,10 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
         weights.close()
 
 
-def _training(said: str | None) -> TrainingRun | None:
+def _training(note: str | None) -> TrainingRun | None:
     """Read the training script's note; None where the file has no such note."""
     try:
-        return TrainingRun.model_validate_json(said or "")
+        return TrainingRun.model_validate_json(note or "")
     except ValidationError:
         return None
 
@@ -165,9 +165,9 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def _answer_all(
-    name: str, model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], tell: ReportProgress
+    name: str, model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], report_progress: ReportProgress
 ) -> Answers:
-    return evaluation.evaluate(model, problems, lambda family: tell(f"{name} answers {family}"))
+    return evaluation.evaluate(model, problems, lambda family: report_progress(f"{name} answers {family}"))
 
 
 def _levels(answers: Sequence[GradedAnswer]) -> tuple[tuple[int, int], ...]:
@@ -209,16 +209,16 @@ def load(folder: Path) -> ModelCards:
 
 def differences(folder: Path, card: ModelCards) -> dict[str, str | None]:
     """Return, by model, None or the difference between file and card. A GGUF file that is not in the card differs."""
-    found = {name: _difference(folder / f"{name}.gguf", said.file) for name, said in card.models.items()}
+    found = {name: _difference(folder / f"{name}.gguf", model.file) for name, model in card.models.items()}
     others = sorted(path.stem for path in folder.glob("*.gguf") if path.stem not in found)
     return found | dict.fromkeys(others, "the card does not know it")
 
 
-def _difference(path: Path, said: Fingerprint) -> str | None:
+def _difference(path: Path, expected: Fingerprint) -> str | None:
     try:
         found = fingerprint(path)
     except OSError as error:
         return str(error.strerror)
-    if found.bytes != said.bytes:
-        return f"{found.bytes} bytes, not {said.bytes}"
-    return None if found == said else f"SHA-256 {found.sha256}, not {said.sha256}"
+    if found.bytes != expected.bytes:
+        return f"{found.bytes} bytes, not {expected.bytes}"
+    return None if found == expected else f"SHA-256 {found.sha256}, not {expected.sha256}"

@@ -66,10 +66,10 @@ def _lead(models: Models) -> str:
 
 def _files(models: Models) -> str:
     rows = []
-    for name, said in models.items():
-        shape = ", ".join(map(str, (said.shape.width, said.shape.layers, said.shape.heads, said.shape.hidden)))
-        size = f"{said.file.bytes / 2**20:.2f} MiB"
-        rows.append((f"`{name}.gguf`", size, f"{said.parameters:,}", shape, f"`{said.file.sha256}`"))
+    for name, model in models.items():
+        shape = ", ".join(map(str, (model.shape.width, model.shape.layers, model.shape.heads, model.shape.hidden)))
+        size = f"{model.file.bytes / 2**20:.2f} MiB"
+        rows.append((f"`{name}.gguf`", size, f"{model.parameters:,}", shape, f"`{model.file.sha256}`"))
     return _table(("file", "size", "parameters", "width, layers, heads, hidden", "SHA-256"), rows)
 
 
@@ -85,12 +85,12 @@ def _accuracy(models: Models) -> str:
     rows = []
     for family in FAMILIES:
         cells = []
-        for said in models.values():
-            found = said.families[family.name]
+        for model in models.values():
+            found = model.families[family.name]
             share = 100 * found.correct / found.n
             cells.append(f"{share:.0f} ({100 * found.low:.0f} to {100 * found.high:.0f})")
         rows.append((family.name, *cells))
-    rows.append(("all", *(f"**{100 * said.overall:.1f}**" for said in models.values())))
+    rows.append(("all", *(f"**{100 * model.overall:.1f}**" for model in models.values())))
     return _table(("family", *models), rows)
 
 
@@ -104,9 +104,9 @@ def _beside_intro() -> str:
     )
 
 
-def _beside(name: str, said: ModelCard) -> str:
+def _beside(name: str, model: ModelCard) -> str:
     columns = ("", "same token", "mean KL", "tokens that differ", "AUROC of entropy")
-    together = {**said.beside_large_by_family, **({"all": said.beside_large} if said.beside_large else {})}
+    together = {**model.beside_large_by_family, **({"all": model.beside_large} if model.beside_large else {})}
     rows = [(family, *_agreement(found)) for family, found in together.items()]
     return f"### {name}\n\n{_table(columns, rows)}"
 
@@ -156,8 +156,8 @@ def _mistaken(mix: Curriculum) -> str:
 
 def _training(models: Models) -> str:
     rows = []
-    for name, said in models.items():
-        if run := said.training:
+    for name, model in models.items():
+        if run := model.training:
             tokens = f"{run.tokens / 1e6:.1f} M ({run.answer_tokens / 1e6:.1f} M of answers)"
             weights = ", ".join(f"{family} {weight:g}" for family, weight in run.weights.items())
             time = f"{run.seconds / 60:.0f} min"
@@ -173,8 +173,8 @@ def _weaknesses(models: Models) -> str:
         "- A question of another kind gets an answer of one of these kinds, in the same tone.",
         "- What is written is short: nothing trained is longer than 300 tokens, question and answer together.",
     ]
-    for name, said in models.items():
-        if weak := list(_weak(said.families)):
+    for name, model in models.items():
+        if weak := list(_weak(model.families)):
             lines.append(f"- `{name}` is below {WEAK:.0%} at {', '.join(weak)}.")
     return "\n".join(lines)
 

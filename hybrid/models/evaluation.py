@@ -55,12 +55,12 @@ def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, lis
 
 
 def evaluate(
-    model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], tell: ReportProgress
+    model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], report_progress: ReportProgress
 ) -> dict[str, list[GradedAnswer]]:
     """Let a model answer everything, and grade it."""
     found: dict[str, list[GradedAnswer]] = {}
     for name, asked in problems.items():
-        tell(name)
+        report_progress(name)
         answers = [(problem, model.write(problem.question)) for problem in asked]
         found[name] = [GradedAnswer(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
     return found

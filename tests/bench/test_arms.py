@@ -20,7 +20,7 @@ def run():
     """Try arms on problems; what is told meanwhile goes to ``tell``."""
 
     def start(arms, problems=PROBLEMS, *, keep_cache=False, tell=lambda *_: None):
-        return asyncio.run(run_arms(arms, problems, keep_cache=keep_cache, tell=tell))
+        return asyncio.run(run_arms(arms, problems, keep_cache=keep_cache, report_answer=tell))
 
     return start
 

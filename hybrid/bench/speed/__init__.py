@@ -17,7 +17,7 @@ REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "prefix": 8, "bill": 1, "o
 def run(
     benchmark: str,
     folder: Path,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
     repetitions: int | None = None,
     server: MeasuredServer | None = None,
 ) -> BenchmarkReport:
@@ -27,16 +27,16 @@ def run(
     """
     num = repetitions or REPETITIONS[benchmark]
     if benchmark == "kl":
-        return kl.run(tell, num)
+        return kl.run(report_progress, num)
     if benchmark == "ledger":
-        return ledger.run(folder, tell, num)
+        return ledger.run(folder, report_progress, num)
     if benchmark == "prefix":
-        return prefix.run(folder, tell, num, server)
+        return prefix.run(folder, report_progress, num, server)
     if benchmark == "bill":
-        return bill.run(tell, num, server)
-    tell("the random model is written, or used again where it is kept")
+        return bill.run(report_progress, num, server)
+    report_progress("the random model is written, or used again where it is kept")
     model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
-    return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, tell, num)
+    return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, report_progress, num)
 
 
 __all__ = ["LENGTHS", "REPETITIONS", "BenchmarkReport", "MeasuredServer", "run"]

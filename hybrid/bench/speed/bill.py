@@ -54,13 +54,19 @@ BUNDLED = {
 }
 
 
-def run(tell: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None) -> BenchmarkReport:
+def run(
+    report_progress: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None
+) -> BenchmarkReport:
     """Measure a running server of the bundled large model; None: the bundled server in the role of four others.
 
     ``repetitions``: problems of each family.
     """
     problems = draw_balanced(repetitions * len(FAMILIES), "test", 0)
-    running = _measured(problems, tell, server.url, server.dialect) if server else _bundled(problems, tell)
+    running = (
+        _measured(problems, report_progress, server.url, server.dialect)
+        if server
+        else _bundled(problems, report_progress)
+    )
     figures = asyncio.run(running)
     where = server.url if server else "the bundled server, which stands for each of these"
     return BenchmarkReport(
@@ -68,16 +74,16 @@ def run(tell: Callable[[str], None], repetitions: int, server: MeasuredServer | 
     )
 
 
-async def _bundled(problems: tuple[Problem, ...], tell: Callable[[str], None]) -> list[Measurement]:
+async def _bundled(problems: tuple[Problem, ...], report_progress: Callable[[str], None]) -> list[Measurement]:
     figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-            figures += await _measured(problems, tell, url, dialect)
+            figures += await _measured(problems, report_progress, url, dialect)
     return figures
 
 
 async def _measured(
-    problems: tuple[Problem, ...], tell: Callable[[str], None], url: str, dialect: str | None
+    problems: tuple[Problem, ...], report_progress: Callable[[str], None], url: str, dialect: str | None
 ) -> list[Measurement]:
     rng, bills, figures = np.random.default_rng(), dict[str, list[int]](), list[Measurement]()
     async with _client(url, dialect) as (client, behind):
@@ -86,7 +92,7 @@ async def _measured(
             behind.shared, behind.checks = behind.words.tokenize("".join(map(str, rng.integers(0, 10, SHARED)))), []
             answers = list[Answer]()
             for problem in problems:
-                tell(f"{url}: {arm.name}, {len(answers)} of {len(problems)} answered")
+                report_progress(f"{url}: {arm.name}, {len(answers)} of {len(problems)} answered")
                 choices: AnswerChoices = {**arm.choices, "policy": arm.policy}
                 answers.append(await client.generate(problem.question, **choices))
                 _hold(answers[-1])

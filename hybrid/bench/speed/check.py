@@ -28,11 +28,11 @@ TOP_K, SPAN, PREFIX = 20, 16, 100
 NIMBLE = RandomModelShape(num_tokens=4096, width=64, hidden=128, layers=1, heads=1, kv_heads=1)
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time a warm check against a bare decode, and a check with and without a breaker and retries."""
     nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
-    figures = asyncio.run(_warm(model, tell, repetitions))
-    figures += asyncio.run(_guarded(nimble, tell, repetitions))
+    figures = asyncio.run(_warm(model, report_progress, repetitions))
+    figures += asyncio.run(_guarded(nimble, report_progress, repetitions))
     setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
     return BenchmarkReport("check", setting, tuple(figures))
 
@@ -54,8 +54,8 @@ def _question(prefix: Ids, span: Ids) -> ScoreQuestion:
     return ScoreQuestion(prefix, span, after=True, top_k=TOP_K)
 
 
-async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
-    tell(f"a warm check of {SPAN} tokens, in turn with a bare decode of {SPAN + 1}")
+async def _warm(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
+    report_progress(f"a warm check of {SPAN} tokens, in turn with a bare decode of {SPAN + 1}")
     weights = Weights(model)
     bare = BareContext(weights, 512, 1, num_rows=SPAN + 1)
     checks, decodes = [], []
@@ -84,9 +84,9 @@ async def _warm(model: Path, tell: Callable[[str], None], repetitions: int) -> l
     ]
 
 
-async def _guarded(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
+async def _guarded(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
     """Time a check over a line (its breaker closed, its retries ready), in turn with the same check without one."""
-    tell(f"a check of {SPAN} tokens over a line, in turn with a bare one")
+    report_progress(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []
     guarded: list[float] = []
     caller = RetryingCaller(EndpointHealth(), lambda _: None)

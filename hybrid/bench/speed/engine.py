@@ -16,12 +16,15 @@ TOP_K = 20
 PROMPT = tuple(range(300, 364))
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time a drafting step against ``llama_decode`` alone and ``create_completion``, and weigh both loops."""
     weights = Weights(model)
-    figures = [*_steps(weights, tell, repetitions), _completion(weights, model, tell, repetitions)]
+    figures = [
+        *_steps(weights, report_progress, repetitions),
+        _completion(weights, model, report_progress, repetitions),
+    ]
     weights.close()
-    figures += _weigh(model, tell)
+    figures += _weigh(model, report_progress)
     millions = HALF_BILLION.num_parameters // 1_000_000
     setting = (
         f"{millions} M parameters, 8 bits, {HALF_BILLION.num_tokens} tokens, one thread, after {len(PROMPT)} tokens"
@@ -29,8 +32,8 @@ def run(model: Path, tell: Callable[[str], None], repetitions: int) -> Benchmark
     return BenchmarkReport("engine", setting, tuple(figures))
 
 
-def _steps(weights: Weights, tell: Callable[[str], None], repetitions: int) -> Iterator[Measurement]:
-    tell("a drafting step, in turn with the bare loop")
+def _steps(weights: Weights, report_progress: Callable[[str], None], repetitions: int) -> Iterator[Measurement]:
+    report_progress("a drafting step, in turn with the bare loop")
     num_context = len(PROMPT) + repetitions + 8
     bare, engine = BareContext(weights, num_context, 1, num_rows=1), weights.context(num_context, 1)
     bare.decode(PROMPT, rows=False)
@@ -56,8 +59,8 @@ def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
     return step
 
 
-def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repetitions: int) -> Measurement:
-    tell(f"create_completion(logprobs={TOP_K}), in turn with a drafting step")
+def _completion(weights: Weights, model: Path, report_progress: Callable[[str], None], repetitions: int) -> Measurement:
+    report_progress(f"create_completion(logprobs={TOP_K}), in turn with a drafting step")
     engine = weights.context(len(PROMPT) + repetitions + 8, 1)
     engine.extend(PROMPT, 0)
     chunks = completion_chunks(model, PROMPT, repetitions + 8, TOP_K)
@@ -69,11 +72,11 @@ def _completion(weights: Weights, model: Path, tell: Callable[[str], None], repe
     )
 
 
-def _weigh(model: Path, tell: Callable[[str], None]) -> Iterator[Measurement]:
+def _weigh(model: Path, report_progress: Callable[[str], None]) -> Iterator[Measurement]:
     """Compare the peaks of fresh processes, one a loop."""
     peaks = {}
     for loop in memory.LOOPS:
-        tell(f"peak memory of the {loop} loop")
+        report_progress(f"peak memory of the {loop} loop")
         peaks[loop] = memory.peak_mib(loop, model)
     yield Measurement("peak memory of the bare loop", Spread.of([peaks["bare"]]), "MiB")
     for loop, what in memory.LOOPS.items():

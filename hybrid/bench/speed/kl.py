@@ -18,11 +18,11 @@ SCALES = {"a steep row": 8.0, "a middling one": 4.5, "a shallow one": 3.0}
 SURE = 40.0
 
 
-def run(tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def run(report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time the interval at a 152k vocabulary, beside one pass of numpy's exp over the same row."""
     figures = []
     for name, (scores, target) in _rows().items():
-        tell(f"KL of {name}")
+        report_progress(f"KL of {name}")
         figures.append(_time(name, TopK.from_dense(target, TOP_K), Dense.from_logits(scores), repetitions))
     return BenchmarkReport(
         "kl", f"{HALF_BILLION.num_tokens} tokens, k = {TOP_K}, float32 scores, one thread", tuple(figures)

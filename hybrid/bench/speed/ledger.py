@@ -22,14 +22,14 @@ CHECKS, PROMPT, SPAN = 8, 200, 16
 PAGE = b"\0" * 4096
 
 
-def run(folder: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def run(folder: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time reserving and settling on the file system of ``folder``, beside one page written and flushed there."""
     with tempfile.TemporaryDirectory(prefix="ledger-", dir=folder) as own:
         ledger = FileLedger(Path(own) / "ledger.sqlite")
         LedgerAdmin(ledger).set_cap("total", CAP_NANOUSD)
-        tell("reserve, mark and settle, in turn with a page that is written and flushed")
+        report_progress("reserve, mark and settle, in turn with a page that is written and flushed")
         figures = _plain(ledger, Path(own) / "page", repetitions)
-        tell(f"answers of {CHECKS} checks")
+        report_progress(f"answers of {CHECKS} checks")
         figures += asyncio.run(_answers(ledger, repetitions))
         ledger.close()
     setting = f"SQLite's log flushed before a reservation is granted; answers of {CHECKS} checks, the prefix cached"

@@ -29,14 +29,14 @@ POLICIES = ("local", "cloud", "greedy-exact", "kl", "doubt")
 PROBLEMS_A_FAMILY = 3
 
 
-def run(model: Path, tell: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Measure spans with overlap on and off, in turn, at each round trip; then the bundled pair's tokens a second."""
     tiny = write_random_model(model.with_name("tiny.gguf"), TINY)
     figures: list[Measurement] = []
     for latency in ROUND_TRIPS_MS:
-        figures += asyncio.run(_spans(model, tiny, latency, tell, repetitions))
+        figures += asyncio.run(_spans(model, tiny, latency, report_progress, repetitions))
     for latency in ROUND_TRIPS_MS:
-        figures += asyncio.run(_throughput(latency, tell))
+        figures += asyncio.run(_throughput(latency, report_progress))
     millions = HALF_BILLION.num_parameters // 1_000_000
     setting = f"drafter of {millions} M parameters, spans of {SPAN}, every check kept; below it the bundled pair"
     return BenchmarkReport("overlap", setting, tuple(figures))
@@ -98,14 +98,16 @@ async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
 
 
 async def _spans(
-    model: Path, tiny: Path, latency: int, tell: Callable[[str], None], repetitions: int
+    model: Path, tiny: Path, latency: int, report_progress: Callable[[str], None], repetitions: int
 ) -> Sequence[Measurement]:
     """Write the same answer with overlap on and off, in turn, and compare span by span: the texts are the same."""
     pairs: list[tuple[float, float, float, float, int]] = []
     async with _client(latency, tiny, model) as client:
         await _answer(client, overlap=True)  # warm-up
         for turn in range(1 + (repetitions - 1) // (SPANS_AN_ANSWER - 1)):
-            tell(f"spans at a round trip of {latency} ms, overlap on and off in turn: {len(pairs)} of {repetitions}")
+            report_progress(
+                f"spans at a round trip of {latency} ms, overlap on and off in turn: {len(pairs)} of {repetitions}"
+            )
             both = {on: await _answer(client, overlap=on) for on in ((True, False) if turn % 2 else (False, True))}
             on, off = both[True], both[False]
             pairs += zip(on.cycles, off.cycles, off.drafts, off.checks, on.ready, strict=False)
@@ -130,13 +132,13 @@ async def _spans(
     )
 
 
-async def _throughput(latency: int, tell: Callable[[str], None]) -> Sequence[Measurement]:
+async def _throughput(latency: int, report_progress: Callable[[str], None]) -> Sequence[Measurement]:
     """Take the bundled pair's tokens a second over the same problems, another rule first at each."""
     problems = [p for family in FAMILIES for p in distinct(family, "test", PROBLEMS_A_FAMILY, seed=0)]
     answers: dict[str, list[Answer]] = {policy: [] for policy in POLICIES}
     async with _client(latency, BUNDLED_CLOUD) as client:
         for i, problem in enumerate(problems):
-            tell(f"tokens a second at a round trip of {latency} ms: problem {i + 1} of {len(problems)}")
+            report_progress(f"tokens a second at a round trip of {latency} ms: problem {i + 1} of {len(problems)}")
             for j in range(len(POLICIES)):
                 policy = POLICIES[(i + j) % len(POLICIES)]
                 await client.generate("x", policy="local", raw=True, max_tokens=1)  # no prompt is left in the cache

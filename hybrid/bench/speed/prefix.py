@@ -79,28 +79,32 @@ class MeasuredServer:
 
 
 def run(
-    folder: Path, tell: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None
+    folder: Path, report_progress: Callable[[str], None], repetitions: int, server: MeasuredServer | None = None
 ) -> BenchmarkReport:
     """Measure one running server, or the bundled one with the same random model in each dialect of ``BUNDLED``."""
     model = write_random_model(folder / "nimble-8192.gguf", NIMBLE, vocabulary_of=BUNDLED_CLOUD)
-    figures = asyncio.run(_running(model, server, tell, repetitions) if server else _bundled(model, tell, repetitions))
+    figures = asyncio.run(
+        _running(model, server, report_progress, repetitions)
+        if server
+        else _bundled(model, report_progress, repetitions)
+    )
     where = server.url if server else "the bundled server with the same model"
     setting = f"spans of {SPAN}, k = {TOP_K}, {where}; CPU without llama.cpp's decoding"
     return BenchmarkReport("prefix", setting, tuple(figures))
 
 
 async def _running(
-    model: Path, server: MeasuredServer, tell: Callable[[str], None], repetitions: int
+    model: Path, server: MeasuredServer, report_progress: Callable[[str], None], repetitions: int
 ) -> list[Measurement]:
     async with _client(model, server) as (client, watched):
-        return await _lengths(client, watched, server.lengths, tell, repetitions)
+        return await _lengths(client, watched, server.lengths, report_progress, repetitions)
 
 
-async def _bundled(model: Path, tell: Callable[[str], None], repetitions: int) -> list[Measurement]:
+async def _bundled(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
     figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(model, *flags, "--ctx", str(CONTEXT), "--parallel", "1") as url:
-            figures += await _running(model, MeasuredServer(url, dialect, LENGTHS), tell, repetitions)
+            figures += await _running(model, MeasuredServer(url, dialect, LENGTHS), report_progress, repetitions)
     return figures
 
 
@@ -189,7 +193,7 @@ async def _lengths(
     client: AsyncClient,
     watched: _TimedEndpoint,
     lengths: tuple[int, ...],
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
     repetitions: int,
 ) -> list[Measurement]:
     """Take the lengths in turn; the first of a round is what the others are compared with."""
@@ -198,7 +202,7 @@ async def _lengths(
     checks: dict[int, list[list[_CheckTiming]]] = {length: [] for length in lengths}
     for turn in range(repetitions + 1):
         where = watched.endpoint.dialect.name if turn else watched.wire.url
-        tell(f"{where}: checks after {', '.join(map(str, lengths))} tokens: round {turn} of {repetitions}")
+        report_progress(f"{where}: checks after {', '.join(map(str, lengths))} tokens: round {turn} of {repetitions}")
         own = "".join(map(str, rng.integers(0, 10, OWN)))
         for length in lengths:
             watched.checks = []

@@ -115,8 +115,8 @@ def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool
 def _compare(arms: Sequence[Arm], plan: Plan) -> Comparison:
     from hybrid.bench.comparison import compare  # noqa: PLC0415
 
-    with _progress(arms, plan.num_problems) as tell:
-        return asyncio.run(compare(arms, plan, tell))
+    with _progress(arms, plan.num_problems) as report_answer:
+        return asyncio.run(compare(arms, plan, report_answer))
 
 
 @contextmanager
