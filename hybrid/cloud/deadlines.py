@@ -1,7 +1,7 @@
-"""How long a question may be waited for: to connect, to the first byte, between chunks, in total.
+"""The deadlines of one question: to connect, to the first byte, between chunks, in total.
 
-The laws (``tests/cloud/test_deadlines.py``). A question has one total, in one request or several, its retries included.
-Only waiting counts: what whoever reads a stream does between two chunks takes nothing from the total. Knows no HTTP.
+The laws (``tests/cloud/test_deadlines.py``). A question has one total for all its requests, its retries included. Only
+waiting counts: time that the reader of a stream takes between two chunks is added to the total. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class QuestionDeadlines:
         self.begin_request()
 
     def begin_request(self) -> None:
-        """Begin another request: a connection is needed."""
+        """Start the clock of another request: until it can leave."""
         self._stage: Literal["connect", "first byte", "read"] = "connect"
         self._until = self._now() + self._deadlines.connect
         self._timeout: asyncio.Timeout | None = None
 
     async def mark_sent(self, epoch: int | None) -> None:
-        """Let the request leave, while that is waited for: what is to come is the first byte.
+        """Await ``before_send`` and start the clock of the first byte; to be called just before the request leaves.
 
-        ``epoch``: the wire's at that time, kept as ``sent_in_epoch``. No deadline passes meanwhile: the
-        endpoint is not what is waited for.
+        ``epoch``: the wire's at that time, kept as ``sent_in_epoch``. No deadline passes during ``before_send``: the
+        endpoint is not waited for.
         """
         self.sent_in_epoch = epoch
         if self._timeout is not None:
@@ -77,7 +77,7 @@ class QuestionDeadlines:
             self._timeout.reschedule(min(self._until, self._ends_at))
 
     def mark_first_byte(self) -> None:
-        """Note that the first byte is there."""
+        """Start the clock between two parts of a body."""
         self._stage = "read"
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ class QuestionDeadlines:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Let what happens inside take nothing from the total."""
+        """Add the time spent inside to the total."""
         began = self._now()
         try:
             yield

@@ -1,7 +1,7 @@
-"""Finding out, at no charge, what kind of endpoint stands behind an address.
+"""Detect at no charge which dialect, model and vocabulary stand behind an address.
 
-Every dialect has a route of its own that answers for nothing; no name is believed. What only a paid request can tell
-(does scoring work, up to which k, on which grid) is ``cloud.probe``'s to ask.
+Every dialect that can be detected has a route of its own that answers for nothing; no name is believed. ``cloud.probe``
+asks what only a paid request can tell: whether scoring works, up to which k, on which grid.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ DIALECTS: Mapping[str, DialectSpec] = {
 
 
 async def discover(wire: Wire, setup: DialectSetup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
-    """Return the dialect spoken at an endpoint, set up for its model, and with what is said of it.
+    """Return the dialect of an endpoint, set up for its model, with its context length and vocabulary as told.
 
-    ``wanted`` names the dialect if the user did; ``probe`` is a text and its local ids. Raises UsageError for a dialect
+    ``wanted``: the dialect if the user named one. ``probe``: a text and its local ids. Raises UsageError for a dialect
     that is none, CloudRefusal for what will never work, CloudFailure for a bad day.
     """
     if wanted is not None and wanted not in DIALECTS:
@@ -75,7 +75,7 @@ async def discover(wire: Wire, setup: DialectSetup, wanted: str | None, probe: t
 
 
 async def _raise_unlisted(wire: Wire) -> None:
-    """Say what came in the place of a list of models. Raises CloudError."""
+    """Raise what came in the place of a list of models."""
     try:
         await wire.get(vllm.MODELS)
     except NotAnApi as error:

@@ -1,8 +1,8 @@
-"""From a host's name to the first of its addresses that lets us in.
+"""From a host's name to the first of its addresses that accepts a connection.
 
 The law: a look-up that is given up keeps nobody waiting, not even the process at its end
 (``tests/cloud/test_names.py``). asyncio looks names up in its executor, whose threads are joined at exit, and a
-resolver may hang for half a minute. Knows no HTTP; how an address is connected to is the caller's.
+resolver may hang for half a minute. Knows no HTTP: the caller connects to an address.
 """
 
 from __future__ import annotations

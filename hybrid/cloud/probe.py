@@ -1,8 +1,8 @@
-"""Establishing by asking what an endpoint can do: ``hybrid probe``.
+"""``hybrid probe``: establish by asking what an endpoint can do.
 
-The law: nothing is believed that an answer did not show. A way to score counts only if its rows are those the endpoint
-writes by itself, position by position; so a list that is off by one, cut, or that of another text is found out here and
-not in an answer (``tests/cloud/test_probe.py``, and against real servers in ``tests/end_to_end``).
+The law: nothing is believed that an answer did not show. A scoring method counts only if its rows are those that the
+endpoint writes by itself, position by position. So a list that is off by one, cut, or that of another text is found
+here and not in an answer (``tests/cloud/test_probe.py``, and against real servers in ``tests/end_to_end``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 T = TypeVar("T")
 SettleQuestion: TypeAlias = Callable[[CloudUsage | None], object]
 ReserveQuestion: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleQuestion]]
-"""Leave for one request of at most so much; what it was charged is told to what it gives."""
+"""Reserves the most that one question may be charged, and gives a function that settles its charge."""
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
@@ -43,12 +43,12 @@ DECIMALS = range(1, 7)
 
 @dataclass
 class Probe:
-    """One probing of one endpoint. ``tell`` hears what is being asked."""
+    """One probe of one endpoint. ``tell`` is called with a sentence about each question."""
 
     endpoint: Endpoint
     prefix: Ids
     turns: tuple[Message, ...]
-    leave: ReserveQuestion
+    reserve: ReserveQuestion
     tell: Callable[[str], None]
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
@@ -249,7 +249,7 @@ class Probe:
 
     async def _score(self, prefix: Ids, span: Ids, top_k: int, candidates: tuple[Ids, ...] = ()) -> Scores:
         question = ScoreQuestion(prefix, span, True, top_k, candidates)
-        async with self._leave(question) as settle:
+        async with self._reserve(question) as settle:
             scores = await self.endpoint.score(question, uuid.uuid4().hex)
             settle(scores.usage)
         self._spent += scores.usage
@@ -267,15 +267,15 @@ class Probe:
             return await self._written(question)
 
     async def _written(self, question: WriteQuestion) -> list[Chunk]:
-        async with self._leave(question) as settle:
+        async with self._reserve(question) as settle:
             chunks = await _all(self.endpoint.write(question, uuid.uuid4().hex))
             usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
             settle(usage or self.endpoint.max_usage(question))
         self._spent += usage or NO_USAGE
         return chunks
 
-    def _leave(self, question: Question) -> AbstractAsyncContextManager[SettleQuestion]:
-        return self.leave(self.endpoint.max_usage(question))
+    def _reserve(self, question: Question) -> AbstractAsyncContextManager[SettleQuestion]:
+        return self.reserve(self.endpoint.max_usage(question))
 
 
 async def _all(stream: AsyncGenerator[Chunk, None]) -> list[Chunk]:

@@ -1,7 +1,8 @@
-"""HTTP. The only file that imports httpx: a method and a path in, JSON or server-sent events out, errors named.
+"""HTTP: a method and a path in, JSON or server-sent events out, errors named. The only file that imports httpx.
 
 Which exception a fault becomes decides what the user sees: ``CloudRefusal`` stops before any text, ``CloudFailure``
-lets the local model answer. No message holds a key, a password or a control character.
+lets the local model answer. No message holds a key, a password or a control character. A connection pool to one
+endpoint is a ``Wire``; ``tests/cloud/test_wire.py`` and ``test_epochs.py`` hold it against servers that misbehave.
 """
 
 from __future__ import annotations
@@ -180,10 +181,11 @@ class Wire:
             if connection is not None:  # httpcore closes none whose TLS was given up
                 await connection.aclose()
             raise
-        if response.is_success and _coding(response) in PLAIN:
+        coding = response.headers.get("content-encoding", "").strip().lower()
+        if response.is_success and coding in PLAIN:
             return response
         try:
-            raise await self._refusal(response, deadlines)
+            raise await self._refusal(response, coding, deadlines)
         finally:
             await response.aclose()
 
@@ -242,9 +244,9 @@ class Wire:
             root = _root(error)
             raise _transport_error(error, root, self.url) from error
 
-    async def _refusal(self, response: httpx.Response, deadlines: QuestionDeadlines) -> CloudError:
+    async def _refusal(self, response: httpx.Response, coding: str, deadlines: QuestionDeadlines) -> CloudError:
         """Return what another status than a success means to the user, or a body in an encoding."""
-        coding, raw = _coding(response), bytearray()
+        raw = bytearray()
         if response.is_success:
             msg = f"{self.url} answered in the encoding {one_line(coding)}: it was asked for none, and none is read"
             return NotAnApi(msg)
@@ -269,10 +271,6 @@ class Wire:
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
-
-
-def _coding(response: httpx.Response) -> str:
-    return str(response.headers.get("content-encoding", "")).strip().lower()
 
 
 class _Network(httpcore.AnyIOBackend):

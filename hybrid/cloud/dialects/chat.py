@@ -1,8 +1,12 @@
 """OpenAI's ``/v1/chat/completions``: whole answers to whole conversations, nothing else.
 
-Where the shapes come from: openai/openai-openapi (CreateChatCompletionRequest, ...StreamResponse). It takes no prompt
-and continues no partial answer, so it can open the text and do nothing after that. What bites: -9999 stands for "not
-in the list", the reason of the end comes in an event of its own, and reasoning models give no log-probabilities.
+Shapes: openai/openai-openapi (CreateChatCompletionRequest, ...StreamResponse). Seen running: vLLM 0.32's copy, and a
+LiteLLM proxy; no server of OpenAI's. The route takes no prompt and continues no partial answer: it opens a text and
+does nothing after that. Traps:
+
+- The log-probability -9999 stands for "not in the list".
+- The reason of the end comes in an event of its own.
+- Reasoning models give no log-probabilities.
 """
 
 from __future__ import annotations
@@ -53,14 +57,14 @@ class Chat(OpenAi):
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         return CloudUsage(sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns), 0)
 
-    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
-        """Learn too the most that the server has said that it adds to a conversation: reserved from then on.
+    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+        """Learn too the most tokens that the server adds to a conversation: they are reserved from then on.
 
-        Little lowers nothing: a template may add its default system message where a conversation brings none.
+        A smaller number lowers nothing: a template may add its default system message where a conversation brings none.
         """
-        if isinstance(told, CloudError):
-            return super().learn(question, told)
-        more = told.prompt_tokens - self.min_usage(question).prompt_tokens
+        if isinstance(evidence, CloudError):
+            return super().learn(question, evidence)
+        more = evidence.prompt_tokens - self.min_usage(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
     def _write(self, question: WriteQuestion) -> Continuation | None:
@@ -83,7 +87,7 @@ class Chat(OpenAi):
 
 
 SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))
-# Nothing tells it from its like but an answer without log-probabilities.
+# The same route without log-probabilities: only a reply shows the difference.
 TEXT_SPEC = DialectSpec("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
 
 

@@ -1,13 +1,13 @@
-"""Completions with echo, by text: OpenAI's legacy ``/v1/completions`` and those that copied it, and plain text.
+"""OpenAI's legacy ``/v1/completions`` and its copies: text in, rows by text out, the prompt echoed; and plain text.
 
-Where the shapes come from: openai/openai-openapi (CreateCompletionRequest, CreateCompletionResponse). What bites:
+Shapes: openai/openai-openapi (CreateCompletionRequest, CreateCompletionResponse). Seen running: vLLM 0.32's copy; no
+server of OpenAI's. Traps:
 
-- The first entry of an echo is null, and keys are texts: two tokens of one text are one entry.
-- Where the draft begins is read from ``text_offset``, which counts in the echoed text: one that begins otherwise than
-  what was sent (an opening token that is shown, no echo at all) tells nothing of where that is.
-- A server that splits the text elsewhere than the local model has no row for the draft, and rows end where the two
-  splits part.
-- What it does not document (top-k, min-p) it refuses or ignores; sampling that needs it is refused here.
+- The first entry of an echo is null. Keys are texts: two tokens of one text are one entry.
+- ``text_offset`` tells where the draft begins. It counts in the echoed text: an echo that begins otherwise than the
+  text sent (a visible opening token, no echo at all) tells nothing.
+- A server that splits the text in another way than the local model has no row for the draft from there on.
+- Sampling that is not documented (top-k, min-p) is refused or ignored there, so it is refused here.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Completions(OpenAi):
 
 
 SPEC = DialectSpec("openai-completions", Completions, (COMPLETIONS, {}))
-# Text alone, and then nothing can be scored; nothing but an answer without log-probabilities tells it from its like.
+# The same route without log-probabilities: it cannot score, and only a reply shows the difference.
 TEXT_SPEC = DialectSpec(
     "text-completions",
     partial(

@@ -1,9 +1,12 @@
-"""What a dialect is: pure functions from a question to requests, and from their replies to an answer.
+"""What a dialect is: pure functions from a question to HTTP bodies, and from the replies to an answer.
 
-A dialect opens no connection: it is a generator that yields what is to be asked (``Post``) and is sent the replies, so
-that a golden body and a recorded reply test it whole. Nor does it guess: what a server of its family can do stands in
-one record (``can``), first as the documents have it, then as a probe has measured it (``cloud.probe_result``), then as
-answers have shown it (``learned``).
+A dialect opens no connection. ``write`` returns one request and the function that reads each event of its reply;
+``score`` is a generator that yields requests and is sent their replies. So a golden body and a recorded reply test a
+dialect whole. It guesses nothing: the capabilities of an endpoint stand in one record (``can``), first as the documents
+have them, then as a probe measured them (``cloud.probe_result``), then as answers have shown them (``learn``).
+
+A new dialect is one file beside this one: a frozen dataclass under ``Dialect`` (or ``OpenAi``) with a default ``can``,
+``_score``, ``_write`` and ``check_usage``, and a ``SPEC`` that ``cloud.discover`` lists. Steps: ``cloud/README.md``.
 """
 
 from __future__ import annotations
@@ -40,16 +43,16 @@ _NAMED = re.compile(r"max allowed: (\d+)")
 
 @dataclass(frozen=True)
 class Post:
-    """One POST. ``shape`` names the fields that are wanted and what to leave unread.
+    """One POST. ``shape`` names the fields that are wanted; the others stay unread.
 
-    ``before``: what was charged for the requests that were answered before it.
+    ``before``: the charge for the requests of this question that were answered before it.
 
-    ``proof``: an answer to one that gives it shows that this server can take those that need it. These leave only where
-    it was given and the server must still be the same (``Wire.epoch``), and one that gives it only where it might be
-    of use; else None is sent in the place of a reply.
+    ``proof`` "gives": a reply proves that this server supports requests marked "needs", which end other servers. A
+    "needs" request is sent only to the same server as the proof (``Wire.epoch``), a "gives" request only where the
+    proof could be used; else the flow is sent None in place of a reply. Only vllm-tokens uses it.
 
-    ``stream``: how events come: as server-sent ones that end with [DONE], or with the one that says why it ended, or as
-    lines of JSON; None: the reply is one event.
+    ``stream``: server-sent events that end with [DONE] ("to done"), or with the event that tells why the text ended
+    ("to finish"), or JSON by the line; None: the whole reply is one event.
     """
 
     path: str
@@ -61,7 +64,7 @@ class Post:
 
 
 ScoreFlow: TypeAlias = Generator[Post, Any, Scores]
-"""Yields a request, is sent its reply, and so on; returns the rows."""
+"""Yields a request, is sent its reply (None: it must not leave, see ``Post.proof``), and so on; returns the rows."""
 
 ReadEvent: TypeAlias = Callable[[Any], Chunk]
 """Reads one event of a reply; a whole reply is one event."""
@@ -77,7 +80,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class DialectSetup:
-    """What every dialect needs to know: the model's name there, the local vocabulary, the salt of the prefix cache."""
+    """The model's name at the endpoint, the local vocabulary (None: not at hand), the salt of the prefix cache."""
 
     model: str = ""
     vocabulary: TextTokens | None = None
@@ -85,7 +88,7 @@ class DialectSetup:
 
     @property
     def text_tokens(self) -> TextTokens:
-        """The local vocabulary. Raises ValueError where there is none, which is the caller's fault."""
+        """The local vocabulary. Raises ValueError where there is none: the caller's fault."""
         if self.vocabulary is None:
             msg = "this dialect speaks in text and needs the local vocabulary"
             raise ValueError(msg)
@@ -104,7 +107,10 @@ def tells_rows(can: Capabilities, question: WriteQuestion) -> bool:
 
 @dataclass(frozen=True)
 class Dialect(ABC):
-    """One family's words. A family's ``can`` is what its documents say, until more is known of an endpoint."""
+    """One server family's version of the wire.
+
+    ``can`` of a class is what the documents say; of an object, what is known of its endpoint by now.
+    """
 
     setup: DialectSetup
     can: Capabilities = Capabilities()
@@ -115,11 +121,11 @@ class Dialect(ABC):
         return self.can.dialect
 
     def score(self, question: ScoreQuestion) -> ScoreFlow:
-        """Yield the requests that score a draft, and return its rows."""
+        """Yield the requests that score a draft; return its rows."""
         return self._score(self._fit(question))
 
     def write(self, question: WriteQuestion) -> Continuation | None:
-        """Yield the request that continues a text, and what is read in each event of it."""
+        """Return the request that continues a text, and its reader; None: this text cannot be sent (no request)."""
         return self._write(self._fit(question))
 
     @abstractmethod
@@ -130,35 +136,34 @@ class Dialect(ABC):
 
     @abstractmethod
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
-        """Return what one reply to a check says it was charged, and shows that it wrote, whatever else stands there."""
+        """Read the charge from one reply to a check: at least the tokens it shows. Must not raise: it may be broken."""
 
     def max_usage(self, question: Question) -> CloudUsage:
-        """Return the most that answering may be charged: for a request by ids, nothing cached and all written."""
+        """Return the most that an answer may be charged: nothing cached, everything written. By text: see README."""
         return max_usage(question)
 
     def min_usage(self, question: Question) -> CloudUsage:
-        """Return the least that answering is charged: the tokens that are sent, and those that a check has written."""
+        """Return the least that an answer is charged: the tokens sent, and those that a check must write."""
         return min_usage(question)
 
-    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
-        """Return the dialect as an answer has shown this endpoint to be; itself where that is nothing new.
+    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+        """Return the dialect with what an answer shows of its endpoint; itself if that is nothing new.
 
-        ``told``: what the answer said that it was charged, or why there was none, after something was asked. A refusal
-        that was not sent, in the words of ``CloudError``, is free.
+        ``evidence``: the usage of an answer, or the error after a request was sent. ``error.sent`` False: uncharged.
         """
-        if isinstance(told, MissingCapability) and not told.sent:
+        if isinstance(evidence, MissingCapability) and not evidence.sent:
             asked = self._top_k(question)
-            named = _NAMED.search(str(told))
+            named = _NAMED.search(str(evidence))
             fewer = int(named[1]) if named else next((k for k in LENGTHS if k < asked), 0)
             if 0 < fewer < asked:
                 return replace(self, can=replace(self.can, most_k=fewer))
-        read_cache = isinstance(told, CloudUsage) and isinstance(question, ScoreQuestion) and told.cached_tokens > 0
-        if read_cache and not self.can.keeps_cache:
+        cached = isinstance(evidence, CloudUsage) and evidence.cached_tokens > 0
+        if cached and isinstance(question, ScoreQuestion) and not self.can.keeps_cache:
             return replace(self, can=replace(self.can, keeps_cache=True))
         return self
 
     def _fit(self, question: Q) -> Q:
-        """Return a question that asks for no more than this endpoint gives; with ``top_k`` 0 for no rows at all."""
+        """Lower a question to what this endpoint gives; ``top_k`` 0: no rows."""
         top_k = self._top_k(question)
         if isinstance(question, WriteQuestion):
             return replace(question, top_k=top_k)
@@ -168,49 +173,49 @@ class Dialect(ABC):
         if isinstance(question, WriteQuestion) and not self.can.rows:
             return 0
         vocabulary = self.setup.vocabulary
-        num_tokens = None if vocabulary is None else vocabulary.num_tokens  # more than there are end SGLang's server
-        return min(k for k in (question.top_k, self.can.most_k, num_tokens) if k is not None)
+        # A list longer than the vocabulary ends SGLang's server.
+        limits = (question.top_k, self.can.most_k, None if vocabulary is None else vocabulary.num_tokens)
+        return min([k for k in limits if k is not None])
 
 
 @dataclass(frozen=True)
 class OpenAi(Dialect, ABC):
-    """What those dialects have in common whose bodies and usages are OpenAI's, and which proxies pass on."""
+    """A dialect with OpenAI's bodies and usages, which proxies pass on."""
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
-        """Return what is told, and no fewer tokens than are shown."""
+        """Read the usage, and count the tokens that are shown."""
         return read_shown_usage(reply)
 
-    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
-        """Learn too that a stream lacks what may come with a whole answer, as it does through some proxies."""
-        lacking = isinstance(told, MissingCapability) and told.sent and not told.charged.completion_tokens
+    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+        """Learn too that streams lack rows or ids that whole answers may have, as through some proxies."""
+        charged = evidence.charged if isinstance(evidence, MissingCapability) and evidence.sent else None
+        lacking = charged is not None and not charged.completion_tokens
         if lacking and isinstance(question, WriteQuestion) and self.can.streams:
             return replace(self, can=replace(self.can, streams=False))
-        return super().learn(question, told)
+        return super().learn(question, evidence)
 
     def _continuation(self, path: str, body: Json) -> Post:
-        """Return the request for a continuation: a stream that tells its usage, or a whole answer."""
+        """Return the request for a continuation: a stream with its usage, or a whole answer."""
         if not self.can.streams:
             return Post(path, body)
         return Post(path, {**body, "stream": True, "stream_options": {"include_usage": True}}, stream="to done")
 
 
 TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]
-"""A tokenizer's route, and what makes its question from a model's name and a text."""
+"""A tokenizer's route, and a function from a model's name and a text to its body."""
 
 
 @dataclass(frozen=True)
 class DialectSpec:
-    """How a family is made and known; each stands in its dialect's file, and ``cloud.discover`` has their order.
-
-    ``knock`` is a route that answers for nothing, and with what it is asked (None: a GET); None where only the user can
-    name the family. ``shows`` is what the answer then holds; "" where a refusal is the answer, since that of an empty
-    question tells that there is such a route. ``split`` is its tokenizer. ``models`` is its own list of models, where
-    it may lack OpenAI's.
-    """
+    """How a dialect is detected and built. One stands in each dialect's file; ``cloud.discover`` has their order."""
 
     name: str
+    """As ``--dialect`` names it."""
     build: Callable[[DialectSetup], Dialect]
     detect_route: tuple[str, Json | None] | None = None
+    """A free route and its body (None: GET). None: it cannot be detected, the user must name the dialect."""
     detect_key: str = ""
+    """A field of the free route's reply. Empty: a refusal of an empty body is the evidence that there is the route."""
     tokenize_route: TokenizeRoute | None = None
     models_route: str = ""
+    """A list of models of its own, where the server may lack OpenAI's."""

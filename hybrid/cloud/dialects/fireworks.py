@@ -1,8 +1,8 @@
 """Fireworks' ``/v1/completions``: token ids in, the rows of the last few of them echoed.
 
-Where the shapes come from: fireworks-ai's Python client, ``types/completion_create_params.py`` (echo_last, logprobs as
-a flag, top_logprobs of at most 5) and ``types/shared/new_log_probs_content.py``. No server of theirs was asked: what
-the documents leave open is checked in each reply: ``token_id`` in every alternative, as many entries as asked for.
+Shapes: fireworks-ai's Python client, ``types/completion_create_params.py`` (echo_last, logprobs as a flag, top_logprobs
+of at most 5) and ``types/shared/new_log_probs_content.py``. No server of theirs was asked, only ``server_stub``. Each
+reply is checked for what the documents leave open: ``token_id`` in every alternative, as many entries as asked for.
 """
 
 from __future__ import annotations

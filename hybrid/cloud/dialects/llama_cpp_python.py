@@ -1,15 +1,16 @@
-"""llama-cpp-python's server (0.3.36), ``/v1/completions`` with echo: text in, rows by text out.
+"""llama-cpp-python's server, ``/v1/completions`` with echo: text in, rows by text out.
 
-Where the shapes come from: ``llama_cpp/server/types.py`` and ``Llama._create_completion``. It must be started with
-``--logits_all true``. What bites, each guarded below and in ``tests/cloud/test_llama_cpp_python.py``:
+The server must be started with ``--logits_all true``. Shapes: ``llama_cpp/server/types.py`` and
+``Llama._create_completion``. Seen running: 0.3.36. Traps, each with a guard below and a test:
 
 - *Off by one without BOS*: the rows of an echoed prompt are those after each token, listed as if they were before it
-  (issue 1983). Which of the two it is, the number of listed tokens tells: an end token is forbidden, so that one token
-  is always generated, and a shifted list has no row for it.
-- *Keys are texts*: tokens of one text collapse, and control tokens and parts of characters are all the empty text. What
-  a row does not show although it is likely is asked for: does the model end here? If it does not, the row is missing.
-- A streamed row loses characters that are split over tokens, so nothing is streamed; ``max_tokens`` 0 means no limit;
-  repetition is penalised and min-p cuts by default, so every parameter is sent.
+  (issue 1983). The number of listed tokens tells which it is: an end token is forbidden, so one token is always
+  generated, and a shifted list has no row for it.
+- *Keys are texts*: tokens of one text collapse; control tokens and parts of characters are all the empty text. If a row
+  hides its most likely token, the server is asked whether the model ends here. If it does not, the row is missing.
+- A streamed row loses characters that are split over tokens, so nothing is streamed. ``max_tokens`` 0 means no limit.
+  Repetition is penalised and min-p cuts by default, so every parameter is sent.
+- It answers 400 without a word unless ``x-request-id`` is a UUID.
 """
 
 from __future__ import annotations

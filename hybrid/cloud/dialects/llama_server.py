@@ -1,15 +1,17 @@
 """llama.cpp's own server, ``/completion``: token ids in, raw log-probabilities of the whole vocabulary out.
 
-Where the shapes come from: ``tools/server/README.md`` and ``server-task.cpp`` of llama.cpp, and replies of xllamacpp
-2026.10.11549. It scores no prompt; two ways make it tell (``ways``):
+The server scores no prompt; a draft is scored by one of ``scoring_methods``. Shapes: ``tools/server/README.md`` and
+``server-task.cpp`` of llama.cpp. Seen running: xllamacpp 2026.10.11549.
 
-- *replay*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
-  the unmodified model. Once the grammar is used up only an end token may follow, and its row is the row after what was
-  forced. A grammar cannot name every token (``_nameable``): the rows of a draft end with that of the first it cannot.
+- *forced*: a grammar of token literals (``<[id]>``, ``grammars/README.md``) forces the draft; the rows are those of
+  the unmodified model. After the grammar's last token only an end token may follow, and its row is the row after the
+  draft. A grammar cannot name every token (``_nameable``): the rows of a draft end with the first it cannot name.
 - *prefixes*: an array of prompts with one new token each.
+- *generate*: the model writes on by itself.
 
-What bites: with speculative decoding of its own the server reports probability 1 and no list for what its draft model
-guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the server's, so every one is sent.
+Traps. With speculative decoding of its own the server reports probability 1 and no list for what its draft model
+guessed: missing, not certain. Sampling defaults (top-k 40, min-p 0.05) are the server's, so every parameter is sent. A
+stream ends without [DONE]; a grammar that names an end token fails with 500.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Ollama's ``/api/generate`` with ``raw``: text in, text and rows by text out, as lines of JSON.
 
-Where the shapes come from: ollama ``api/types.go`` and ``docs/api``. It scores nothing; a draft is compared with what
-the model writes by itself. What bites: tokens carry no ids and are matched by their bytes; at most 20 alternatives;
-sampling defaults come from the Modelfile, so every one is sent; a prompt that is all cached may be counted as nothing.
+Shapes: ollama ``api/types.go`` and ``docs/api``. No Ollama server was ever asked, only ``server_stub``. It scores
+nothing: a draft is compared with what the model writes by itself (``generate``). Traps:
+
+- Tokens carry no ids and are matched by their bytes. There are at most 20 alternatives.
+- Sampling defaults come from the Modelfile, so every parameter is sent.
+- A prompt that is all cached may be counted as 0 tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the readers of all dialects check alike. A reply of any other shape is BadReply, whatever it trips over."""
+"""Checks that the readers of all dialects share. A reply of another shape is BadReply, whatever it trips over."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def finish_of(reason: object) -> Literal["stop", "length"] | None:
 
 
 def raise_error_in(reply: Any) -> None:
-    """Raise an error that came in the place of an answer, or inside one: a refusal as what its status means outside.
+    """Raise the error that a reply holds in the place of an answer, or inside one.
 
-    That one was not sent, in the words of ``CloudError``, unless something came before it; any other is BadReply.
+    A refusal becomes what its status would mean outside, and counts as not sent. Any other error is BadReply.
     """
     error = reply.get("error") if isinstance(reply, Mapping) else None
     if error:
@@ -99,7 +99,7 @@ def raise_error_in(reply: Any) -> None:
 
 
 def _status(error: Mapping[str, Any]) -> int | None:
-    """Return the status that an error object stands for; None where it says none, and may have been computed."""
+    """Return the status that an error object names; None: it names none, and the answer may have been computed."""
     code = error.get("code")
     if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
         return int(code)
@@ -114,7 +114,7 @@ def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
 
 
 def row_of(listed: dict[int, float], token: int, own: float, top_k: int, named: Mapping[int, float] | None) -> TopK:
-    """Build the row of a written token; beyond ``top_k`` entries it was appended, and tells nothing of the others."""
+    """Build the row of a written token. In a list of more than ``top_k`` entries the token was appended."""
     if not listed:
         msg = "the endpoint gave a token without a top-k list: missing, not certain"
         raise BadReply(msg)
@@ -134,29 +134,28 @@ def rows_for(rows: object, ids: Ids) -> list[Any]:
 
 
 def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsage:
-    """Take what a server says it charged. What cannot be a count was not told, and is 0 (``cloud.port``).
+    """Build a usage from what a server tells. A value that cannot be a count was not told: 0 (``cloud.port``).
 
     Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one.
     """
-    whole, kept = _told(prompt), _told(cached)
+    whole, kept, written = [
+        value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+        for value in (prompt, cached, completion)
+    ]
     kept = kept if kept <= whole else 0
-    fresh, kept, written = (min(part, MOST_TOKENS) for part in (whole - kept, kept, _told(completion)))
+    fresh, kept, written = (min(part, MOST_TOKENS) for part in (whole - kept, kept, written))
     return CloudUsage(fresh + kept, written, kept)
 
 
-def _told(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
 def read_usage(reply: Any) -> CloudUsage:
-    """Read what was charged, as OpenAI says it: whatever stands there, and if nothing does."""
+    """Read an OpenAI-style usage, whatever stands there, and if nothing does."""
     usage = fields_of(reply, "usage")
     details = fields_of(usage, "prompt_tokens_details")
     return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
 
 
 def read_shown_usage(reply: Any) -> CloudUsage:
-    """Read what was charged, as OpenAI says it: no fewer tokens than are shown to be written."""
+    """Read an OpenAI-style usage; at least the written tokens that are shown."""
     ids = first_choice(reply).get("token_ids")
     return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
 

@@ -1,11 +1,11 @@
-"""Scoring a draft on endpoints that only write: three ways to make them tell what they would have said.
+"""Scoring a draft on endpoints that only write: three methods.
 
-- ``prefixes``: the prefix and each longer one, a new token each. Every row is exact; every prefix is paid for.
-- ``replay``: the draft is forced on the model, which writes it and says what it thought. One prefix, one round trip.
-- ``compare``: the model writes on by itself, and its rows hold up to the first token where the two texts part. Fewer
-  rows than asked, at the price of one continuation.
+- ``prefixes``: send the prefix and each longer one, with one new token each. Every row is exact, every prefix paid for.
+- ``forced``: force the model to write the draft (by a grammar, ``llama_server.py``). One prefix, one round trip.
+- ``generate``: let the model write on, and take its rows up to the first token that differs from the draft: fewer rows
+  than were asked for, at the price of one continuation.
 
-The law: each way's rows are those that scoring in one request gives, for as many positions as it answers
+The law: the rows of each method are those of scoring in one request, for as many positions as it answers
 (``tests/cloud/test_scoring_methods.py``).
 """
 
@@ -26,11 +26,11 @@ GREEDY = Sampling()
 
 
 class CompletionDialect(Protocol):
-    """A dialect that can be asked for continuations in one piece, several prompts at once if it takes that."""
+    """A dialect that writes whole continuations, of several prompts in one request if the server takes that."""
 
     @property
     def setup(self) -> DialectSetup:
-        """What it knows."""
+        """Model, vocabulary and salt."""
         ...
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
@@ -59,7 +59,7 @@ def prefixes(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
 
 
 def generate(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
-    """Let the model write on, and take its rows up to the first token that is not the draft's."""
+    """Let the model write on; take its rows up to the first token that differs from the draft."""
     asked = [_write(question, question.prefix, question.num_rows)]
     chunks = writer.read_completions(asked, (yield writer.post_completions(asked)))
     written, rows = chunks[0], list[TopK]()
@@ -79,10 +79,7 @@ def _scores(
 
 
 def sum_usage(writer: CompletionDialect, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
-    """Add up what is told of some continuations in one request: no fewer tokens than were written.
-
-    One of them may tell for all.
-    """
+    """Add up the usages of continuations in one request: at least the tokens written. One may tell for all."""
     told, written, ends = NO_USAGE, 0, writer.setup.text_tokens.end_ids
     for question, chunk in zip(asked, chunks, strict=True):
         told += chunk.usage or NO_USAGE
@@ -91,7 +88,7 @@ def sum_usage(writer: CompletionDialect, asked: Sequence[WriteQuestion], chunks:
 
 
 def min_usage_by(method: str | None, question: Question) -> CloudUsage:
-    """Return the least that answering is charged: every token that is sent, and one written after each prompt."""
+    """Return the least that an answer by a method is charged: the tokens sent, one written after each prompt."""
     if not isinstance(question, ScoreQuestion) or method in {None, "one request"}:
         return min_usage(question)
     most = max_usage_by(method, question)
@@ -99,7 +96,7 @@ def min_usage_by(method: str | None, question: Question) -> CloudUsage:
 
 
 def max_usage_by(method: str | None, question: ScoreQuestion, tokens: Callable[[Ids], int] = len) -> CloudUsage:
-    """Return the most that scoring by a method is charged; ``tokens`` says how many a prefix may be there."""
+    """Return the most that scoring by a method is charged; ``tokens``: the most tokens that a prefix may be there."""
     prefix, rows = tokens(question.prefix), question.num_rows
     if method == "prefixes":
         return CloudUsage(sum(tokens(question.prefix + question.span[:i]) for i in range(rows)), rows)

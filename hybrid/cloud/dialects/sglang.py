@@ -1,6 +1,7 @@
-"""SGLang's own ``/generate`` (0.5.23): rows from any position on, with the prefix cache kept up to there.
+"""SGLang's own ``/generate``: token ids in, rows from any position on, with the prefix cache kept up to there.
 
-Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``tokenizer_manager.py``. What bites:
+The server scores a draft without writing a token and tells the log-probabilities of candidates by id. Shapes:
+``python/sglang/srt/managers/io_struct.py`` and ``tokenizer_manager.py``. Seen running: 0.5.23. Traps:
 
 - The entry at ``logprob_start_len`` is null: it needs the scores of the position before, which the cache does not keep.
   So the rows of a draft start one token before it. From 0 on, the cache would not be read at all.
@@ -10,6 +11,7 @@ Where the shapes come from: ``python/sglang/srt/managers/io_struct.py`` and ``to
 - One list of candidates serves all positions (``token_ids_logprob``).
 - With ``max_new_tokens`` 0 nothing is written or charged for, and ``output_top_logprobs`` still holds the row after the
   prompt (``managers/tp_worker.py``: ``compute_logprobs_only``).
+- A list longer than the vocabulary, or an id beyond it, ends the server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Tokens, rows and continuations that are named by their text, and what asking in text may cost.
+"""Tokens, rows and continuations that are named by text, and the most that asking in text may cost.
 
-A text may be nobody's (a part of a character, a token of another vocabulary) or several tokens' (control tokens, which
-many servers print as nothing; tokens of one text are one entry). Such a text names no token: what it stands for is
-missing, never guessed. In a list it is a mass that is hidden, and becomes the row's cap: any token that is not shown
-may hold all of it.
+A text may match no local token (part of a character, a token of another vocabulary) or several (control tokens, which
+many servers print as the empty text; tokens of one text are one entry). Such a text names no token and is never
+guessed: in a row its mass counts as hidden and becomes the row's cap, since any token not shown may hold all of it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LONGEST = 48
 
 
 class TextTokens:
-    """A vocabulary, read backwards."""
+    """The local vocabulary as a map from texts to token ids; a text of several tokens maps to None."""
 
     def __init__(self, words: Vocabulary) -> None:
         """Take the local vocabulary; its table is made when it is first needed."""
@@ -107,7 +106,7 @@ def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: i
 
 
 def max_usage_in_bytes(words: TextTokens, question: Question, requests: int) -> CloudUsage:
-    """Return the most that some requests in text are charged: a token per byte, and one that opens the text."""
+    """Return the most that requests in text are charged: a token per byte of the prompt, and one that opens it."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1
         return CloudUsage(requests * prompt, requests, requests=requests)

@@ -1,8 +1,8 @@
 """Together's ``/v1/completions``: text in, the prompt's tokens echoed beside the answer, with ids and rows by text.
 
-Where the shapes come from: togethercomputer/openapi (CompletionRequest, CompletionResponse, PromptPart,
-LogprobsPart). No server of theirs was asked. The prompt comes back as a part of its own (``prompt``), its tokens with
-their ids: the rows of a draft are those of the last ones, if these are the draft.
+Shapes: togethercomputer/openapi (CompletionRequest, CompletionResponse, PromptPart, LogprobsPart). No server of theirs
+was asked, only ``server_stub``. The prompt comes back as a part of its own (``prompt``), its tokens with their ids: the
+rows of a draft are those of the last tokens, if these are the draft. Their streams have no lists.
 """
 
 from __future__ import annotations

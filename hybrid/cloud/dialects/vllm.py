@@ -1,12 +1,14 @@
-"""vLLM's ``/v1/completions`` (0.33): questions to bodies, replies to answers.
+"""vLLM's ``/v1/completions``: token ids in, rows by id out, the draft scored as part of the prompt.
 
-Where the shapes come from: ``vllm/entrypoints/openai/completion/protocol.py`` and ``vllm/logprobs.py``. What bites:
+The server scores a prompt in one request, reads no prefix cache for it, and gives 20 log-probabilities a token unless
+``--max-logprobs`` allows more. Shapes: ``vllm/entrypoints/openai/completion/protocol.py`` and ``vllm/logprobs.py`` of
+0.33. Seen running: 0.32, with the V1 and the V2 model runner. Traps:
 
 - ``prompt_logprobs`` gives every position of the prompt its top k *and* the actual token (``rank`` above k when it is
-  not among them); position 0 is null. There is no start offset, so the rows of the whole prefix come along
-  (12 MB after 8,000 tokens from ``server_stub``). They are left unread (``CompletionsScoreReply``).
-- The row after the prompt is the generated token's ``logprobs.top_logprobs``; with ``return_tokens_as_token_ids`` its
-  keys are ``token_id:N``, otherwise two ids with one text would collapse. It holds up to k + 1 entries.
+  not among them); position 0 is null. There is no start offset: the rows of the whole prefix come along (12 MB after
+  8,000 tokens from ``server_stub``). They are left unread (``CompletionsScoreReply``).
+- The row after the prompt is the generated token's ``logprobs.top_logprobs``. With ``return_tokens_as_token_ids`` its
+  keys are ``token_id:N``; otherwise two ids with one text would collapse. It holds up to k + 1 entries.
 - -inf comes as -9999: not a probability but "not listed".
 - Sampling defaults come from the server's generation config, so every parameter is sent.
 """
@@ -190,18 +192,17 @@ def _generated_rows(ids: Ids, logprobs: object, top_k: int) -> list[TopK]:
     if len(tops) != len(ids) or len(actual) != len(ids):
         msg = f"the endpoint gave {len(tops)} rows for {len(ids)} tokens"
         raise BadReply(msg)
-    return [_generated_row(token, lp, top, top_k) for token, lp, top in zip(ids, actual, tops, strict=True)]
-
-
-def _generated_row(token: int, logprob: object, top: object, top_k: int) -> TopK:
-    if not isinstance(top, dict) or not top:
-        msg = "the endpoint gave a token without a top-k list: missing, not certain"
-        raise BadReply(msg)
-    if not all(key.startswith("token_id:") for key in top):
-        msg = "the endpoint names tokens by text where ids were asked for"
-        raise MissingCapability(msg)
-    listed = {int(key.removeprefix("token_id:")): number(value) for key, value in top.items()}
-    return row_of(listed, token, number(logprob), top_k, None)
+    rows = []
+    for token, logprob, top in zip(ids, actual, tops, strict=True):
+        if not isinstance(top, dict) or not top:
+            msg = "the endpoint gave a token without a top-k list: missing, not certain"
+            raise BadReply(msg)
+        if not all(key.startswith("token_id:") for key in top):
+            msg = "the endpoint names tokens by text where ids were asked for"
+            raise MissingCapability(msg)
+        listed = {int(key.removeprefix("token_id:")): number(value) for key, value in top.items()}
+        rows.append(row_of(listed, token, number(logprob), top_k, None))
+    return rows
 
 
 def _ids(choice: Json, expected: int | None) -> Ids:

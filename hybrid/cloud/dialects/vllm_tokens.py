@@ -1,15 +1,15 @@
-"""vLLM's ``/inference/v1/generate`` (0.33): token ids in and out, and the drafter's own candidates scored.
+"""vLLM's ``/inference/v1/generate``: token ids in and out, rows by id, and the drafter's own candidates scored.
 
-Where the shapes come from: ``vllm/entrypoints/scale_out/token_in_token_out/protocol.py``, ``vllm/sampling_params.py``.
-What bites:
+The server opens this route with ``--enable-scale-out`` (from 0.30 on). Shapes of 0.33:
+``vllm/entrypoints/scale_out/token_in_token_out/protocol.py``, ``vllm/sampling_params.py``. Seen running: 0.32. Traps:
 
 - ``prompt_logprob_token_ids`` takes exactly ``prompt length - 1 - start`` lists, padded with -1 to one length. It needs
-  the V2 model runner; where the prefix cache was read past ``start`` the scores are dropped in silence: missing.
+  the V2 model runner. Where the prefix cache was read past ``start`` the scores are dropped in silence: missing.
 - A check reads the prefix cache only where ``skip_reading_prefix_cache`` is false. The V2 runner then tells the rows of
   the tokens that it computed: as many as the prompt has more than were cached, the first null. The V1 runner tells
-  memory that nobody wrote, which ends the server. So the field leaves only where candidates' values have come from the
-  same server, which V1 refuses (``Post.proof``), and never without candidates. Blocks are cached whole: where one ends
-  with the prefix or within the draft, first rows are missing.
+  memory that nobody wrote, which ends the server. So the field is sent only after the same server has given values of
+  candidates, which V1 refuses (``Post.proof``), and never without candidates.
+- Blocks are cached whole: where one ends with the prefix or within the draft, first rows are missing.
 - The top list of a written token begins with that token and holds k entries in all: only its ranks tell which of them
   are the k likeliest.
 """
@@ -116,11 +116,12 @@ class VllmTokens(OpenAi):
         body = write_body(question, self.setup.model, self.setup.salt)
         return Continuation(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
-    def learn(self, question: Question, told: CloudUsage | CloudError) -> Self:
+    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
-        if isinstance(told, CloudError) and not told.sent and CANDIDATES in str(told) and self.can.candidates:
+        refused = isinstance(evidence, CloudError) and not evidence.sent and CANDIDATES in str(evidence)
+        if refused and self.can.candidates:
             return replace(self, can=replace(self.can, candidates=False))
-        return super().learn(question, told)
+        return super().learn(question, evidence)
 
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
