@@ -36,14 +36,14 @@ def policies(
     needs = {name: sorted(found.needs) for name, found in PRESETS.items()}
     if as_json:
         rows = [
-            {"name": p.name, "does": p.line, "source": p.source, "guarantee": p.guarantee, "needs": needs[p.name]}
+            {"name": p.name, "does": p.summary, "source": p.source, "guarantee": p.guarantee, "needs": needs[p.name]}
             for p in PRESETS.values()
         ]
         typer.echo(json.dumps({"policies": rows, "gates": list(GATES), "judges": list(JUDGES)}))
         return
     typer.echo("A rule of the literature is this project's implementation of it.\n")
     for p in PRESETS.values():
-        typer.echo(f"{p.name}: {p.line}")
+        typer.echo(f"{p.name}: {p.summary}")
         typer.echo(f"  from       {p.source}")
         typer.echo(f"  guarantees {p.guarantee}")
         typer.echo(f"  needs      {_needs(needs[p.name])}\n")

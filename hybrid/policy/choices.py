@@ -87,7 +87,7 @@ class Preset:
     """
 
     name: str
-    line: str
+    summary: str
     source: str
     make: Callable[[Choices, float], Policy]
     number: NumberRange = NO_NUMBER

@@ -61,8 +61,8 @@ from hybrid.types import Divergence, Ids
 T = TypeVar("T")
 Dialogue: TypeAlias = Generator[Request, Reply, T]
 WRITES_ON = (
-    "the shown tokens do not determine the cloud's law under this sampling, so that drafts cannot stand and the cloud "
-    "writes: a lower --top-k or --top-p, or --temperature 1, lets them"
+    "the shown tokens do not determine the cloud's distribution under this sampling, so no draft can be accepted and "
+    "the cloud writes: a lower --top-k or --top-p, or --temperature 1, changes that"
 )
 
 

@@ -19,7 +19,7 @@ from hybrid.prob import Dense, ShownPair, TopK, determined_distribution, kl_dive
 from hybrid.prob.warp import scatter
 from hybrid.types import Sampling
 
-UNDETERMINED = "the shown tokens do not determine the cloud's law here"
+UNDETERMINED = "the shown tokens do not determine the cloud's distribution here"
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,17 @@ def check_drawable(name: str, sampling: Sampling, cloud_top_k: int) -> None:
     """Raise UsageError for a sampling that no top-k row can determine: such a policy could only let the cloud write."""
     if sampling.greedy or _is_raw(sampling):
         return
+    needs = f"{name} must know the cloud's distribution"
     if not sampling.cut:
         msg = (
-            f"{name} must know the cloud's law, and at temperature {sampling.temperature:g} the {cloud_top_k} shown "
-            f"tokens do not determine it: {_suggest_top_k(cloud_top_k, 'add --top-k {}')}, or take --temperature 1"
+            f"{needs}, and at temperature {sampling.temperature:g} the {cloud_top_k} shown tokens do not determine it: "
+            f"{_suggest_top_k(cloud_top_k, 'add --top-k {}')}, or take --temperature 1"
         )
         raise UsageError(msg)
     if sampling.top_k >= cloud_top_k and sampling.top_p == 1.0 and sampling.min_p == 0.0:
         msg = (
-            f"{name} must know the cloud's law, and the last of {cloud_top_k} shown tokens may be tied with one that "
-            f"is not: {_suggest_top_k(cloud_top_k, 'take --top-k {} or less')}"
+            f"{needs}, and the last of {cloud_top_k} shown tokens may be tied with one that is not: "
+            f"{_suggest_top_k(cloud_top_k, 'take --top-k {} or less')}"
         )
         raise UsageError(msg)
 

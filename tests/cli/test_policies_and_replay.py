@@ -23,7 +23,7 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert (needs["local"], needs["doubt"], needs["greedy-exact"]) == ([], ["write"], ["score"])
     assert needs["exact"] == ["ids", "score", "write"], "sampled, it leaves tokens to the cloud"
     said = run.invoke(app, ["policies"]).stdout
-    assert all(preset.line in said and preset.guarantee in said for preset in PRESETS.values())
+    assert all(preset.summary in said and preset.guarantee in said for preset in PRESETS.values())
     assert "needs      no endpoint" in said
     assert "needs      an endpoint that can continue a partial answer" in said
     assert "needs      an endpoint that can score a draft" in said

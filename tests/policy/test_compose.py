@@ -351,7 +351,7 @@ WARM = Sampling(0.7)
 def test_a_temperature_alone_is_refused_with_what_to_add(name):
     """No top-k list determines it: such a policy could only let the cloud write."""
     sentence = refused(name, WARM, cloud_top_k=12)
-    assert sentence.startswith(f"{name} must know the cloud's law")
+    assert sentence.startswith(f"{name} must know the cloud's distribution")
     assert "at temperature 0.7 the 12 shown tokens do not determine it" in sentence
     assert "add --top-k" in sentence
     assert "--temperature 1" in sentence
@@ -359,7 +359,7 @@ def test_a_temperature_alone_is_refused_with_what_to_add(name):
 
 @each("judge", JUDGES)
 def test_so_is_a_judge(judge):
-    assert refused(sampling=WARM, judge=judge).startswith(f"--judge {judge} must know the cloud's law")
+    assert refused(sampling=WARM, judge=judge).startswith(f"--judge {judge} must know the cloud's distribution")
 
 
 @each("name", DRAWN)
@@ -400,7 +400,7 @@ def test_who_does_as_the_sentence_says_has_rows_that_determine_the_law():
 def test_every_policy_says_in_one_line_what_it_does_where_it_is_from_and_what_it_guarantees(name):
     found = PRESETS[name]
     assert found.name == built(name).name == name
-    for said in (found.line, found.source, found.guarantee):
+    for said in (found.summary, found.source, found.guarantee):
         assert said == said.strip() != ""
         assert "\n" not in said
         assert not said.endswith(".")

@@ -132,6 +132,8 @@ def test_where_the_list_does_not_determine_the_law_the_cloud_writes_on_and_that_
     assert answer.usage.cloud_requests <= 5
     assert answer.usage.checks == 1
     [told] = [event for event in events if isinstance(event, Noted)]
-    assert "the shown tokens do not determine the cloud's law" in told.why
+    assert "the shown tokens do not determine the cloud's distribution" in told.why
     assert (answer.notes, answer.degraded) == ((told.why,), None)
-    assert [handoff.reason for handoff in answer.handoffs] == ["the shown tokens do not determine the cloud's law here"]
+    assert [handoff.reason for handoff in answer.handoffs] == [
+        "the shown tokens do not determine the cloud's distribution here"
+    ]

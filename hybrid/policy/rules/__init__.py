@@ -1,1 +1,1 @@
-"""One file for each decoding rule: its judge or gate, the law it keeps, its source, and its preset. See README.md."""
+"""A file a paper: its judge, the law that the judge keeps, the source, and the presets. See README.md."""
