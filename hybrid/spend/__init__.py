@@ -1,6 +1,6 @@
-"""What asking costs: prices, caps, the ledger, the bill. No HTTP, no models.
+"""The cost of requests: prices, caps, the ledger, the bill. No HTTP, no models.
 
-The ledger in a file is ``hybrid.spend.durable``, apart: a policy that looks at a price needs no SQLite.
+The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy that reads a price needs no SQLite.
 """
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant

@@ -1,8 +1,8 @@
-"""The money of one answer: leave for a request, and what it cost. What waits for a disk waits in a thread.
+"""The money of one answer: it is reserved before each request and settled after it. Disk writes wait in a thread.
 
-The laws (``tests/spend/test_answer_budget.py``): a request leaves only with its worst case reserved; one whose charge
-never becomes known keeps its reservation; an answer that is cancelled at any moment leaves nothing reserved but that,
-and loses no settlement; a ledger in trouble lets no request leave, and says what to do.
+The laws (``tests/spend/test_answer_budget.py``): a request is sent only with its worst case reserved; a request
+whose charge never becomes known keeps its reservation; an answer that is cancelled at any moment keeps nothing else
+reserved and loses no settlement; a ledger that cannot be used lets no request be sent and says what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_PRICE = (
 
 @dataclass(frozen=True)
 class PriceAndLedger:
-    """What a request costs (None: not known), and where that is written."""
+    """The price of a request (None: not known) and the ledger that records its charge."""
 
     price: Price | None
     ledger: Ledger
@@ -38,7 +38,7 @@ class PriceAndLedger:
 
 @dataclass(frozen=True)
 class Grant:
-    """Leave to put one question with at most ``limit`` completion tokens, in at most so many ``requests`` over HTTP."""
+    """Permission for one request of at most ``limit`` completion tokens, in at most ``requests`` HTTP requests."""
 
     prompt_tokens: int
     limit: int
@@ -48,18 +48,18 @@ class Grant:
 
     @property
     def nanousd(self) -> int | None:
-        """What is set aside for it; None where no price is known."""
+        """The reserved amount; None where no price is known."""
         return None if self.reservation is None else self.reservation.nanousd
 
 
 class AnswerBudget:
-    """Reserves before a request leaves and settles after it. Made for one answer; closed at its end."""
+    """Reserves money before a request and settles it after. Made for one answer; closed at its end."""
 
     def __init__(self, charged_to: Callable[[], PriceAndLedger], scope: SpendScope) -> None:
-        """Take the terms, which may become known while the answer is written, and who spends."""
+        """Take the scope and a callable for price and ledger, since a price may become known during the answer."""
         self._charged_to = charged_to
         self._scope = scope
-        # Reserved for a caller that may have been cancelled meanwhile; settled, and not yet written.
+        # Reservations whose caller may have been cancelled meanwhile; settlements that are not yet in the ledger.
         self._unclaimed: dict[Reservation, Ledger] = {}
         self._unwritten: dict[Reservation, tuple[Ledger, Settlement]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -68,23 +68,23 @@ class AnswerBudget:
 
     @property
     def price(self) -> Price | None:
-        """What is known by now of what a request costs."""
+        """The price of a request as far as it is known by now."""
         return self._charged_to().price
 
     async def reserve(self, prompt_tokens: int, limit: int, min_limit: int = 1, *, requests: int = 1) -> Grant | Denial:
-        """Reserve the worst case of a request; a ``limit`` that does not fit is lowered, to ``least`` at most."""
+        """Reserve the worst case of a request. A ``limit`` that does not fit is lowered, to ``min_limit`` at most."""
         if self._denied is not None:
             return self._denied
         charged_to = self._charged_to()
         if charged_to.price is None:
             return await self._grant_without_price(charged_to, Grant(prompt_tokens, limit, requests=requests))
-        while self._waiting:  # else an answer could be denied by what its own last request has left
+        while self._waiting:  # else the answer's own unsettled last request could deny the next one
             await asyncio.wait(self._waiting)
         max_cost = MaxCost(charged_to.price, prompt_tokens, max(1, limit), max(1, min_limit), requests)
         return await self._reserve_max_cost(charged_to, max_cost)
 
     async def mark_sent(self, grant: Grant) -> Denial | None:
-        """Record, before its first byte, that a request leaves. A Denial: that could not be recorded."""
+        """Record that a request is sent, before its first byte. Returns a Denial if that cannot be recorded."""
         if grant.reservation is None or grant.charged_to is None:
             return None
         ledger = grant.charged_to.ledger
@@ -96,9 +96,9 @@ class AnswerBudget:
         return None
 
     def settle(self, grant: Grant, usage: CloudUsage | None) -> str | None:
-        """Record what a request was charged. Without a usage it stays reserved: it may have been spent.
+        """Record the charge of a request. Without a usage the money stays reserved: it may have been spent.
 
-        Returns a sentence where more was charged than was reserved; the endpoint is then closed.
+        Returns a sentence if the charge exceeds the reservation; the endpoint is then closed.
         """
         charged_to = grant.charged_to
         if usage is None or grant.reservation is None or charged_to is None or charged_to.price is None:
@@ -116,7 +116,7 @@ class AnswerBudget:
         return None if self.price is None else self.price.cost(usage)
 
     async def close(self) -> None:
-        """Give back what nobody took and write what was charged. Being cancelled is passed on, but not before."""
+        """Return unclaimed reservations and write pending settlements; a cancellation is raised after that."""
         again = await self._wait_for_writes()
         unclaimed = [(ledger, Settlement(reservation, 0)) for reservation, ledger in self._unclaimed.items()]
         for ledger, settlement in [*self._unwritten.values(), *unclaimed]:
@@ -126,7 +126,7 @@ class AnswerBudget:
             raise again
 
     async def __aenter__(self) -> Self:
-        """Nothing is reserved before a request asks."""
+        """Start with nothing reserved."""
         return self
 
     async def __aexit__(
@@ -136,7 +136,7 @@ class AnswerBudget:
         await self.close()
 
     async def _grant_without_price(self, charged_to: PriceAndLedger, grant: Grant) -> Grant | Denial:
-        """Where a request costs nobody knows what, it leaves only if no cap could be passed."""
+        """Grant a request of unknown price, unless there is a cap that it could exceed."""
         if not self._uncapped:
             try:
                 look = partial(charged_to.ledger.cap_statuses, self._scope)
@@ -151,7 +151,7 @@ class AnswerBudget:
         return grant
 
     async def _reserve_max_cost(self, charged_to: PriceAndLedger, max_cost: MaxCost) -> Grant | Denial:
-        """Reserve a claim. A caller that is cancelled meanwhile leaves it to ``close``, which gives it back."""
+        """Reserve a request's maximal cost. If the caller is cancelled meanwhile, ``close`` returns the money."""
 
         def on_reserved(done: asyncio.Future[Reservation | Denial]) -> None:
             if isinstance(error := done.exception(), LedgerError):
@@ -170,13 +170,13 @@ class AnswerBudget:
         return Grant(max_cost.prompt_tokens, reserved.limit, reserved, max_cost.requests, charged_to)
 
     def _write(self, ledger: Ledger, settlement: Settlement) -> None:
-        """Settle in the ledger; nobody waits for it before the next request or the end."""
+        """Settle in the ledger; only the next request and ``close`` wait for it."""
         self._unwritten[settlement.reservation] = ledger, settlement
 
         def on_written(done: asyncio.Future[None]) -> None:
-            # In trouble, what was reserved stays so: too much is on record. (Of a charge above it too little is, if the
-            # ledger is still in trouble at the end; the answer has told it.) A KeyError: it was written before, though
-            # an error said that it was not.
+            # After a LedgerError the reservation stays: the ledger overstates what was spent. (It understates a charge
+            # above the reservation if the ledger still fails at the end; the answer has reported that charge.) A
+            # KeyError means that the settlement was written although an error said that it was not.
             if not isinstance(done.exception(), LedgerError | KeyError):
                 done.result()
                 del self._unwritten[settlement.reservation]
@@ -186,7 +186,7 @@ class AnswerBudget:
     def _run(
         self, ledger: Ledger, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]
     ) -> asyncio.Future[T]:
-        """Do work where it may wait, and ``then`` what follows from it, whether or not anybody still listens."""
+        """Run work, in a thread if the ledger waits for a disk; call ``then`` with its future in any case."""
         loop = asyncio.get_running_loop()
         if ledger.durable:
             future = loop.run_in_executor(None, work)
@@ -200,7 +200,7 @@ class AnswerBudget:
         return future
 
     async def _wait_for_writes(self) -> asyncio.CancelledError | None:
-        """Wait for all that was begun; return the cancellation that came meanwhile."""
+        """Wait for all running work; return a cancellation that arrived meanwhile."""
         again: asyncio.CancelledError | None = None
         while self._waiting:
             try:
@@ -211,7 +211,7 @@ class AnswerBudget:
 
 
 class Account:
-    """Gives every answer its purse."""
+    """A client's price for one endpoint and the ledger it is charged to; opens a budget for each answer."""
 
     def __init__(
         self,
@@ -221,24 +221,24 @@ class Account:
         cap_nanousd: int | None = None,
         client: str | None = None,
     ) -> None:
-        """Take a price (None: not known), the ledger, the endpoint's name there, and the most this client may spend.
+        """Take a price (None: not known), the ledger, the endpoint's name there, and this client's own cap.
 
-        ``client`` is its name: with one, what earlier clients of that name spent counts against the cap too.
+        ``client`` is its name: with one, the spending of earlier clients of that name counts against the cap too.
         """
         self.price = price
         self._ledger = ledger
         self._endpoint = endpoint
         self._cap = cap_nanousd
         self._client = client or secrets.token_hex(8)
-        # What is free moves no total, so it is written to no file; a cap of zero still means: do not ask.
+        # Free requests change no total, so they are written to no file; a cap of zero still means: send no request.
         self._unwritten = MemoryLedger()
 
     def set_price(self, price: Price) -> None:
-        """Take the price that is only known once the endpoint has said which model it serves."""
+        """Set the price, which is known only once the endpoint has named its model."""
         self.price = price
 
     def open_budget(self, conversation: str | None = None) -> AnswerBudget:
-        """Return the money of one answer; without a name the conversation is this client's own."""
+        """Open the budget of one answer. Without a name the conversation is this client's own."""
         scope = SpendScope(self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap)
         return AnswerBudget(self._charged_to, scope)
 
@@ -248,5 +248,5 @@ class Account:
 
 
 def _consume_error(done: asyncio.Future[Any]) -> None:
-    """Look at an error, so that nobody reports it as lost where whoever waited has left."""
+    """Read an error, so that asyncio does not report it as never retrieved after a cancellation."""
     done.exception()

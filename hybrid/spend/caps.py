@@ -1,7 +1,7 @@
-"""Caps, what has gone against them, and the one decision: whether a request can be afforded, and with which limit.
+"""Caps, their present status, and the one decision: whether a request is allowed, and with which limit.
 
-The law: what is afforded is never more than what the tightest cap has left (``tests/spend/test_caps.py``). Every ledger
-decides by ``afford``; where totals are kept, and how, is not known here. No clock is read: windows are told the time.
+The law: an allowance never exceeds what the tightest cap has left (``tests/spend/test_caps.py``). Every ledger decides
+by ``allow``. This file does not know where totals are kept and reads no clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ StoredCapLevel: TypeAlias = Literal["request", "conversation", "day", "month", "
 CapLevel: TypeAlias = Literal["client"] | StoredCapLevel
 STORED_CAP_LEVELS: tuple[StoredCapLevel, ...] = get_args(StoredCapLevel)
 CAP_LEVELS: tuple[CapLevel, ...] = ("client", *STORED_CAP_LEVELS)
-# What a sentence calls them.
+# Their names in messages.
 NAMES: Mapping[CapLevel, str] = {
     "client": "the cap",
     "request": "the question's cap",
@@ -26,7 +26,7 @@ NAMES: Mapping[CapLevel, str] = {
     "month": "the month's cap",
     "total": "the total cap",
 }
-# Windows that time ends; the others end with what they are named after.
+# Windows that end with time; the others end with the request, the conversation or the client.
 TIMED: frozenset[CapLevel] = frozenset({"day", "month"})
 # Nine million USD, the most that a cap or a single charge is taken for: a thousand of them still add up in 64 bits.
 MOST_NANOUSD = 2**53
@@ -34,9 +34,9 @@ MOST_NANOUSD = 2**53
 
 @dataclass(frozen=True)
 class MaxCost:
-    """A request that would leave: its prompt, and the most completion tokens it may be charged for (at least 1).
+    """A planned request: its price, its prompt and the most completion tokens it may be charged for (at least 1).
 
-    ``least``: what the limit may be lowered to; a check needs all its rows. ``requests``: over HTTP, at most.
+    ``min_limit``: the limit is not lowered below it; a check needs all its rows. ``requests``: HTTP requests, at most.
     """
 
     price: Price
@@ -47,14 +47,14 @@ class MaxCost:
 
     @property
     def worst_nanousd(self) -> int:
-        """The most it can cost."""
+        """The most the request can cost."""
         return self._worst_nanousd(self.limit)
 
     def _worst_nanousd(self, limit: int) -> int:
         return self.price.worst_case(self.prompt_tokens, limit, self.requests)
 
     def fit_to(self, left_nanousd: int | None) -> MaxCost | None:
-        """Lower the limit to the largest that fits; None where not even the least does.
+        """Lower the limit to the largest that fits; None if not even ``min_limit`` fits.
 
         >>> MaxCost(Price.parse("1/0.1/4"), 10, 100).fit_to(18_000).limit
         2
@@ -73,9 +73,9 @@ class MaxCost:
 
 @dataclass(frozen=True)
 class SpendScope:
-    """On whose behalf money is spent: one question of one conversation of one client, put to one endpoint.
+    """The names under which money is spent: endpoint, request, conversation and client.
 
-    ``cap_nanousd`` is the client's own cap (``--cap``), besides those that stand in the ledger.
+    ``cap_nanousd`` is the client's own cap (``--cap``), beside the caps of the ledger.
     """
 
     endpoint: str
@@ -87,7 +87,7 @@ class SpendScope:
 
 @dataclass(frozen=True)
 class Denial:
-    """No money for it, in one sentence; and the cap that stands against it, where one does."""
+    """Why a request gets no money, in one sentence, and the cap that denies it, if one does."""
 
     why: str
     level: CapLevel | None = None
@@ -97,7 +97,7 @@ class Denial:
 
 @dataclass(frozen=True)
 class CapStatus:
-    """One cap in its present window."""
+    """One cap and the money spent and reserved in its present window."""
 
     level: CapLevel
     cap_nanousd: int
@@ -106,11 +106,11 @@ class CapStatus:
 
     @property
     def left_nanousd(self) -> int:
-        """What may still be reserved; below 0 where more was charged than was reserved, or a cap was lowered."""
+        """The amount that may still be reserved; negative after a charge above its reservation or a lowered cap."""
         return self.cap_nanousd - self.spent_nanousd - self.reserved_nanousd
 
     def denial(self) -> Denial:
-        """Say that it does not allow another request."""
+        """Return the denial of a further request."""
         left = max(0, self.left_nanousd)
         cap, rest = as_usd(self.cap_nanousd), as_usd(left)
         why = f"{NAMES[self.level]} of {cap} does not allow another request ({rest} left)"
@@ -119,14 +119,14 @@ class CapStatus:
 
 @dataclass(frozen=True)
 class Allowance:
-    """A claim that fits, perhaps lowered, and what the tightest cap had left for it (None: there is no cap)."""
+    """A maximal cost that fits, perhaps with a lowered limit, and what the tightest cap had left (None: no cap)."""
 
     max_cost: MaxCost
     left_nanousd: int | None
 
 
 def windows(scope: SpendScope, at: int) -> dict[CapLevel, str]:
-    """Name the windows that spending at a moment (UTC, in seconds) counts in; of timed ones a later name sorts later.
+    """Name the windows in which spending at a time (UTC, in seconds) counts. Later days and months sort later.
 
     >>> windows(SpendScope("e", "q", "c", "me"), 86_400)["month"]
     '1970-01'
@@ -143,15 +143,15 @@ def windows(scope: SpendScope, at: int) -> dict[CapLevel, str]:
 
 
 def allow(max_cost: MaxCost, cap_statuses: Sequence[CapStatus]) -> Allowance | Denial:
-    """Decide whether a claim's worst case can be set aside, and lower its limit to what can.
+    """Decide whether a request's maximal cost can be reserved; lower its limit to the largest that can.
 
-    A cap with nothing left affords nothing, not even what is free.
+    A cap with nothing left allows no request, not even a free one.
     """
     tightest = min(cap_statuses, key=lambda status: status.left_nanousd, default=None)
-    room = None if tightest is None else tightest.left_nanousd
-    fitted = max_cost.fit_to(room)
+    left = None if tightest is None else tightest.left_nanousd
+    fitted = max_cost.fit_to(left)
     if tightest is not None and (fitted is None or tightest.left_nanousd <= 0):
         return tightest.denial()
     if fitted is None or fitted.worst_nanousd > MOST_NANOUSD:
         return Denial(f"a request that may cost more than {as_usd(MOST_NANOUSD)} is not sent")
-    return Allowance(fitted, room)
+    return Allowance(fitted, left)

@@ -1,8 +1,8 @@
-"""What has been spent and what is promised: the port, and a ledger in memory.
+"""Spent and reserved money: the port of a ledger, and a ledger in memory.
 
 The law: settled plus reserved never exceeds a cap, whatever the order of calls, as long as no request is settled above
-its reservation; one that is, is recorded in full, as disputed, and closes its endpoint (``tests/spend/test_ledger.py``,
-for every ledger alike). A ledger knows amounts and who spends them, not HTTP.
+its reservation. A charge above the reservation is recorded in full, as disputed, and closes the endpoint
+(``tests/spend/test_ledger.py``, for every ledger alike). A ledger knows amounts and scopes, not HTTP.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hybrid.spend.caps import (
 
 @dataclass(frozen=True)
 class Reservation:
-    """A promise of money that no other request can spend, and the limit of the request it was made for.
+    """Money that no other request can spend, and the limit of the request it was reserved for.
 
-    ``nonce`` tells it from another of the same number, in a file that took the place of the one it was made in.
-    ``returned_nanousd``: what was given back in the same step, of reservations whose process died before they left.
+    ``nonce`` distinguishes it from an entry of the same number in a file that replaced the ledger.
+    ``returned_nanousd``: reservations of dead processes that were returned in the same step, unsent.
     """
 
     id: int
@@ -44,7 +44,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Settlement:
-    """What the request of a reservation was charged; nothing of it stays reserved.
+    """The charge of a reserved request; nothing of the reservation stays.
 
     ``excess`` says, in a sentence, that the endpoint charged more than was reserved: the entry is then disputed and the
     endpoint closed.
@@ -64,28 +64,28 @@ class Ledger(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether it outlives the process."""
+        """Whether the ledger outlives the process."""
         ...
 
     def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
-        """Set a claim's worst case aside. A limit that does not fit is lowered to what does, in the same step."""
+        """Reserve a request's maximal cost. A limit that does not fit is lowered in the same step."""
         ...
 
     def mark_sent(self, reservation: Reservation) -> None:
-        """Note that the request is about to leave: from now on nobody but a person gives its money back."""
+        """Record that the request is about to be sent: from now on only a person can return its money."""
         ...
 
     def settle(self, settlement: Settlement) -> None:
-        """Replace a reservation by what was charged. Settling twice is a KeyError."""
+        """Replace a reservation by its charge. Raises KeyError if it was settled before."""
         ...
 
     def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
-        """Return every cap that binds a spender now."""
+        """Return the status of every cap that binds a scope now."""
         ...
 
 
 def closed_denial(endpoint: str, why: str) -> Denial:
-    """Say that an endpoint is not asked."""
+    """Return the denial for a closed endpoint."""
     return Denial(f"{endpoint} is closed ({why}): see hybrid budget reconcile")
 
 
@@ -122,12 +122,12 @@ class MemoryLedger:
 
     @property
     def settled_nanousd(self) -> int:
-        """What has been charged so far."""
+        """The sum of all charges."""
         return self._totals["total", ""][0]
 
     @property
     def reserved_nanousd(self) -> int:
-        """What is promised to requests under way, or to requests whose charge never became known."""
+        """The sum reserved for requests under way and for requests whose charge never became known."""
         return self._totals["total", ""][1]
 
     def reserve(self, max_cost: MaxCost, scope: SpendScope) -> Reservation | Denial:
@@ -145,7 +145,7 @@ class MemoryLedger:
         return Reservation(self._next, entry.reserved, allowance.max_cost.limit)
 
     def mark_sent(self, reservation: Reservation) -> None:
-        """See the port. What is in memory dies with its process, whether it was sent or not."""
+        """See the port. Memory dies with its process, so nothing need be recorded."""
 
     def settle(self, settlement: Settlement) -> None:
         """See the port."""
@@ -155,7 +155,7 @@ class MemoryLedger:
             self._closed[entry.scope.endpoint] = settlement.excess
 
     def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
-        """See the port. Of days and months all that are not over count: a clock set back frees nothing."""
+        """See the port. All days and months that are not over count: a clock set back frees nothing."""
         now = windows(scope, int(self._clock()))
         caps: dict[CapLevel, int] = {level: self._caps[level] for level in STORED_CAP_LEVELS if level in self._caps}
         if scope.cap_nanousd is not None:

@@ -1,6 +1,6 @@
-"""Prices, as integers, and the claim that a request makes on what is left.
+"""Prices as integers: the cost of a usage, and the most that a request may cost.
 
-A price that is not known is ``None`` everywhere, never zero. Who stated a known one travels with it.
+An unknown price is ``None`` everywhere, never zero. A known price carries who stated it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hybrid.types import CloudUsage
 
 NANOUSD_PER_USD = 1_000_000_000
 MILLION = 1_000_000
-# By default a product of more than 28 digits is rounded in silence, and 1e300000 is an amount, of many seconds' work.
+# Decimal's default context rounds a product of more than 28 digits silently, and 1e300000 would take many seconds.
 EXACTLY = Context(Emax=30, traps=[InvalidOperation, Inexact, Overflow])
 
 
@@ -24,7 +24,7 @@ BY_FLAG = "stated by --price"
 class Price:
     """Nano-dollars per million tokens, so that prices like 0.0375 USD per million stay whole; ``request``: for each.
 
-    ``source`` says who stated it; prices that charge alike are equal, whoever did.
+    ``source`` says who stated the price; equality ignores it.
     """
 
     prompt: int
@@ -84,7 +84,7 @@ class Price:
 
 
 def as_usd(nanousd: int | None) -> str:
-    """Write an amount exactly, as a user reads it; what is not known is unknown, not zero.
+    """Write an amount exactly, as a user reads it. None is written as unknown, not as zero.
 
     >>> as_usd(93_000), as_usd(2_000_000_000), as_usd(None)
     ('0.000093 USD', '2 USD', 'unknown')

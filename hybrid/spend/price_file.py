@@ -1,4 +1,4 @@
-"""The price file: what endpoints charge for which model, and who said so. The user writes it; nothing here does.
+"""The price file: prices by endpoint and model, each with its source. Only the user writes it.
 
     [[price]]
     endpoint = "https://api.example.com/v1"
@@ -9,7 +9,7 @@
     request = 0             # USD per request; may be left out
     source = "https://example.com/pricing, 2026-11-20"
 
-The law: a price without a source is refused, and so is a file that says two things of one model
+The law: a price without a source is refused, and so is a file with two prices of one model at one endpoint
 (``tests/spend/test_price_file.py``).
 """
 
@@ -61,12 +61,12 @@ class PriceFile:
         return cls(path, prices)
 
     def price(self, endpoint: str, model: str) -> Price | None:
-        """Return what an endpoint (a URL as users write it) charges for a model; None if the file does not say."""
+        """Return the price of a model at an endpoint (a URL as users write it); None if the file has none."""
         return self.prices.get((endpoint_id(endpoint), model))
 
 
 def endpoint_id(url: str) -> str:
-    """Return the name under which an endpoint has its price and its place in the ledger.
+    """Return the name of an endpoint in price files and ledgers.
 
     >>> endpoint_id("https://user:word@API.example.com:443/v1/"), endpoint_id("http://gpu:8000")
     ('https://api.example.com', 'http://gpu:8000')

@@ -1,4 +1,4 @@
-"""What a person does with a ledger: set caps, look at them, read the log, reconcile. The client never does."""
+"""A person's access to a ledger: set and show caps, read the log, reconcile. The client never uses it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, rep
 from hybrid.spend.durable.schema import caps_of, checksum, rebuild_totals
 from hybrid.spend.price import as_usd
 
-# Their windows are not one's own to show: each question and each conversation has its own.
+# A scope without names: the windows of requests and conversations are not shown.
 _NO_SCOPE = SpendScope("", "", "", "")
 
 
 @dataclass(frozen=True)
 class CapRow:
-    """A cap (None: there is none) and its present window; a question's and a conversation's have none to show."""
+    """A cap (None: not set) and its present window; caps of a request or a conversation have no window to show."""
 
     level: StoredCapLevel
     window: str | None
@@ -27,7 +27,7 @@ class CapRow:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One reservation as it stands: its price is text, and whoever made it is named by the names the client chose."""
+    """One entry of the ledger: a reservation, its price as text, and the names of its scope."""
 
     id: int
     at: int
@@ -45,7 +45,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class ClosedEndpoint:
-    """An endpoint that charged more than was reserved."""
+    """An endpoint that charged more than was reserved, and gets no more requests."""
 
     endpoint: str
     at: int
@@ -58,7 +58,7 @@ _FIELDS = (
 
 
 class LedgerAdmin:
-    """A ledger as a person reads and mends it. Raises LedgerError and UsageError, in sentences."""
+    """Reads and corrects a ledger for a person. Raises LedgerError and UsageError, in sentences."""
 
     def __init__(self, ledger: FileLedger) -> None:
         """Take the ledger."""
@@ -70,7 +70,7 @@ class LedgerAdmin:
         return self._file.exists()
 
     def rows(self) -> list[CapRow]:
-        """Return every level's cap, and what has gone against those whose window is now."""
+        """Return every level's cap and what is spent and reserved in its present window."""
         with self._file.transaction(flushed=False) as db:
             caps = caps_of(db)
             names = windows(_NO_SCOPE, int(self._clock()))
@@ -98,11 +98,11 @@ class LedgerAdmin:
             return [LedgerEntry(*row) for row in found]
 
     def open_entries(self) -> list[LedgerEntry]:
-        """Return what still counts at its worst, the oldest first: in flight, or never told."""
+        """Return the entries without a known charge, the oldest first: in flight, or never settled."""
         return self._in_state("reserved", "sent")
 
     def disputed(self) -> list[LedgerEntry]:
-        """Return what was charged above its reservation, the oldest first."""
+        """Return the entries charged above their reservation, the oldest first."""
         return self._in_state("disputed")
 
     def _in_state(self, *states: str) -> list[LedgerEntry]:
@@ -112,19 +112,19 @@ class LedgerAdmin:
             return [LedgerEntry(*row) for row in found]
 
     def closed(self) -> list[ClosedEndpoint]:
-        """Return the endpoints that are not asked any more."""
+        """Return the closed endpoints."""
         with self._file.transaction(flushed=False) as db:
             return [ClosedEndpoint(*row) for row in db.execute("SELECT endpoint, at, why FROM closed ORDER BY at")]
 
     def ahead_s(self) -> int:
-        """Return by how many seconds the last entry is later than this clock; 0 where it is not."""
+        """Return by how many seconds the last entry is later than this clock; 0 if it is not."""
         with self._file.transaction(flushed=False) as db:
             return max(0, latest_time(db) - int(self._clock()))
 
     def reconcile(self, entry_id: int, charged_nanousd: int | None) -> LedgerEntry:
-        """Replace what an entry holds by what was charged in all (None: with everything that is reserved).
+        """Replace an entry's amounts by its whole charge (None: charge everything that is reserved).
 
-        Any entry can be mended: one that was never told, and one whose charge was wrong. No endpoint is reopened.
+        Any entry can be corrected: one without a known charge, and one with a wrong charge. No endpoint is reopened.
         """
         if charged_nanousd is not None and charged_nanousd > MOST_NANOUSD:
             msg = f"a charge is at most {as_usd(MOST_NANOUSD)}"
@@ -140,14 +140,14 @@ class LedgerAdmin:
             return LedgerEntry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
 
     def reopen(self, endpoint: str) -> None:
-        """Let an endpoint be asked again."""
+        """Reopen a closed endpoint."""
         with self._file.transaction(flushed=True) as db:
             if not db.execute("DELETE FROM closed WHERE endpoint = ?", (endpoint,)).rowcount:
                 msg = f"{endpoint} is not closed; hybrid budget reconcile lists what is"
                 raise UsageError(msg)
 
     def set_clock(self) -> int:
-        """Count entries that are later than this clock as made now; return how many there were."""
+        """Date entries that are later than this clock as of now; return their number."""
         with self._file.transaction(flushed=True) as db:
             now = int(self._clock())
             moved = db.execute("UPDATE entries SET at = ? WHERE at > ?", (now, now)).rowcount

@@ -28,17 +28,17 @@ from hybrid.spend.durable.schema import (
     from_version_1,
 )
 
-# A transaction takes milliseconds; whoever holds the file longer than this is stuck, or is not one of ours.
+# A transaction takes milliseconds; a process that locks the file for longer is stuck or is none of ours.
 PATIENCE_S = 5.0
 POLL_S = 0.002
 # What Linux has mounted where (proc_pid_mountinfo(5)); other systems mount no single files.
 MOUNTS = Path("/proc/self/mountinfo")
-# SQLite's own default, a thousand pages; here the checkpoint is ours to make, under the lock.
+# SQLite's own default, a thousand pages; here checkpoints are made by hand, under the lock.
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
 class SqliteFile:
-    """One process's way to the file. Opened at the first transaction; may be used from several threads."""
+    """One process's connection to the file. Opened at the first transaction; may be used from several threads."""
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
         """Name the file; nothing is touched yet. A link is followed: SQLite names its log after the file itself."""
@@ -66,7 +66,7 @@ class SqliteFile:
     def transaction(self, *, flushed: bool) -> Iterator[sqlite3.Connection]:
         """Read and write in one step that happens whole or not at all; ``flushed``: it survives a power failure.
 
-        What is not flushed survives the end of the process, and is flushed with what comes next. Raises LedgerError.
+        An unflushed transaction survives the end of the process, and is flushed by the next one. Raises LedgerError.
         """
         with self._named_errors(), self._locked():
             connection = self._open()
@@ -104,7 +104,7 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != self._identity():
-            # The file was taken away or replaced: what we have open is nobody's ledger any more.
+            # The file was removed or replaced: the open connection is to no ledger any more.
             self._drop()
             self.generation += 1
         if self._connection is None:
@@ -149,7 +149,7 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _checkpoint_if_due(self, connection: sqlite3.Connection) -> None:
-        """Write a long log back. What was committed stands in the log, so that failing to is no harm."""
+        """Write a long log back. A failure does no harm: commits stay in the log."""
         with suppress(OSError, sqlite3.Error):
             if Path(f"{self.path}-wal").stat().st_size >= CHECKPOINT_BYTES:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -162,7 +162,7 @@ class SqliteFile:
             raise self._trouble(error) from error
 
     def _trouble(self, error: Exception) -> LedgerError:
-        """Say what is wrong and what to do about it."""
+        """Return the error in a sentence with its remedy."""
         name = getattr(error, "sqlite_errorname", "")
         other = "or name another file with HYBRID_LEDGER or --ledger"
         if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

@@ -1,10 +1,10 @@
 """The ledger in a file: the port, over SQLite.
 
 The law is the port's, under any number of processes and any crash (``tests/spend/test_durable_*.py``): a reservation is
-on the disk before it is granted. What was not settled counts as spent until a person reconciles it; only what never
-left is given back, once its process is dead. A settlement need not be on the disk, unless it tells of more than was
-reserved: losing one can only overstate what was spent. Nor need the mark that a request leaves: it must outlive the
-process, and after a power failure nothing is given back.
+on the disk before it is granted. A reservation that was not settled counts as spent until a person reconciles it; an
+unsent one is returned once its process is dead. A settlement is not flushed to the disk unless it exceeds its
+reservation: a lost settlement can only overstate what was spent. The mark that a request was sent is not flushed
+either: it must outlive the process, and after a power failure no reservation is returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hybrid.spend.ledger import Reservation, Settlement, closed_denial
 
 
 class FileLedger:
-    """What every process that names the same file has spent."""
+    """The shared spending of all processes that name the same file."""
 
     durable = True
 
@@ -43,7 +43,7 @@ class FileLedger:
         """Name the file; it is made with the first reservation."""
         self.file = SqliteFile(path, patience_s)
         self.clock = clock
-        self._capped_in: int | None = None  # which of the files of this name was seen with caps in it
+        self._capped_in: int | None = None  # the generation of the file in which caps were seen
 
     def __repr__(self) -> str:
         """Name the file."""
@@ -78,7 +78,7 @@ class FileLedger:
             return Reservation(cursor.lastrowid, worst, allowance.max_cost.limit, nonce, returned)
 
     def mark_sent(self, reservation: Reservation) -> None:
-        """See the port. Raises LedgerError where its money was given back, or reconciled, or is in no such file."""
+        """See the port. Raises LedgerError if the reservation was returned or reconciled, or is not in this file."""
         with self.file.transaction(flushed=False) as db:
             mine = (reservation.id, reservation.nonce)
             db.execute("UPDATE entries SET state = 'sent' WHERE id = ? AND nonce = ? AND state = 'reserved'", mine)
@@ -115,7 +115,7 @@ class FileLedger:
         return LedgerError(f"the ledger {self.file.path} does not hold this request's reservation any more: ask again")
 
     def _cap_statuses(self, db: sqlite3.Connection, scope: SpendScope, now: int) -> list[CapStatus]:
-        """Return the caps that bind a spender, with their present windows. Raises LedgerError where they vanished."""
+        """Return the status of the caps that bind a scope. Raises LedgerError if the caps have vanished."""
         kept, this = caps_of(db), self.file.generation
         if not kept and self._capped_in not in {None, this}:
             msg = (
@@ -134,21 +134,21 @@ class FileLedger:
 
 
 def own_cap(scope: SpendScope) -> list[CapStatus]:
-    """Return the client's own cap, if it has one, with nothing gone against it."""
+    """Return the client's own cap, if it has one, as unspent."""
     return [] if scope.cap_nanousd is None else [CapStatus("client", scope.cap_nanousd, 0, 0)]
 
 
 def latest_time(db: sqlite3.Connection) -> int:
-    """Return the moment of the last entry, 0 where there is none."""
+    """Return the time of the last entry, 0 if there is none."""
     found = db.execute("SELECT at FROM entries ORDER BY id DESC LIMIT 1").fetchone()
     return found[0] if found else 0
 
 
 def read_total(db: sqlite3.Connection, level: CapLevel, window: str) -> tuple[int, int]:
-    """Return what was spent and what is reserved in a window.
+    """Return the amounts spent and reserved in a window.
 
-    Of days and months all that are not over count. So a clock that was set forward and back again, or back and forward,
-    frees nothing: what was written under a later date counts in every window until then.
+    All days and months that are not over count. So a clock that was set forward and back again, or back and forward,
+    frees nothing: an entry of a later date counts in every window until then.
     """
     counted = "window >= ?" if level in TIMED else "window = ?"
     spent, reserved = db.execute(
@@ -168,7 +168,7 @@ def add_to_totals(db: sqlite3.Connection, names: dict[CapLevel, str], spent: int
 
 
 def replace_charge(db: sqlite3.Connection, entry_id: int, charged_nanousd: int, state: str) -> None:
-    """Replace all that an entry holds by a charge. Raises TypeError where there is no such entry."""
+    """Replace an entry's reservation and charge by a charge. Raises TypeError if there is no such entry."""
     at, endpoint, request, conversation, client, reserved, charged = db.execute(
         "SELECT at, endpoint, request, conversation, client, reserved, charged FROM entries WHERE id = ?", (entry_id,)
     ).fetchone()
@@ -181,14 +181,14 @@ def replace_charge(db: sqlite3.Connection, entry_id: int, charged_nanousd: int, 
 
 
 def close_endpoint(db: sqlite3.Connection, entry_id: int, at: int, why: str) -> None:
-    """Let the endpoint of an entry not be asked any more."""
+    """Close the endpoint of an entry: no request to it is granted any more."""
     (endpoint,) = db.execute("SELECT endpoint FROM entries WHERE id = ?", (entry_id,)).fetchone()
     row = endpoint, at, why
     db.execute("INSERT OR REPLACE INTO closed VALUES (?, ?, ?, ?)", (*row, checksum(*row)))
 
 
 def give_back_unsent(db: sqlite3.Connection) -> int:
-    """Give back what processes that are dead had reserved for requests that never left; return how much, in all."""
+    """Return unsent reservations of dead processes to the caps; return their sum."""
     owners = [name for (name,) in db.execute("SELECT DISTINCT owner FROM entries WHERE state = 'reserved'")]
     returned = 0
     for name in filter(is_dead, owners):

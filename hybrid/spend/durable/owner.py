@@ -1,8 +1,8 @@
-"""Who made a reservation, so that money of the dead comes back and money of the living never does.
+"""The owner of a reservation, so that money of a dead process is returned and that of a living one never is.
 
 The law (``tests/spend/test_owner.py``): a process counts as dead only if it ran on this host, in this boot and in
-these pid and time namespaces, and none has its pid and its start time now. Whatever cannot be told counts as alive:
-another host's, another container's, one from before the machine was started anew.
+these pid and time namespaces, and none has its pid and its start time now. A process of which this cannot be known
+counts as alive: another host's, another container's, one from before the machine was restarted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN = "?"
 
 
 def owner() -> str:
-    """Name this process: host, boot, namespaces, pid and start time; one that is not told never counts as dead."""
+    """Name this process: host, boot, namespaces, pid and start time. An unknown start time never counts as dead."""
     return f"{_host_id()} {os.getpid()} {_start_time(os.getpid()) or UNKNOWN}"
 
 

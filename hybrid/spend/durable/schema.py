@@ -1,18 +1,19 @@
 """The tables of a ledger file, the constraints that hold whoever writes to it, and its migration.
 
-Amounts are nano-dollars. ``entries`` holds every reservation: what was ``granted``, within the ``room`` that the
-tightest cap then had; what of it is still ``reserved``, and what was ``charged``. ``totals`` are their sums by window;
-``SUMS`` says which. States of an entry:
+Amounts are nano-dollars. ``entries`` has every reservation: the amount ``granted``, the ``room`` that the tightest cap
+then had, the part that is still ``reserved``, and the amount ``charged``. ``totals`` has their sums by window, as
+``SUMS`` computes them. States of an entry:
 
-    reserved    its request has not left; given back once its owner is dead
-    sent        it may have left: counts in full until it is settled or reconciled
+    reserved    the request is not sent; the money is returned once the owner is dead
+    sent        the request may have been sent: it counts in full until it is settled or reconciled
     settled     the charge is known
-    disputed    the charge is above what was granted; it counts in full, and its endpoint is closed
-    reconciled  a person said what was charged
-    returned    never left, its owner died
+    disputed    the charge exceeds the grant; it counts in full, and the endpoint is closed
+    reconciled  a person stated the charge
+    returned    the request was never sent, and its owner died
 
 The law of the migration (``tests/spend/test_migration.py``): it happens whole or not at all, and no cap, charge or
-reservation is lost.
+reservation is lost. The law of the checks (``tests/spend/test_damage.py``): a file in which one bit of an amount was
+flipped grants nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ SUMS = " UNION ALL ".join(
 
 
 def checksum(*row: str | int) -> int:
-    """Return what a row of caps or closed endpoints holds besides: no sum would betray a flipped bit of it."""
+    """Return the checksum of a row of caps or closed endpoints, which no total covers."""
     return zlib.crc32(repr(row).encode())
 
 
@@ -93,15 +94,15 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def rebuild_totals(db: sqlite3.Connection) -> None:
-    """Sum the entries up anew."""
+    """Compute all totals anew from the entries."""
     db.execute("DELETE FROM totals")
     db.execute(f"INSERT INTO totals {SUMS}")
 
 
 def from_version_1(db: sqlite3.Connection) -> None:
-    """Take over a ledger of version 1. What is open may have left: nobody knows whose it was.
+    """Migrate a ledger of version 1. Its open entries count as sent: their owner is not known.
 
-    An absurd charge, which could not be added up with others, becomes the largest that can.
+    A charge that is too large to be added up becomes the largest one that is not.
     """
     db.execute("ALTER TABLE caps RENAME TO old_caps")
     db.execute("ALTER TABLE entries RENAME TO old_entries")
@@ -126,25 +127,25 @@ def from_version_1(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
-# Both ways: a window that is missing, and one that no entry is in. Half a second for 100,000 entries, 0.1 for 10,000.
+# Both ways: a missing window, and a window without entries. Half a second for 100,000 entries, 0.1 for 10,000.
 _DIFFERING = f"""WITH sums(level, window, spent, reserved) AS ({SUMS}) SELECT 1 FROM (SELECT * FROM sums EXCEPT
     SELECT level, window, spent, reserved FROM totals) UNION ALL SELECT 1 FROM (SELECT level, window, spent, reserved
     FROM totals EXCEPT SELECT * FROM sums) LIMIT 1"""  # noqa: S608
 
 
 class DamagedLedger(sqlite3.DatabaseError):
-    """A ledger, but not as it was written."""
+    """A ledger whose content is not what was written."""
 
 
 def check_sqlite(db: sqlite3.Connection) -> None:
-    """Raise Damaged where SQLite finds a fault, or a constraint does not hold."""
+    """Raise DamagedLedger if SQLite finds a fault, or a constraint does not hold."""
     (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise DamagedLedger(found)
 
 
 def check_totals(db: sqlite3.Connection) -> None:
-    """Raise Damaged where the file is not sound, a row not as it was set, or totals are not the sums of entries."""
+    """Raise DamagedLedger if SQLite finds a fault, a checksum differs, or totals are not the sums of entries."""
     check_sqlite(db)
     caps_of(db)
     for *row, written in db.execute("SELECT endpoint, at, why, checksum FROM closed"):
@@ -155,7 +156,7 @@ def check_totals(db: sqlite3.Connection) -> None:
 
 
 def caps_of(db: sqlite3.Connection) -> dict[str, int]:
-    """Return the caps by level. Raises Damaged for one that is not as it was set."""
+    """Return the caps by level. Raises DamagedLedger for one whose checksum differs."""
     caps = {}
     for level, nanousd, written in db.execute("SELECT level, nanousd, checksum FROM caps"):
         if written != checksum(level, nanousd):
