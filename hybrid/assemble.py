@@ -33,7 +33,7 @@ from hybrid.engine.noise import MEASURED, NoiseCache, measure
 from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.run.composition import policy_of
+from hybrid.run.composition import check_effect, policy_of
 from hybrid.sources import findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
@@ -60,9 +60,12 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 
-    Raises UsageError at once for settings that cannot be; EngineError on entering where the local model cannot be used.
+    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy; EngineError
+    on entering where the local model cannot be used.
     """
-    return Opening(load(config=config, **flags))
+    settings = load(config=config, **flags)
+    check_effect(settings, flags)
+    return Opening(settings)
 
 
 class Opening:

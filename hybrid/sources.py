@@ -20,7 +20,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,6 @@ def load(*, config: Path | str | None = None, **flags: object) -> Settings:
     Raises UsageError with one sentence, which names the file and the line where one is to be mended.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    values: dict[str, object] = {}
     origins: dict[str, _Source] = {}
     try:
         sources = [_Source(given), _environment(), *_files(config)]
@@ -91,9 +90,11 @@ def load(*, config: Path | str | None = None, **flags: object) -> Settings:
         msg = f"{error.filename} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
     for source in reversed(sources):
-        values |= source.values
         origins |= dict.fromkeys(source.values, source)
-    return _validated(values, lambda name: origins[name].place(name) if name in origins else "")
+    return _validated(
+        _merged([source.values for source in sources]),
+        lambda name: origins[name].place(name) if name in origins else "",
+    )
 
 
 def choosing(settings: Settings, choices: Mapping[str, object]) -> Settings:
@@ -102,7 +103,25 @@ def choosing(settings: Settings, choices: Mapping[str, object]) -> Settings:
     Raises UsageError with one sentence.
     """
     given = {name: value for name, value in choices.items() if value is not None}
-    return _validated(settings.model_dump() | given)
+    return _validated(_merged([given, settings.model_dump(exclude_none=True)]))
+
+
+def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return what the most specific level says of each setting, the first to win first.
+
+    The number of ``kl:0.5`` and ``threshold`` are one choice: the more specific replaces the other, and only at one
+    level they can contradict each other.
+    """
+    values: dict[str, object] = {}
+    for level in levels:
+        said = {name: value for name, value in level.items() if name not in values}
+        name, colon, _ = str(said.get("policy", "")).partition(":")
+        if colon and "threshold" in values:
+            said["policy"] = name
+        if ":" in str(values.get("policy", "")):
+            said.pop("threshold", None)
+        values |= said
+    return values
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
-from hybrid.run.composition import choices_of, policy_of, sampling_of, seeded, within_reach
+from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
@@ -122,7 +122,9 @@ class AsyncClient:
             own = ", ".join(sorted(allowed))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
             raise UsageError(msg)
-        return seeded(choosing(self._settings, choices))
+        settings = choosing(self._settings, choices)
+        check_effect(settings, choices)
+        return seeded(settings)
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""

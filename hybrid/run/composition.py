@@ -6,10 +6,13 @@ The law: a recording's settings, read back, build the policy that was recorded (
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from functools import lru_cache
 
 from hybrid.cloud import Capabilities
 from hybrid.config import PolicyChoices, Settings
-from hybrid.policy import PRESETS, Choices, Policy, preset
+from hybrid.errors import UsageError
+from hybrid.policy import PRESETS, Choices, Policy, choices_without_effect, preset
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
@@ -36,6 +39,42 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
     )
     chosen = preset(settings.policy, choices)
     return PRESETS["local"].build(choices) if settings.offline else chosen
+
+
+def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a choice in ``given`` that changes nothing under the policy of these settings.
+
+    ``given`` is one level: flags, a line, the keywords of one call. Beside it stands the policy of the same level or
+    of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
+    """
+    chosen = {name: getattr(settings, name) for name in PolicyChoices.model_fields}
+    asked = {name for name in chosen.keys() & given.keys() if given[name] is not None} - {"policy"}
+    idle = _without_effect(settings.policy, tuple(chosen.items())) if asked else ()
+    if name := next((name for name in idle if name in asked), None):
+        acting = ", ".join(each for each in PRESETS if _acts_in(each, name, chosen[name]))
+        msg = f"{name} changes nothing in the policy {_composed(settings.policy, name, chosen)}: it acts in {acting}"
+        raise UsageError(msg)
+
+
+def _composed(policy: str, name: str, chosen: Mapping[str, object]) -> str:
+    """Name a policy, with the parts that keep a choice from acting where it would act without them."""
+    parts = [f"{key} {chosen[key]}" for key in ("gate", "judge", "scope") if key != name and chosen[key] is not None]
+    return f"{policy} with {' and '.join(parts)}" if parts and _acts_in(policy, name, chosen[name]) else policy
+
+
+@lru_cache(maxsize=256)  # a client is asked under the same choices again and again
+def _without_effect(policy: str, chosen: tuple[tuple[str, object], ...]) -> tuple[str, ...]:
+    return choices_without_effect(policy, dict(chosen))
+
+
+def _acts_in(policy: str, name: str, value: object) -> bool:
+    """Whether a choice, taken alone, is taken by a policy and changes what it does."""
+    span = value if isinstance(value, int) else None
+    try:
+        preset(policy, Choices(**{name: span if name == "span" else value}))
+    except UsageError:
+        return False
+    return not choices_without_effect(policy, {name: value})
 
 
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:

@@ -13,14 +13,14 @@ from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
-from hybrid.run.composition import policy_of, sampling_of
+from hybrid.run.composition import check_effect, policy_of, sampling_of
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish
 from hybrid.run.replay_trace import ReplayCloud, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.run.verifier import RenderedPrompt
-from hybrid.sources import load
+from hybrid.sources import choosing, load
 from hybrid.spend import Account, MemoryLedger, Price
 
 
@@ -36,7 +36,9 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     recorded = {"policy": tape.policy, "max_tokens": tape.max_tokens, **asdict(tape.sampling)}
     of_policy = PolicyChoices.model_fields if "policy" in flags else {}
     kept = {name: value for name, value in tape.choices.items() if name not in of_policy}
-    settings = load(**(recorded | kept | {"config": None} | flags))  # a trace names no file to read
+    config = flags.pop("config", None)  # a trace names no file to read
+    settings = choosing(load(config=config, **(recorded | kept)), flags)
+    check_effect(settings, flags)
     sampling = sampling_of(settings)
     cursor = cast(Cursor, ReplayCursor(tape))  # rows by another road; a driver asks for nothing else
     drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))

@@ -8,6 +8,7 @@ tokens that it hides (``UNKNOWABLE``).
 from __future__ import annotations
 
 import pytest
+from acting import acting
 from cases import each
 from counted_account import CHARGEABLE, MODES, STATUSES
 from counting_cloud import CountingCloud
@@ -80,7 +81,11 @@ def asked(clouds, tmp_path):
         before = cloud.account()["total_nanousd"]
         ledger = FileLedger(tmp_path / f"ledger-{len(list(tmp_path.iterdir()))}.sqlite")
         LedgerAdmin(ledger).set_cap("total", cap_of(policy))
-        settings = SETTINGS | POLICIES[policy] | {"cloud": cloud.url, "price": PRICE, "ledger": ledger.file.path}
+        settings = acting(**SETTINGS | POLICIES[policy]) | {
+            "cloud": cloud.url,
+            "price": PRICE,
+            "ledger": ledger.file.path,
+        }
         try:
             with hybrid.open(**settings) as client:
                 for question in questions:

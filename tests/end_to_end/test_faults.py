@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from acting import acting
 from cases import each
 from short_patience import MAX_TOKENS, QUESTION, READ_TIMEOUT_S, ask, first_choice
 
@@ -124,7 +125,7 @@ def test_checks_that_tell_no_usage_are_charged_for_what_is_known(proxy, stub):
 @each("fault", [status_500, cut_in_the_middle], ids=lambda fault: fault.__name__)
 def test_a_fault_after_some_text_is_survived_too(proxy, policy, fault):
     between = proxy(lambda reply, _, n: fault(reply) if n >= 2 else None)
-    answer, _ = ask(between.url, policy=policy, span=3, lead=3, threshold=0.0)
+    answer, _ = ask(between.url, **acting(policy, span=3, lead=3, threshold=0.0))
     assert between.completions == 2
     assert WORDS[fault] in answer.degraded
     assert answer.finish_reason in {"stop", "length"}
@@ -190,7 +191,10 @@ def test_killing_the_server_in_the_middle_of_an_answer_leaves_a_finished_one(own
     server = own_stub("--latency-ms", "20")
     shown = 0
     with hybrid.open(
-        cloud=server.url, policy=policy, threshold=0.0, span=2, lead=2, max_tokens=MAX_TOKENS, read_timeout_s=2.0
+        cloud=server.url,
+        **acting(policy, threshold=0.0, span=2, lead=2),
+        max_tokens=MAX_TOKENS,
+        read_timeout_s=2.0,
     ) as client:
         began = time.monotonic()
         for event in client.stream(QUESTION):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from acting import acting
 from cases import each
 
 import hybrid
@@ -80,9 +81,9 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
     told, ready = {}, {}
     for overlap in (True, False):
         told[overlap], ready[overlap] = [], 0
-        settings = {"policy": policy, "temperature": temperature, "overlap": overlap, "seed": 4}
+        settings = acting(policy, span=5) | {"temperature": temperature, "overlap": overlap, "seed": 4}
         settings["cache_salt"] = f"{policy} {temperature} {overlap}"  # nothing is in the server's cache
-        with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, span=5, price="1/0.1/4", **settings) as client:
+        with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, price="1/0.1/4", **settings) as client:
             for question in QUESTIONS[:: 2 if policy in OF_EACH_KIND else 6]:
                 events = list(client.stream(question))
                 ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))

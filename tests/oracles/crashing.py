@@ -105,6 +105,8 @@ async def spend(ledger: Path, charges: Path) -> None:
 
 async def answer(ledger: Path, url: str) -> None:
     """Ask a real server."""
+    from acting import acting
+
     import hybrid
     from hybrid.cloud.wire import Wire
 
@@ -131,9 +133,9 @@ async def answer(ledger: Path, url: str) -> None:
     Wire.post, Wire.stream = posted, streamed
     flags = {"cloud": url, "price": PRICE, "ledger": ledger, "threads": 1, "max_tokens": 24, "cache_salt": "crash"}
     for policy in ("kl", "cloud", "doubt"):
-        async with hybrid.open(policy=policy, span=8, **flags) as client:
+        async with hybrid.open(**acting(policy, span=8, threshold=0.01), **flags) as client:
             for question in ("Sort downwards: 42 17 99 23 68.", "What is 47 + 86?"):
-                await client.generate(question, threshold=0.01)
+                await client.generate(question)
 
 
 def run(ledger: str, charges: str, url: str | None) -> None:

@@ -79,6 +79,16 @@ class House:
         return greedy(LARGE, self.prompt, max_tokens)
 
 
+@pytest.fixture(autouse=True)
+def one_table_of_choices_for_every_policy(monkeypatch):
+    """Choices that change nothing are ignored here, so that one table drives every policy through the driver.
+
+    That a client refuses them is held in ``tests/test_effect.py``, with nothing patched.
+    """
+    monkeypatch.setattr("hybrid.run.client.check_effect", lambda *_: None)
+    monkeypatch.setattr("hybrid.run.replay.check_effect", lambda *_: None)
+
+
 @pytest.fixture
 def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.

@@ -1,0 +1,220 @@
+"""A choice that changes nothing in the policy is refused where it was given; what is inherited is ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from cases import each
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+from hybrid.cli.batch import answered
+from hybrid.cli.questions import lines
+from hybrid.cloud.scripted import ScriptedCloud
+from hybrid.config import Settings
+from hybrid.engine import ScriptedEngine, Worker
+from hybrid.errors import UsageError
+from hybrid.policy import PRESETS
+from hybrid.run import AsyncClient, Client, LocalModel
+from hybrid.run.composition import check_effect, policy_of
+from hybrid.sources import CONFIG_FILE, choosing, load
+from hybrid.spend import Account, MemoryLedger
+
+HOUSE = run_path(str(Path(__file__).parent / "run" / "conftest.py"))
+# Of each knob a policy that it changes nothing in, and one that it changes.
+IDLE = {
+    "threshold": (0.25, "greedy-exact", "kl"),
+    "entropy": (0.25, "kl", "doubt"),
+    "strict": (True, "exact", "kl"),
+    "span": (3, "doubt", "kl"),
+    "lead": (2, "local", "paper"),
+    "hold": (2, "cloud", "doubt"),
+    "scope": (2, "local", "kl"),
+    "bonus": (False, "kl", "exact"),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_says_anything(tmp_path, monkeypatch):
+    """An empty working directory and configuration folder, and no variable."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    for name in [name for name in os.environ if name.startswith("HYBRID_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def opened():
+    """Open a blocking client over scripted models, with settings of its own."""
+    workers = []
+
+    def build(portal, **settings):
+        engine = ScriptedEngine(HOUSE["WORDS"], HOUSE["SMALL"], end_ids=frozenset({HOUSE["END"]}), num_context=100)
+        cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({HOUSE["END"]}))
+        workers.append(Worker("test"))
+
+        async def reach(_):
+            return cloud, await cloud.connect("", ())
+
+        chosen = Settings(cloud_top_k=8, max_tokens=4, seed=0, **settings)
+        return Client(
+            AsyncClient(LocalModel(engine, workers[-1]), reach, Account(None, MemoryLedger()), chosen), portal
+        )
+
+    with start_blocking_portal() as portal:
+        yield lambda **settings: build(portal, **settings)
+    for worker in workers:
+        worker.close()
+
+
+def refusal(work, *arguments, **named):
+    with pytest.raises(UsageError) as refused:
+        work(*arguments, **named)
+    said = str(refused.value)
+    assert "\n" not in said
+    return said
+
+
+def is_refused(said, name, policy, acting):
+    """Whether the sentence names the choice, the policy, and a policy in which it would act."""
+    return said.startswith(f"{name} changes nothing in the policy {policy}: it acts in ") and acting in said
+
+
+def test_every_knob_is_refused_beside_a_policy_that_has_no_use_for_it_and_taken_by_one_that_has():
+    for name, (value, policy, acting) in IDLE.items():
+        assert is_refused(refusal(hybrid.open, policy=policy, **{name: value}), name, policy, acting), name
+        hybrid.open(policy=acting, **{name: value})
+    for policy in ("cloud", "local"):
+        assert is_refused(refusal(hybrid.open, policy=policy, span="auto"), "span", policy, "kl")
+
+
+def test_a_choice_without_a_named_policy_is_held_against_the_one_that_holds():
+    """It is more specific than a default, and than what a file or a variable says."""
+    assert is_refused(refusal(hybrid.open, entropy=0.25), "entropy", "kl", "doubt")
+    Path(CONFIG_FILE).write_text("policy = 'exact'\n")
+    assert is_refused(refusal(hybrid.open, threshold=0.25), "threshold", "exact", "kl")
+    hybrid.open(policy="kl", threshold=0.25)
+
+
+def test_what_files_and_variables_say_is_ignored_by_a_policy_that_has_no_use_for_it(monkeypatch):
+    said = {name: value for name, (value, *_) in IDLE.items()}
+    Path(CONFIG_FILE).write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))
+    for policy in ("local", "cloud"):
+        hybrid.open(policy=policy)
+        with monkeypatch.context() as patched:
+            patched.setenv("HYBRID_POLICY", policy)
+            patched.setenv("HYBRID_HOLD", "5")
+            hybrid.open()
+    assert is_refused(refusal(hybrid.open, policy="local", hold=3), "hold", "local", "kl"), "but not what a flag says"
+
+
+def test_a_line_or_a_call_is_held_against_its_own_choices_and_ignores_the_clients(opened):
+    client = opened(policy="kl", threshold=0.25, span=3)
+    for policy in ("local", "cloud", "doubt", "exact"):
+        client.generate("a b", policy=policy)
+        for name, value in {"span": 3, "threshold": 0.25}.items():
+            try:
+                client.generate("a b", policy=policy, **{name: value})
+            except UsageError as error:
+                said = str(error)
+                assert is_refused(said, name, policy, "kl"), said
+    assert is_refused(refusal(client.generate, "a b", policy="local", span=3), "span", "local", "kl")
+    assert is_refused(refusal(client.generate, "a b", entropy=0.25), "entropy", "kl", "doubt")
+    assert is_refused(refusal(lambda: list(client.stream("a b", entropy=0.25))), "entropy", "kl", "doubt")
+    assert is_refused(refusal(lambda: list(client.text("a b", entropy=0.25))), "entropy", "kl", "doubt")
+    assert client.spent.requests > 0
+
+
+def test_a_line_of_a_batch_is_refused_alone(opened):
+    client = opened(policy="kl", span=3)
+    asked = [{"prompt": "a", "policy": "local"}, {"prompt": "a", "policy": "local", "span": 3}, {"prompt": "a"}]
+    Path("in").write_text("".join(f"{json.dumps(each)}\n" for each in asked))
+    with Path("in").open("rb") as file:
+        found = [answered(line, client.generate) for line in lines(file)]
+    assert ["error" in line for line in found] == [False, True, False]
+    assert is_refused(found[1]["error"], "span", "local", "kl")
+
+
+def test_commands_refuse_flags_as_the_front_door_does(tmp_path):
+    Path("in").write_text('"a"\n')
+    for command in (["ask", "a"], ["batch", "in", "out"]):
+        done = CliRunner().invoke(app, [*command, "--policy", "local", "--hold", "3"])
+        assert (done.exit_code, done.stdout) == (2, ""), command
+        assert is_refused(done.stderr.removeprefix("hybrid: "), "hold", "local", "kl")
+    assert not Path("out").exists()
+
+
+def test_parts_that_replace_one_another_are_named():
+    said = refusal(hybrid.open, policy="doubt", gate="margin:0.2", entropy=0.25)
+    assert said == "entropy changes nothing in the policy doubt with gate margin:0.2: it acts in doubt"
+
+
+def test_one_grammar_names_a_policy_and_its_number_wherever_a_policy_is_named(opened, monkeypatch):
+    """In a flag, a file, a variable, a line and a call; an unknown or impossible number is one sentence."""
+    assert str(policy_of(load(policy="kl:0.25"))) == str(policy_of(load(policy="kl", threshold=0.25)))
+    Path(CONFIG_FILE).write_text("policy = 'doubt:0.03'\n")
+    assert str(policy_of(load())) == str(policy_of(load(policy="doubt", threshold=0.03)))
+    with monkeypatch.context() as patched:
+        patched.setenv("HYBRID_POLICY", "kl:0.25")
+        assert str(policy_of(load())) == str(policy_of(load(policy="kl:0.25")))
+    client = opened()
+    for text in ("kl:0.25", "doubt:0.03", "paper:0.2"):
+        name, number = text.split(":")
+        as_numbers = client.generate("a b", policy=name, threshold=float(number))
+        assert client.generate("a b", policy=text).tokens == as_numbers.tokens, text
+    for text, said in {
+        "kl:x": "'x' is no number", "local:1": "local takes no number", "kl:1:2": "NAME or NAME:NUMBER",
+        "klx:1": "no policy is called 'klx'", "kl:-1": "kl", "random:2": "random",
+    }.items():  # fmt: skip
+        assert said in refusal(hybrid.open, policy=text), text
+        assert said in refusal(client.generate, "a", policy=text), text
+
+
+@each(
+    ("levels", "threshold", "policy"),
+    [
+        ([{"policy": "kl:0.1"}, {"threshold": 0.2}], 0.1, "kl"),
+        ([{"threshold": 0.2}, {"policy": "kl:0.1"}], 0.2, "kl"),
+        ([{"policy": "doubt"}, {"policy": "kl:0.1"}], None, "doubt"),
+        ([{"policy": "doubt"}, {"threshold": 0.2}], 0.2, "doubt"),
+        ([{}, {"policy": "kl:0.1"}, {"threshold": 0.2}], 0.1, "kl"),
+        ([{"threshold": 0.3}, {"policy": "kl:0.1"}, {"threshold": 0.2}], 0.3, "kl"),
+        ([{"policy": "kl:0.3"}, {"policy": "paper:0.1"}, {"threshold": 0.2}], 0.3, "kl"),
+    ],
+)
+def test_a_number_and_a_threshold_are_one_choice_and_the_more_specific_wins(levels, threshold, policy):
+    """Of a call, flags, and the working directory's file."""
+    *above, lowest = levels
+    Path(CONFIG_FILE).write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in lowest.items()))
+    settings = load(**above[-1])
+    for level in reversed(above[:-1]):
+        settings = choosing(settings, level)
+    name, _, number = settings.policy.partition(":")
+    assert (name, float(number) if number else settings.threshold) == (policy, threshold)
+    policy_of(settings)
+
+
+def test_two_numbers_at_one_level_contradict_each_other(opened):
+    for work in (hybrid.open, lambda **named: opened().generate("a", **named)):
+        assert "two numbers for one policy" in refusal(work, policy="kl:0.1", threshold=0.2)
+
+
+def test_every_arm_of_the_benchmarks_passes_only_what_acts():
+    from hybrid.bench import calibration, demo
+
+    arms = [*demo.ARMS, *calibration.ARMS]
+    assert {arm.policy for arm in arms} == {"local", "kl", "doubt", "cloud"}
+    for arm in arms:
+        check_effect(Settings(policy=arm.policy, **arm.choices), arm.choices)
+
+
+def test_nothing_is_refused_where_nothing_was_chosen():
+    for policy in PRESETS:
+        hybrid.open(policy=policy)
+        hybrid.open(policy=policy, max_tokens=3, temperature=None, span=None, stop=["a"])
