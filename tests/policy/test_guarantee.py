@@ -10,6 +10,7 @@ from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, Choices, preset
 from hybrid.policy.gates import ALWAYS, GateDefaults, MaxProbGate
 from hybrid.policy.policy import Policy
+from hybrid.policy.requests import Check, Write
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import GreedyMatch
 from hybrid.types import Sampling
@@ -191,3 +192,52 @@ def test_compositions_that_lost_the_clouds_law_do_not_say_that_they_have_it(toys
         policy = preset(name, Choices(span=2, sampling=AT_ONE, **chosen))
         assert not policy.guarantee(AT_ONE, 512).startswith(CLOUDS), name
         assert distance(toys, policy, small, large, large, AT_ONE) > 0.001, name
+
+
+# ---- what an endpoint must be able to do ---------------------------------------------------------------------------
+
+NEEDS = {
+    "local": (set(), set()),
+    "cloud": ({"open"}, {"open"}),
+    "random": ({"write"}, {"write"}),
+    "doubt": ({"write"}, {"write"}),
+    "kl": ({"score", "write"}, {"score", "write"}),
+    "paper": ({"score", "write", "open"}, {"score", "write", "open"}),
+    "exact": ({"score"}, {"score", "write", "ids"}),
+    "block": ({"score"}, {"score", "write", "ids"}),
+    "cascade": ({"score"}, {"score", "write", "ids"}),
+    "relaxed": ({"score"}, {"score", "write", "ids"}),
+    "certified": ({"score"}, {"score", "write", "ids"}),
+    "bild": ({"score"}, {"score", "write", "ids"}),
+    "fsd": ({"score"}, {"score", "write", "ids"}),
+    "u-hlm": ({"score"}, {"score", "write", "ids"}),
+}
+
+
+def test_a_policy_needs_of_an_endpoint_what_its_judge_and_its_handoff_do():
+    """A judge that draws needs the drafted token's own probability, by its id, and may leave a token to the cloud."""
+    for name, (greedy, sampled) in NEEDS.items():
+        for sampling, expected in ((GREEDY, greedy), (AT_ONE, sampled)):
+            assert preset(name, Choices(sampling=sampling)).needs == expected, f"{name} at {sampling.temperature}"
+        assert PRESETS[name].needs == greedy | sampled, name
+    assert preset("greedy-exact", Choices()).needs == PRESETS["greedy-exact"].needs == {"score"}
+
+
+def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
+    """The coin takes the last symbol wherever it may: the tail is drawn as often as it can be."""
+    small = toys.Toy("q0", 5)
+    large = toys.Mix(small, "p0", 0.6)
+    for sampling, (name, chosen) in itertools.product((GREEDY, AT_ONE), compositions()):
+        try:
+            policy = preset(name, Choices(span=2, sampling=sampling, **chosen))
+        except UsageError:
+            continue
+        coin = None if sampling.greedy else lambda probs: max(i for i, p in enumerate(probs) if p > 0)
+        _, log = toys.play(policy, small, large, coin, 8, k=2, end=-1)
+        writes = [request for request in log if isinstance(request, Write)]
+        if any(isinstance(request, Check) for request in log):
+            assert "score" in policy.needs, str(policy)
+        if any(not policy.lead or len(request.at) >= policy.lead for request in writes):
+            assert "write" in policy.needs, str(policy)
+        if any(request.ban for request in writes):
+            assert "ids" in policy.needs, str(policy)

@@ -1,9 +1,10 @@
 """The cloud model's own text, drafted locally: speculative decoding, greedy and sampled from a top-k list.
 
 Leviathan et al. 2023 (arXiv:2211.17192). Greedy, a drafted token is accepted while it is the cloud's most likely one.
-Sampled, it is accepted or replaced by coins on the symbols that a row shows (``prob.ShownPair``): the listed tokens
-and, at temperature 1 with nothing cut off, one symbol for all others, which only the cloud can resolve (a request for one
-token, as often as the tail is heavy). Presets: greedy-exact, exact, and u-hlm, which has single tokens checked so.
+Sampled, it is accepted or replaced by coins on the symbols that a row shows (``prob.ShownPair``). These are the listed
+tokens and, at temperature 1 with nothing cut off, one symbol for all others, which only the cloud can resolve: a
+request for one token, as often as the tail is heavy. Presets: greedy-exact, exact, and u-hlm, which checks single
+tokens so.
 """
 
 from __future__ import annotations
