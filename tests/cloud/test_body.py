@@ -6,6 +6,7 @@ import json
 import tracemalloc
 
 import pytest
+from cases import each
 
 from hybrid.cloud.body import MAX_PARSED_BYTES, MAX_SHAPED_BYTES, SMALL_BYTES, parse, parsed_bytes
 from hybrid.cloud.dialects.vllm import CompletionsScoreReply
@@ -27,7 +28,7 @@ def peak_of(call, *values):
     return answer, peak
 
 
-@pytest.mark.parametrize("value", COSTLY)
+@each("value", COSTLY)
 def test_what_json_becomes_is_known_before_it_is_parsed(value):
     """What is counted is never less than what is taken, but for the texts themselves and their decoding."""
     raw = f"[{','.join([value] * 50_000)}]".encode()
@@ -40,8 +41,8 @@ def test_what_is_not_counted_could_not_be_too_much():
     assert parsed_bytes(b"{" * SMALL_BYTES) <= MAX_PARSED_BYTES < MAX_SHAPED_BYTES
 
 
-@pytest.mark.parametrize("value", COSTLY)
-@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
+@each("value", COSTLY)
+@each("shape", [None, CompletionsScoreReply])
 def test_a_reply_that_would_become_too_much_is_refused_before_it_is_parsed(monkeypatch, shape, value):
     """Whatever it is made of; the bounds are a thousandth here, that a test may take little, too."""
     for name in ("SMALL_BYTES", "MAX_PARSED_BYTES", "MAX_SHAPED_BYTES"):
@@ -61,8 +62,8 @@ def test_rows_that_stay_unread_may_be_more():
         parse(raw, "there")
 
 
-@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
-@pytest.mark.parametrize(
+@each("shape", [None, CompletionsScoreReply])
+@each(
     "raw",
     [b'{"choices": "\xff\xfe\xc0\x80"}', b'{"usage": ' + b"7" * 5000 + b"}", b"[" * 10**5, b"", b"\0" * 9, b"{}{}"],
     ids=["no utf-8", "a long number", "deep", "empty", "nul", "two"],
@@ -73,7 +74,7 @@ def test_what_breaks_a_parser_is_no_json(raw, shape):
         parse(raw, "there", shape)
 
 
-@pytest.mark.parametrize("shape", [None, CompletionsScoreReply])
+@each("shape", [None, CompletionsScoreReply])
 def test_a_page_is_no_api_and_a_number_no_reply(shape):
     with pytest.raises(NotAnApi, match="web page"):
         parse(b" <html>", "there", shape)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from wordlist import able, drive
@@ -151,7 +152,7 @@ def test_an_answer_without_values_is_no_proof_and_is_charged():
     assert not V2.learn(asked, refused.value).can.candidates
 
 
-@pytest.mark.parametrize("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
+@each("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
 def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_is_told(told):
     class Untold:
         url, num_open = "http://there", 0
@@ -194,7 +195,7 @@ def test_what_no_usage_is_told_of_is_charged_for_the_tokens_that_were_sent():
     assert twice.usage == CloudUsage(88, 3, 42, requests=3)
 
 
-@pytest.mark.parametrize("listed", [[], [None], None])
+@each("listed", [[], [None], None])
 def test_a_reply_without_rows_is_asked_for_again(listed):
     asked = question(40, 3)
     reply = answered(scored(V2, asked, 32, proven=True)[0][0].body, 32) | {"prompt_logprobs": listed}
@@ -312,7 +313,7 @@ def test_v1_that_takes_v2s_place_between_two_checks_survives(start_server):
     assert [len(scores.rows) for scores in (*before, *after)] == [9] * 5
 
 
-@pytest.mark.parametrize("proven", [False, True])
+@each("proven", [False, True])
 def test_the_field_is_as_deadly_as_the_test_above_believes(start_server, proven):
     """Without candidates V1 dies of it; beside them it refuses the request. Else no test would see a guard gone."""
     v1 = start_server(*ROUTE)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from vocabularies import WORDS, A, B, C, Pieces
@@ -82,9 +83,7 @@ def test_a_draft_cannot_be_put_to_it():
         next(Chat(SETUP).score(ScoreQuestion((A,), (B,), True, 2)))
 
 
-@pytest.mark.parametrize(
-    "change", [{"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, min_p=0.1)}, {"ban": frozenset({C})}]
-)
+@each("change", [{"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, min_p=0.1)}, {"ban": frozenset({C})}])
 def test_a_way_of_drawing_that_has_no_word_is_refused(change):
     with pytest.raises(MissingCapability):
         opened(Chat(SETUP).write(replace(WRITE, **change)))
@@ -124,7 +123,7 @@ def test_text_without_rows_is_refused_where_they_were_asked_for():
     assert (len(chunk.ids), chunk.rows) == (2, (None, None))
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "error"),
     [
         ({"error": {"message": "overloaded"}}, BadReply),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from vocabularies import AB, END, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
@@ -120,7 +121,7 @@ def test_together_echoes_alike_and_is_not_streamed():
     }
 
 
-@pytest.mark.parametrize("name", ["text-completions", "together"])
+@each("name", ["text-completions", "together"])
 def test_plain_text_asks_for_no_log_probabilities(name):
     dialect = able(DIALECTS[name].build(SETUP), rows=False)
     assert "logprobs" not in opened(dialect.write(WRITE))[0].body
@@ -139,7 +140,7 @@ def test_bodies_are_made_of_published_fields():
             assert set(body) <= set(model.model_fields)
 
 
-@pytest.mark.parametrize("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
+@each("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
 def test_what_ends_inside_a_character_is_not_asked_about_and_costs_nothing(dialect):
     with pytest.raises(StopIteration) as done:
         asked(dialect, replace(SCORE, span=(HALF,)))
@@ -147,10 +148,8 @@ def test_what_ends_inside_a_character_is_not_asked_about_and_costs_nothing(diale
     assert dialect.write(replace(WRITE, prefix=(A, HALF))) is None
 
 
-@pytest.mark.parametrize("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
-@pytest.mark.parametrize(
-    "change", [{"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, min_p=0.1)}, {"ban": frozenset({C})}]
-)
+@each("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
+@each("change", [{"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, min_p=0.1)}, {"ban": frozenset({C})}])
 def test_a_way_of_drawing_that_has_no_word_is_refused(dialect, change):
     with pytest.raises(MissingCapability):
         opened(dialect.write(replace(WRITE, **change)))
@@ -159,7 +158,7 @@ def test_a_way_of_drawing_that_has_no_word_is_refused(dialect, change):
 # ---- scores --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("build", "golden"), [(Completions, LEGACY), (Together, TOGETHER)])
+@each(("build", "golden"), [(Completions, LEGACY), (Together, TOGETHER)])
 def test_a_golden_reply_is_read(build, golden):
     scores = scored(build(FOUR), GOLDEN_SCORE, golden["answer"])
     drafted, after = scores.rows
@@ -191,7 +190,7 @@ def test_the_servers_own_split_of_the_prefix_moves_no_row():
     assert [row.best for row in scores.rows] == [C, A, A]
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         echo(("a",), [AFTER], text="a", offsets=[0]),
@@ -218,7 +217,7 @@ def test_collapsed_texts_become_the_cap():
     assert row.cap == pytest.approx(0.35)
 
 
-@pytest.mark.parametrize(
+@each(
     ("reply", "error"),
     [
         (echo(rows=[*ROWS[:3], None, AFTER]), BadReply),
@@ -244,7 +243,7 @@ def together(change):
     return reply
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "error"),
     [
         (lambda reply, _told, _choice: reply.update(prompt=[]), MissingCapability),
@@ -311,7 +310,7 @@ def test_a_text_that_is_a_control_tokens_name_is_that_token_where_the_list_says_
     assert read(event("<end>", ("<end>",), [{"<end>": 0.9}])).ids == (END,)
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "error"),
     [
         ({"error": {"message": "worker died"}}, BadReply),
@@ -331,7 +330,7 @@ def test_an_event_that_cannot_be_believed_is_refused(told, error):
 # ---- what it may cost ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
+@each("dialect", [Completions(SETUP), Together(SETUP)], ids=lambda d: d.name)
 def test_the_worst_case_is_a_token_per_byte(dialect):
     assert dialect.max_usage(SCORE) == CloudUsage(5, 1)
     assert dialect.max_usage(WRITE) == CloudUsage(3, 4)

@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from cases import each
 from wires import DONE, EVENT, STREAM, WHOLE, post, read_stream
 
 from hybrid.cloud.deadlines import Deadlines
@@ -173,8 +174,8 @@ def test_finding_out_what_an_endpoint_is_has_one_total(raw_server):
         asyncio.run(look(0.5))
 
 
-@pytest.mark.parametrize("reader", ["post", "stream"])
-@pytest.mark.parametrize("stopped", [False, True])
+@each("reader", ["post", "stream"])
+@each("stopped", [False, True])
 def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader, stopped):
     """Recorded before, it would seem spent where no connection comes; after its first byte it may be too late."""
     seen, serving = [], []

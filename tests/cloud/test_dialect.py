@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 from vocabularies import WORDS
 
 from hybrid.cloud.dialects.dialect import DialectSetup, Post
@@ -35,7 +35,7 @@ def asked(dialect, top_k):
     return [number for post in posts if isinstance(post, Post) for number in numbers(post.body)]
 
 
-@pytest.mark.parametrize("name", [name for name in DIALECTS if not name.startswith("text-")])
+@each("name", [name for name in DIALECTS if not name.startswith("text-")])
 def test_no_more_log_probabilities_are_asked_for_than_there_are_tokens(name):
     """SGLang's server ends at such a number."""
     dialect = DIALECTS[name].build(DialectSetup("m", TextTokens(WORDS)))

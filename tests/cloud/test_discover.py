@@ -10,6 +10,7 @@ import json
 
 import httpx
 import pytest
+from cases import each
 
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.dialects.dialect import DialectSetup
@@ -64,7 +65,7 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@each("name", SERVERS)
 def test_a_family_is_known_by_its_routes(name):
     dialect, can, _ = look(SERVERS[name])
     assert (dialect.name, can.dialect, can.model) == (name, name, "m")
@@ -92,7 +93,7 @@ def test_another_answer_on_a_familys_route_is_another_family():
     assert look(SERVERS["openai-chat"] | {"/version": {"name": "other"}, "/props": [1]})[0].name == "openai-chat"
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@each("name", DIALECTS)
 def test_a_dialect_that_is_named_is_not_looked_for(name):
     dialect, can, asked = look(VLLM | {"/api/tags": MODELS}, wanted=name)
     assert (dialect.name, can.model) == (name, "m")
@@ -107,7 +108,7 @@ def test_a_dialect_that_is_none_is_refused_with_those_there_are():
 # ---- models and vocabularies ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("reply", "models"),
     [
         (MODELS, {"m": 512}),
@@ -121,9 +122,7 @@ def test_lists_of_models_are_read_as_families_have_them(reply, models):
     assert read_models(reply) == models
 
 
-@pytest.mark.parametrize(
-    "reply", [{}, {"data": None}, {"data": [1]}, {"data": [{}]}, {"data": [{"id": "m", "max_model_len": "long"}]}]
-)
+@each("reply", [{}, {"data": None}, {"data": [1]}, {"data": [{}]}, {"data": [{"id": "m", "max_model_len": "long"}]}])
 def test_a_list_of_another_shape_is_refused(reply):
     with pytest.raises(BadReply):
         read_models(reply)
@@ -141,7 +140,7 @@ def test_the_model_is_the_only_one_or_the_one_that_is_named():
     assert look({**VLLM, "/v1/models": NONE}, model="o")[1].model == "o", "without a list the user is believed"
 
 
-@pytest.mark.parametrize(
+@each(
     ("routes", "context"),
     [(VLLM, 512), (SERVERS["llama-server"] | {"/v1/models": {"data": [{"id": "m"}]}}, 256), (SERVERS["ollama"], None)],
 )
@@ -149,7 +148,7 @@ def test_how_long_a_text_may_be_is_what_the_list_or_the_familys_own_route_tells(
     assert look(routes)[1].max_context == context
 
 
-@pytest.mark.parametrize(
+@each(
     ("tokens", "same"),
     [([1, 2], True), ([0, 1, 2], True), ([1, 3], False), ([1], False), ([0, 0, 1, 2], False), ([2, 1], False)],
 )
@@ -174,7 +173,7 @@ MOVED = httpx.Response(308, headers={"location": "http://there/v1"})
 PLAIN = httpx.Response(405, json={"detail": "Method Not Allowed"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("routes", "otherwise", "error", "words"),
     [
         ({}, WEB, NotAnApi, "a web page"),
@@ -207,9 +206,7 @@ def test_a_web_server_that_takes_no_post_is_no_api():
         look(posts, otherwise=httpx.Response(404, text=page))
 
 
-@pytest.mark.parametrize(
-    ("otherwise", "words"), [(WEB, "a web page"), (MOVED, "a redirect"), (NONE, "answered 404")], ids=str
-)
+@each(("otherwise", "words"), [(WEB, "a web page"), (MOVED, "a redirect"), (NONE, "answered 404")], ids=str)
 def test_naming_the_dialect_hides_nothing_of_it(otherwise, words):
     """It used to say that 0 models are served there."""
     with pytest.raises(NotAnApi, match=f"--cloud-model.*{words}"):

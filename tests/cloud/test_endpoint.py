@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from cases import each
 from vocabularies import END, WORDS
 from wordlist import able
 
@@ -134,8 +135,8 @@ def chat(prompt, completion):
 DIALECTS = [vllm, llama_server, ollama, text, chat]
 
 
-@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
-@pytest.mark.parametrize("told", [None, 0, -2, 1.5, "2", True], ids=repr)
+@each("family", DIALECTS, ids=lambda family: family.__name__)
+@each("told", [None, 0, -2, 1.5, "2", True], ids=repr)
 def test_a_usage_that_says_nothing_is_what_is_known(family, told):
     """The prompt by its bytes where only a text was sent: nobody told how it was split."""
     dialect, replies = family(told, told)
@@ -144,13 +145,13 @@ def test_a_usage_that_says_nothing_is_what_is_known(family, told):
     assert last_usage(chunks) == CloudUsage(dialect.max_usage(WRITE).prompt_tokens, 2)
 
 
-@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
+@each("family", DIALECTS, ids=lambda family: family.__name__)
 def test_a_usage_that_says_too_little_is_raised_to_what_is_known(family):
     dialect, replies = family(1, 1)
     assert last_usage(write(dialect, *replies)[0]) == CloudUsage(2, 2)
 
 
-@pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.__name__)
+@each("family", DIALECTS, ids=lambda family: family.__name__)
 def test_a_usage_that_says_more_than_can_be_is_told_as_it_is(family):
     dialect, replies = family(50, 10**30)
     usage = last_usage(write(dialect, *replies)[0])
@@ -173,7 +174,7 @@ def row(token):
     return {str(token): {"rank": 1, "logprob": -0.1, "decoded_token": "c"}}
 
 
-@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 0}, {"prompt_tokens": 1, "completion_tokens": None}])
+@each("usage", [None, {"prompt_tokens": 0}, {"prompt_tokens": 1, "completion_tokens": None}])
 def test_a_check_that_tells_nothing_costs_the_ids_and_the_token_it_wrote(usage):
     """It was a reply that cannot be believed; its rows can."""
     reply = {"choices": [{"prompt_logprobs": [None, row(1), row(2)]}], "usage": usage}
@@ -181,7 +182,7 @@ def test_a_check_that_tells_nothing_costs_the_ids_and_the_token_it_wrote(usage):
     assert (len(scores.rows), scores.usage) == (1, CloudUsage(3, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "usage"),
     [
         ({"token_ids": [3] * 7}, {"prompt_tokens": 3, "completion_tokens": 7}),
@@ -242,7 +243,7 @@ OVERSHOT = {
 }
 
 
-@pytest.mark.parametrize("family", OVERSHOT)
+@each("family", OVERSHOT)
 def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_believed_or_not(family):
     dialect, reply = OVERSHOT[family]
     try:
@@ -252,7 +253,7 @@ def test_tokens_of_a_check_beyond_those_asked_for_are_charged_whether_it_is_beli
     assert charged.completion_tokens == 6
 
 
-@pytest.mark.parametrize("reply", [None, 7, "text", [], [7], {}, {"choices": 7}, {"choices": [7]}], ids=repr)
+@each("reply", [None, 7, "text", [], [7], {}, {"choices": 7}, {"choices": [7]}], ids=repr)
 def test_reading_what_a_reply_charged_trips_over_nothing(reply):
     for name, family in FAMILY_NAMES.items():
         dialect = family.build(SETUP)
@@ -264,7 +265,7 @@ def test_reading_what_a_reply_charged_trips_over_nothing(reply):
 NO = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "free"),
     [
         (NO, True),
@@ -334,7 +335,7 @@ def test_prompts_that_leave_in_one_request_are_charged_for_one():
     assert asked.usage == CloudUsage(5, 2, requests=1)
 
 
-@pytest.mark.parametrize("sent", [False, True])
+@each("sent", [False, True])
 def test_a_refusal_of_a_later_request_leaves_those_before_it_charged(sent):
     """The first was answered; of the second nothing is owed where it was turned away."""
     with pytest.raises(Unreachable) as refused:
@@ -379,7 +380,7 @@ def test_a_reply_that_cannot_be_believed_keeps_its_reservation():
 REFUSAL = {"error": {"message": "the context is too long", "type": "invalid_request_error", "code": 400}}
 
 
-@pytest.mark.parametrize(
+@each(
     "dialect",
     [Vllm(SETUP), VllmTokens(SETUP), Completions(SETUP), Fireworks(SETUP), Together(SETUP), LlamaCppPython(SETUP)],
     ids=lambda dialect: dialect.name,
@@ -390,7 +391,7 @@ def test_a_check_that_is_refused_inside_a_success_is_free_and_says_why(dialect):
     assert usage_after_failure(error.value, dialect.max_usage(SCORE)) == CloudUsage(0, 0)
 
 
-@pytest.mark.parametrize("shape", [CompletionsScoreReply, GenerateScoreReply])
+@each("shape", [CompletionsScoreReply, GenerateScoreReply])
 def test_an_error_in_the_place_of_rows_is_read(shape):
     """What a shape does not name is left unread."""
     assert parse(json.dumps(REFUSAL).encode(), "http://there", shape) == REFUSAL

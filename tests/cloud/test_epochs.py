@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
+from cases import each
 
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.wire import ServerChanged, Wire
@@ -100,7 +101,7 @@ def test_an_epoch_lasts_from_one_request_to_the_next_and_not_over_a_new_connecti
     assert None not in {first, again}
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "ends"), [(403, True), (500, True), (502, True), (503, True), (400, False), (404, False), (429, False)]
 )
 def test_an_epoch_ends_with_what_a_server_that_is_exchanged_says(status, ends):
@@ -136,7 +137,7 @@ async def refuse(wire, epoch, recorded):
         await wire.post("/", {}, deadlines=wire.question_deadlines(before_send=leaving), only_in=epoch)
 
 
-@pytest.mark.parametrize("ended_by", ["a new connection", "a 500", "a connection that has closed"])
+@each("ended_by", ["a new connection", "a 500", "a connection that has closed"])
 def test_a_request_that_is_meant_for_another_epoch_does_not_leave(ended_by):
     """Nothing of it is sent, no connection is made for it, and nobody records that it leaves: it costs nothing."""
     recorded = []
@@ -193,7 +194,7 @@ def test_two_open_connections_may_lead_to_two_servers():
     assert sent_in_epoch is both is None
 
 
-@pytest.mark.parametrize(("stream", "kept"), [("whole", True), ("endless", False)])
+@each(("stream", "kept"), [("whole", True), ("endless", False)])
 def test_a_stream_that_is_over_leaves_its_connection_to_the_next_request(stream, kept):
     """Else every answer that the cloud writes would end what was shown, and take another connection."""
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -94,7 +95,7 @@ def test_scores_are_the_echo_counted_from_its_end():
     assert len(read_scores(replace(SCORE, after=False), GOLDEN["answer"]).rows) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "error"),
     [
         (lambda told, _: told.insert(0, told[0]), BadReply),  # echo_last one too many: the last ones are not trusted

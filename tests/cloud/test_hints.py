@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ def test_whatever_stands_there_gives_a_delay_that_can_be_waited_for_or_none(head
     assert delay_s is None or (math.isfinite(delay_s) and delay_s >= 0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "delay_s"),
     [
         ({"retry-after": "3"}, 3.0),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from strict_server import (
@@ -43,7 +44,7 @@ from hybrid.types import NO_USAGE, CloudUsage
 # ---- how many log-probabilities ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "question"),
     [(dialect, WRITE) for dialect in DIALECTS] + [(dialect, CHECK) for dialect in DIALECTS[:2]],
     ids=[f"{dialect.name} writes" for dialect in DIALECTS] + ["vllm scores", "vllm-tokens scores"],
@@ -66,7 +67,7 @@ def test_a_list_that_is_refused_is_asked_for_again_as_long_as_it_may_be(dialect,
     assert made.can.most_k == (None if expected == k else expected)
 
 
-@pytest.mark.parametrize("question", [SCORE, WRITE], ids=["check", "stream"])
+@each("question", [SCORE, WRITE], ids=["check", "stream"])
 def test_a_server_that_gives_no_list_at_all_is_refused_at_no_charge(question):
     server = Server(most=0, names_it=False)
     [refused] = asked(endpoint(server, Vllm(SETUP)), question)
@@ -128,9 +129,7 @@ def test_candidates_are_asked_about_where_a_server_does_not_refuse_them():
 # ---- streams -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dialect", [Vllm(SETUP), VllmTokens(SETUP), Completions(SETUP), Chat(SETUP)], ids=lambda d: d.name
-)
+@each("dialect", [Vllm(SETUP), VllmTokens(SETUP), Completions(SETUP), Chat(SETUP)], ids=lambda d: d.name)
 def test_where_a_stream_lacks_what_a_whole_answer_has_whole_answers_are_asked_for(dialect):
     """LiteLLM passes token ids and log-probabilities on with whole answers alone."""
     server = Server(lacks="streams")
@@ -162,9 +161,7 @@ def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
 # ---- what is kept, and what is not ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("server", "dialect"), [(Server(most=5), Vllm(SETUP)), (Server(v1=True), VllmTokens(SETUP))], ids=["k", "V1"]
-)
+@each(("server", "dialect"), [(Server(most=5), Vllm(SETUP)), (Server(v1=True), VllmTokens(SETUP))], ids=["k", "V1"])
 def test_findings_that_a_refusal_contradicts_are_forgotten(tmp_path, server, dialect):
     probe_cache = ProbeCache(tmp_path / "endpoints.json", "words")
     probe_cache.write(ProbeResult(server.url, "m", dialect.name, rows=True, most_k=20, scoring_method="one request"))
@@ -187,7 +184,7 @@ def test_what_was_paid_for_to_be_learned_is_kept_for_the_next_command(tmp_path):
     assert told[0].ids == (2,)
 
 
-@pytest.mark.parametrize("error", [BadReply("400: prompt too long", sent=False), Unreachable("500", trouble="busy")])
+@each("error", [BadReply("400: prompt too long", sent=False), Unreachable("500", trouble="busy")])
 def test_any_other_failure_teaches_nothing_and_is_raised(error):
     class Failing(Server):
         async def post(self, *_, **__):
@@ -205,8 +202,8 @@ def test_any_other_failure_teaches_nothing_and_is_raised(error):
 WORDS_OF_REFUSALS = ["logprobs: too many", "the context is too long", "Not Found", ""]
 
 
-@pytest.mark.parametrize("said", WORDS_OF_REFUSALS)
-@pytest.mark.parametrize("status", sorted(code for code in REFUSED if code >= 400))
+@each("said", WORDS_OF_REFUSALS)
+@each("status", sorted(code for code in REFUSED if code >= 400))
 def test_a_refusal_inside_a_reply_is_what_it_is_outside(status, said):
     async def body():
         yield json.dumps({"error": {"message": said}}).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import pytest
+from cases import each
 from strict_server import CHECK, SCORE, SETUP, WRITE, Server, endpoint
 
 from hybrid.cloud import ScoreQuestion
@@ -50,7 +50,7 @@ def asked_together(made, *questions):
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(
+@each(
     ("gives", "dialect", "question"),
     [
         ({"most": 5}, Vllm(SETUP), CHECK),

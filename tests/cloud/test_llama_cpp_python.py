@@ -12,6 +12,7 @@ import math
 import numpy as np
 import pytest
 from asking import FLOAT16_NATS
+from cases import each
 from wordlist import WordList, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -119,7 +120,7 @@ def test_no_request_asks_for_no_token(speak):
 E_ACUTE = (130, 105)
 
 
-@pytest.mark.parametrize(
+@each(
     ("prefix", "span", "text"),
     [((67,), (*E_ACUTE, 68), "a\u00e9b"), ((67,), (68, 130), "ab"), ((67, 130), (105, 68), "a\u00e9b")],
 )
@@ -254,7 +255,7 @@ def test_a_server_started_without_all_scores_is_told_how_to_start(speak):
         rows_of(speak, lambda reply: reply["choices"][0].update(logprobs=None))
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda reply: reply["usage"].update(prompt_tokens=5),
@@ -272,7 +273,7 @@ def test_where_the_server_splits_the_text_in_another_way_there_are_no_rows(speak
     assert rows_of(speak, change) == ()
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         change_arrays(tokens=["a", "b", "c"]),

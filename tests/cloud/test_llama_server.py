@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from cases import each
 from wordlist import WordList, able, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -77,7 +78,7 @@ def test_a_draft_is_forced_by_a_grammar_that_names_its_tokens():
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("span", "forced"),
     [
         ((27, END), "<[27]>"),
@@ -185,7 +186,7 @@ def test_probabilities_after_sampling_are_refused():
         drive(DIALECT.score(ScoreQuestion(tuple(said["prefix"]), (), True, 2)), reply)
 
 
-@pytest.mark.parametrize("told", [None, "absent"])
+@each("told", [None, "absent"])
 def test_no_rows_at_all_are_a_missing_capability(told):
     def forget(reply):
         reply["completion_probabilities"] = None
@@ -196,7 +197,7 @@ def test_no_rows_at_all_are_a_missing_capability(told):
         replayed(forget)
 
 
-@pytest.mark.parametrize("written", [[28, 27, 0], [27, 29, 0], [27]])
+@each("written", [[28, 27, 0], [27, 29, 0], [27]])
 def test_a_server_that_does_not_write_the_draft_it_is_held_to_cannot_be_asked_so(written):
     """One that knows no grammar writes what it likes: its rows would be those of another text."""
 
@@ -213,7 +214,7 @@ def set_entry(**values):
     return lambda reply: entry(reply).update(values)
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         set_entry(id=29),
@@ -255,9 +256,7 @@ def test_the_rows_of_several_prompts_are_those_of_their_index_in_whatever_order_
         assert scores.usage == CloudUsage(15, 3, 12)
 
 
-@pytest.mark.parametrize(
-    "reply", [LISTED[:2], [*LISTED, LISTED[0]], [*LISTED[:2], {}], [*LISTED[:2], 5], LISTED[0], {}, [None] * 3]
-)
+@each("reply", [LISTED[:2], [*LISTED, LISTED[0]], [*LISTED[:2], {}], [*LISTED[:2], 5], LISTED[0], {}, [None] * 3])
 def test_continuations_that_are_not_those_of_the_prompts_are_refused(reply):
     with pytest.raises(BadReply):
         drive(able(DIALECT, scoring_method="prefixes").score(PREFIXES), reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,13 +141,13 @@ def test_an_error_says_what_came_before_it():
 NONSENSE = [None, 0, -1, -(10**30), 1.5, 7.0, float("nan"), float("inf"), "7", True, [], {}]
 
 
-@pytest.mark.parametrize("told", NONSENSE, ids=repr)
+@each("told", NONSENSE, ids=repr)
 def test_what_cannot_be_a_count_was_not_told(told):
     assert usage_of(told, told, told) == CloudUsage(0, 0)
     assert usage_of(5, told, told) == CloudUsage(5, 0)
 
 
-@pytest.mark.parametrize("usage", [None, 7, "much", [], {}, {"prompt_tokens": None}, {"prompt_tokens_details": 3}])
+@each("usage", [None, 7, "much", [], {}, {"prompt_tokens": None}, {"prompt_tokens_details": 3}])
 def test_a_usage_of_any_shape_is_read(usage):
     assert read_usage({"usage": usage}) == read_usage({}) == read_usage([]) == CloudUsage(0, 0)
 

@@ -11,6 +11,7 @@ import threading
 import anyio
 import httpcore
 import pytest
+from cases import each
 
 from hybrid.cloud import names, wire
 from hybrid.cloud.names import connect_first, resolve
@@ -22,7 +23,7 @@ def look_up(host):
     return asyncio.run(resolve(host, 80))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
+@each("host", ["127.0.0.1", "::1", "fe80::1%lo"])
 def test_an_address_is_its_own_and_nothing_is_looked_up(monkeypatch, host):
     monkeypatch.setattr(socket, "getaddrinfo", None)
     assert look_up(host) == [host]
@@ -36,7 +37,7 @@ def test_the_families_take_turns_in_the_resolvers_order(monkeypatch):
     assert look_up("there") == ["::2", "127.0.0.9", "::1", "127.0.0.8", "::3"]
 
 
-@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
+@each("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
 def test_a_name_that_leads_nowhere_is_an_error_of_the_system(monkeypatch, error):
     def fail(*_, **__):
         raise error
@@ -135,7 +136,7 @@ def test_where_nobody_lets_us_in_the_first_addresss_error_is_raised():
         Dialled().connect_first("refused 1", "refused 2")
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
+@each("cancelled", [False, True])
 def test_no_connection_is_left_open_but_the_one_that_is_taken(monkeypatch, cancelled):
     """A handshake that is nearly over cannot be stopped any more; nor is anything taken by who has given up."""
     monkeypatch.setattr(names, "HEAD_START_S", 0.0)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from vocabularies import AB, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
@@ -145,14 +146,14 @@ def test_the_last_line_tells_why_it_ended_and_what_it_counted():
     assert (chunk.ids, chunk.finish, chunk.usage) == ((), "stop", CloudUsage(2, 3))
 
 
-@pytest.mark.parametrize("told", [{}, {"prompt_eval_count": 0}, {"prompt_eval_count": None}])
+@each("told", [{}, {"prompt_eval_count": 0}, {"prompt_eval_count": None}])
 def test_a_prompt_that_was_not_counted_was_not_told(told):
     """All of it may have been cached; nothing is not what it costs, and the meter takes 0 for not told."""
     chunk = read({key: value for key, value in DONE.items() if key != "prompt_eval_count"} | told)
     assert chunk.usage == CloudUsage(0, 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "error"),
     [
         ({"error": "model not loaded"}, BadReply),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from cases import each
 from wordlist import able
 
 from hybrid.cloud.dialects.dialect import LENGTHS, DialectSetup, tells_rows
@@ -177,7 +178,7 @@ def test_fewer_rows_than_asked_for_are_enough():
     assert probed(Server(cut=2))[0].scoring_method == "one request"
 
 
-@pytest.mark.parametrize(
+@each(
     "server",
     [Server(most=20), Server(most=20, refuses_more=True), Server(most=20, refuses_more="500")],
     ids=["cut", "refused", "refused by a proxy"],
@@ -213,7 +214,7 @@ def test_the_documents_limit_is_not_exceeded():
     assert max(question.top_k for question in server.questions) == 5
 
 
-@pytest.mark.parametrize(("decimals", "grid"), [(None, 0.0), (4, 1e-4), (2, 1e-2), (1, 1e-1)])
+@each(("decimals", "grid"), [(None, 0.0), (4, 1e-4), (2, 1e-2), (1, 1e-1)])
 def test_a_grid_of_rounded_values_is_found(decimals, grid):
     assert probed(Server(decimals=decimals))[0].grid == pytest.approx(grid)
 
@@ -242,7 +243,7 @@ def test_what_is_said_of_the_cache_is_told_apart():
     assert (silent.cached_usage, silent.keeps_cache) == (False, None)
 
 
-@pytest.mark.parametrize("block", [1, 16, 32, 64, 128])
+@each("block", [1, 16, 32, 64, 128])
 def test_a_cache_of_whole_blocks_is_seen_in_a_text_that_holds_one(block):
     """The probe's question has twenty tokens; vLLM on a CPU caches 128 at a time."""
     cold, warm = probed(Server(block=block))[0], probed(Server(block=block, scores_cold=False))[0]
@@ -261,7 +262,7 @@ def test_the_text_is_not_sent_a_third_time_where_a_short_one_has_told():
 CLOSED = NotAnApi("answered 403: Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out")
 
 
-@pytest.mark.parametrize(
+@each(
     ("knocking", "open_"),
     [
         (BadReply("400: token_ids is required"), True),
@@ -341,9 +342,7 @@ def test_another_vocabulary_is_not_asked_anything_that_costs():
     assert (found.same_words, found.scoring_method, found.spent_tokens, server.questions) == (False, None, 0, [])
 
 
-@pytest.mark.parametrize(
-    "fault", [MissingCapability("no rows here"), BadReply("rows of nobody"), AccessDenied("not for you")]
-)
+@each("fault", [MissingCapability("no rows here"), BadReply("rows of nobody"), AccessDenied("not for you")])
 def test_a_way_that_is_refused_is_told_in_the_servers_words(fault):
     found, _, _ = probed(Server(fault=fault))
     assert (found.scoring_method, found.scoring_methods) == (None, {"one request": str(fault)})

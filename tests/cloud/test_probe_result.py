@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from cases import each
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,7 +106,7 @@ def test_on_a_file_system_without_locks_findings_are_kept(path, monkeypatch):
 # ---- what an earlier version kept, by endpoint and model alone -----------------------------------------------------
 
 
-@pytest.mark.parametrize("same_words", [True, None])
+@each("same_words", [True, None])
 def test_findings_of_an_earlier_version_are_believed_for_the_dialect_that_they_name(path, same_words):
     known = replace(KNOWN, same_words=same_words)
     written(path, {"version": VERSION, "endpoints": {"http://there m": known.to_json()}})
@@ -153,21 +154,21 @@ def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_
     path.write_bytes((RECORDED / "endpoints_0_1_0.json").read_bytes())
     cache, told = ProbeCache(path, "0123abcd"), json.loads(path.read_text())["endpoints"].values()
     found = [cache.read(entry["url"], entry["model"], entry["dialect"]) for entry in told]
-    assert [each.scoring_method for each in found] == ["forced", "generate", "one request", None]
-    assert [list(each.scoring_methods) for each in found] == [
+    assert [result.scoring_method for result in found] == ["forced", "generate", "one request", None]
+    assert [list(result.scoring_methods) for result in found] == [
         ["forced"],
         ["generate"],
         ["one request"],
         ["one request", "prefixes", "generate"],
     ]
-    for each, entry in zip(found, told, strict=True):
+    for result, entry in zip(found, told, strict=True):
         renamed = {
-            "way": each.scoring_method,
-            "ways": dict(zip(each.scoring_methods, entry["ways"].values(), strict=True)),
+            "way": result.scoring_method,
+            "ways": dict(zip(result.scoring_methods, entry["ways"].values(), strict=True)),
         }
-        assert each.to_json() == entry | renamed, entry["url"]
-        assert cache.write(each)
-        assert cache.read(each.url, each.model, each.dialect) == each
+        assert result.to_json() == entry | renamed, entry["url"]
+        assert cache.write(result)
+        assert cache.read(result.url, result.model, result.dialect) == result
 
 
 def test_what_a_probe_has_measured_of_streams_is_kept(path):
@@ -221,7 +222,7 @@ KEY = "http://there m sglang 0123"
 ENTRY = {KEY: KNOWN.to_json()}
 
 
-@pytest.mark.parametrize(
+@each(
     "kept",
     [
         b"",
@@ -325,7 +326,7 @@ def test_what_an_answer_contradicts_is_forgotten(path):
     assert probe_cache.read(*WHERE) is None
 
 
-@pytest.mark.parametrize("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
+@each("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
 def test_a_bad_day_contradicts_nothing(path, answer):
     made, probe_cache = endpoint(path, answer, Sglang(DialectSetup("m")))
     with pytest.raises(BadReply):
@@ -371,7 +372,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
+@each(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
 def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, told):
     """SGLang tells them after it; taken for the model's own they would be a wrong divergence."""
     made, _ = endpoint(path, WRITTEN, Sglang(DialectSetup("m")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 from alike import assert_shown
+from cases import each
 from exchanges import Exchanges, replaying
 from scenes import SCENES, play
 
@@ -73,7 +74,7 @@ def answers(server, title, came):
     return list(zip(SCENES[server][title].asks, came.questions, came.answers, strict=True))
 
 
-@pytest.mark.parametrize(("server", "title"), EVERY)
+@each(("server", "title"), EVERY)
 def test_every_row_is_the_models_own(said_again, large, server, title):
     """Of drafts and of what is written, candidates by id included; the same rows as llama.cpp's."""
     came, _ = said_again(server, title)
@@ -100,7 +101,7 @@ def test_every_row_is_the_models_own(said_again, large, server, title):
     assert shown or all(isinstance(answer, CloudError) for answer in came.answers)
 
 
-@pytest.mark.parametrize(("server", "title"), EVERY)
+@each(("server", "title"), EVERY)
 def test_what_is_written_is_what_the_model_writes(said_again, large, server, title):
     came, _ = said_again(server, title)
     for name, question, answer in answers(server, title, came):
@@ -117,7 +118,7 @@ def test_what_is_written_is_what_the_model_writes(said_again, large, server, tit
                 assert token == large.row((*question.prefix, *ids[:i])).best, i
 
 
-@pytest.mark.parametrize(("server", "title"), EVERY)
+@each(("server", "title"), EVERY)
 def test_what_is_charged_is_what_the_replies_say(said_again, server, title):
     """The sum over a scene; of a stream that lacked its rows and was left nothing is told."""
     came, exchanges = said_again(server, title)
@@ -133,7 +134,7 @@ def test_what_is_charged_is_what_the_replies_say(said_again, server, title):
     assert (charged.prompt_tokens, charged.cached_tokens, charged.completion_tokens) == expected
 
 
-@pytest.mark.parametrize(("server", "title"), EVERY)
+@each(("server", "title"), EVERY)
 def test_what_is_refused_is_refused_in_the_servers_words_and_costs_nothing(said_again, server, title):
     came, _ = said_again(server, title)
     for name, _, answer in answers(server, title, came):
@@ -148,7 +149,7 @@ def test_what_is_refused_is_refused_in_the_servers_words_and_costs_nothing(said_
 # ---- what is found out, and what answers teach ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("server", "title", "dialect", "same_words"),
     [
         ("vllm_v1", "vllm", "vllm", True),
@@ -192,7 +193,7 @@ def test_a_second_model_runner_reads_its_cache_for_checks_once_it_has_shown_itse
     assert came.learned.keeps_cache
 
 
-@pytest.mark.parametrize(
+@each(
     ("server", "title", "refused"),
     [("vllm_v1", "vllm, refusals", 400), ("vllm_v1", "vllm-tokens, refusals", 400)],
 )
@@ -205,7 +206,7 @@ def test_a_list_that_is_too_long_is_asked_for_once(said_again, server, title, re
     assert all(row.num_listed in {50, 51} for row in came.answers[0].rows)
 
 
-@pytest.mark.parametrize("title", ["hosted_vllm", "text-completion-openai"])
+@each("title", ["hosted_vllm", "text-completion-openai"])
 def test_a_gateway_whose_streams_lack_rows_is_asked_for_whole_answers(said_again, title):
     came, asked = said_again("litellm", title)
     assert (came.can.streams, came.learned.streams) == (True, False)

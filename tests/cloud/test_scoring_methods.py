@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from wordlist import WordList, able, drive
@@ -107,7 +108,7 @@ def assert_is_the_row(row, expected, top_k):
     assert len(row.ids) <= top_k + 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 @given(question=questions, seed=seeds, agreed=st.integers(0, 7))
 def test_the_rows_of_each_way_are_those_of_one_request_for_as_many_positions_as_it_answers(way, question, seed, agreed):
     """For drafts of any tokens, and for drafts that begin as the model itself would."""
@@ -140,7 +141,7 @@ def test_a_comparison_answers_up_to_the_first_token_where_the_texts_part(questio
     assert len(scored("generate", question, Server(seed))[0].rows) == min(same + 1, len(written))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 @given(question=questions, seed=seeds, at=st.integers(0, 7))
 def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, seed, at):
     """A server that drafts by itself says "probability 1" and shows no list; that position was not answered."""
@@ -156,7 +157,7 @@ def test_a_row_that_is_missing_is_never_taken_for_a_certain_one(way, question, s
         assert len(scores.rows) == len(whole.rows)
 
 
-@pytest.mark.parametrize("way", ["prefixes", "generate"])
+@each("way", ["prefixes", "generate"])
 def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_nothing_may_another_time(way):
     question = ScoreQuestion((1, 2), (0, 1), True, 3)
 
@@ -181,7 +182,7 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
     assert scores.rows == ()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 @given(question=questions, seed=seeds, told=st.integers(0, 1))
 def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, question, seed, told):
     """A token it wrote was computed; the one that ended it too, where a text does not show it."""
@@ -190,7 +191,7 @@ def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, questi
     assert honest.usage.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 @given(question=questions, seed=seeds)
 def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
     scores, worst = scored(way, question, Server(seed))

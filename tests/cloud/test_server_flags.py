@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import each
 
 from hybrid.cloud.probe_result import ProbeResult, flag_advice
 
@@ -42,14 +42,12 @@ def test_of_a_server_that_does_all_it_can_nothing_is_said():
     assert flag_advice(BEST, 20) == ()
 
 
-@pytest.mark.parametrize("dialect", ["sglang", "llama-server", "openai-completions", "ollama"])
+@each("dialect", ["sglang", "llama-server", "openai-completions", "ollama"])
 def test_no_flag_is_named_to_another_family(dialect):
     assert flag_advice(replace(PLAIN, dialect=dialect, most_k=5), 20) == ()
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted", "named"), [(5, 20, True), (20, 20, False), (20, 50, True), (50, 20, False)]
-)
+@each(("given", "wanted", "named"), [(5, 20, True), (20, 20, False), (20, 50, True), (50, 20, False)])
 def test_a_longer_list_is_named_where_the_client_wants_one(given, wanted, named):
     assert flags(replace(BEST, most_k=given), wanted) == ([f"--max-logprobs {wanted}"] if named else [])
 
@@ -72,12 +70,12 @@ def test_untold_cached_tokens_are_named_with_as_many_as_are_sure_to_be_cached():
     assert "256 or more of 300" in gain(replace(BEST, cached_usage=False, prefix_tokens=300))
 
 
-@pytest.mark.parametrize("change", [{"prefix_tokens": None}, {"prefix_tokens": 100}, {"cached_usage": None}])
+@each("change", [{"prefix_tokens": None}, {"prefix_tokens": 100}, {"cached_usage": None}])
 def test_what_no_text_could_show_is_not_missed(change):
     assert flags(replace(BEST, **{"cached_usage": False} | change)) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "token_route", "of", "flag"),
     [
         ("vllm", False, "server", "--enable-scale-out"),

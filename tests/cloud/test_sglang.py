@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -76,7 +77,7 @@ def test_no_cut_is_minus_one_here():
     assert write_body(GREEDY, None)["sampling_params"]["top_k"] == -1
 
 
-@pytest.mark.parametrize(
+@each(
     "body", [score_body(replace(SCORE, candidates=((4,), (1,))), "s"), write_body(WRITE, "s"), write_body(GREEDY, None)]
 )
 def test_bodies_are_made_of_published_fields(body):
@@ -136,7 +137,7 @@ def test_without_the_row_after_what_was_generated_is_not_read():
     assert len(scores.rows) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "error"),
     [
         (lambda t: t.update(input_top_logprobs=None), MissingCapability),
@@ -166,7 +167,7 @@ def test_a_row_that_cannot_be_believed_is_refused(change, error):
         read_scores(ASKED, changed(change))
 
 
-@pytest.mark.parametrize("reply", [{}, [], {"meta_info": None}, {"error": {"message": "worker died"}}])
+@each("reply", [{}, [], {"meta_info": None}, {"error": {"message": "worker died"}}])
 def test_a_reply_of_another_shape_is_refused(reply):
     with pytest.raises(BadReply):
         read_scores(ASKED, reply)
@@ -213,7 +214,7 @@ def read(events, question=GREEDY, **fields):
     return [reading(one) for one in events]
 
 
-@pytest.mark.parametrize("events", [cumulative(), incremental()], ids=["cumulative", "incremental"])
+@each("events", [cumulative(), incremental()], ids=["cumulative", "incremental"])
 def test_a_stream_tells_every_token_once_whether_events_repeat_those_before_or_not(events):
     chunks = read(events)
     assert [chunk.ids for chunk in chunks] == [(4,), (1,), (7,)]
@@ -232,7 +233,7 @@ def test_rows_that_were_read_are_not_read_again():
     assert [[row.best for row in chunk.rows] for chunk in read([first, second, last])] == [[4], [1], [7]]
 
 
-@pytest.mark.parametrize("stream", [cumulative, incremental])
+@each("stream", [cumulative, incremental])
 def test_an_event_of_several_tokens_is_read_whole(stream):
     """``stream_interval``: the first event may hold more than one, and so may a later one."""
     first, *rest = stream()
@@ -245,13 +246,13 @@ def test_an_event_of_several_tokens_is_read_whole(stream):
     assert "".join(chunk.text for chunk in chunks) == "abc"
 
 
-@pytest.mark.parametrize("lie", [0, 1, 99, -1, None, "3"])
-@pytest.mark.parametrize("stream", [cumulative, incremental])
+@each("lie", [0, 1, 99, -1, None, "3"])
+@each("stream", [cumulative, incremental])
 def test_a_count_that_is_a_lie_changes_no_text(stream, lie):
     """It is what is charged, too: a server that tells too little must not make us read its tokens twice."""
     events = stream()
-    for each in events:
-        each["meta_info"]["completion_tokens"] = lie
+    for event in events:
+        event["meta_info"]["completion_tokens"] = lie
     chunks = read(events)
     assert [chunk.ids for chunk in chunks] == [(4,), (1,), (7,)]
     assert "".join(chunk.text for chunk in chunks) == "abc"
@@ -263,7 +264,7 @@ def test_an_end_without_a_new_token_repeats_nothing():
     assert (chunks[-1].text, chunks[-1].finish) == ("", "stop")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "kept"),
     [
         ({"sampling": Sampling()}, True),
@@ -287,7 +288,7 @@ def test_an_appended_token_does_not_lower_the_cap_of_a_written_row():
     assert row.cap == pytest.approx(math.exp(-2.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "error"),
     [
         ({"error": {"message": "worker died"}}, BadReply),

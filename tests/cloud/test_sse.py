@@ -7,6 +7,7 @@ from collections import deque
 from itertools import pairwise
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def test_however_the_bytes_are_cut_the_lines_are_those_of_the_whole_text(text, c
     assert read(LineReader(), text.encode(), cuts) == lines_of(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "events"),
     [
         (MARK + "data: 1\n\n", ["1"]),
@@ -81,7 +82,7 @@ def test_an_event_is_what_the_standard_says(text, events):
     assert read(EventReader(), text.encode(), range(len(text) * 4)) == events_of(text) == events
 
 
-@pytest.mark.parametrize(
+@each(
     ("reader", "part"),
     [(LineReader, b"x" * 2**20), (EventReader, b"x" * 2**20), (EventReader, b"data: %s\n" % (b"x" * 1023) * 2**10)],
 )

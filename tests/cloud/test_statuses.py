@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 
 from hybrid.cloud.statuses import status_error
 from hybrid.errors import AccessDenied, NotAnApi
@@ -15,7 +15,7 @@ def told(status, detail):
     return status_error(status, f"http://there answered {status}: {detail}", detail, KEY_HINT)
 
 
-@pytest.mark.parametrize("detail", [CLOSED, "--serve-this is off", "start it with `--api`"])
+@each("detail", [CLOSED, "--serve-this is off", "start it with `--api`"])
 def test_a_route_that_a_flag_of_the_server_opens_is_not_about_a_key(detail):
     """vLLM answers so on its token-in route; the sentence used to end in advice about a key."""
     error = told(403, detail)
@@ -24,7 +24,7 @@ def test_a_route_that_a_flag_of_the_server_opens_is_not_about_a_key(detail):
     assert not error.sent
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "detail"),
     [(403, "not yours"), (403, ""), (403, "your account is disabled -- see /billing"), (401, CLOSED)],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import each
 from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, D, E, Pieces
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -26,7 +27,7 @@ def test_a_text_names_the_one_token_it_is_the_text_of():
     assert [TEXT_TOKENS.id_of(text) for text in ("a", "ab", " e", "é!", b"\xc3")] == [A, AB, E, ACCENT, HALF]
 
 
-@pytest.mark.parametrize("text", ["x", "", "nothing", "é", "\ufffd", " a"])
+@each("text", ["x", "", "nothing", "é", "\ufffd", " a"])
 def test_a_text_of_two_tokens_or_of_none_names_none(text):
     assert TEXT_TOKENS.id_of(text) is None
 
@@ -130,7 +131,7 @@ def test_the_worst_case_is_a_token_per_byte_and_one_that_opens_the_text():
     assert max_usage_in_bytes(TEXT_TOKENS, WriteQuestion((ACCENT,), 7, 5, Sampling()), 1) == CloudUsage(4, 7)
 
 
-@pytest.mark.parametrize(
+@each(
     ("question", "word"),
     [
         (WriteQuestion((A,), 1, 5, Sampling(1.0, top_k=3)), "--top-k"),

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -116,7 +117,7 @@ def over_the_wire(reply):
     return parse(json.dumps(reply).encode(), "http://here", vllm.CompletionsScoreReply)
 
 
-@pytest.mark.parametrize("reply", [REPLY, over_the_wire(REPLY)], ids=["parsed", "over the wire"])
+@each("reply", [REPLY, over_the_wire(REPLY)], ids=["parsed", "over the wire"])
 def test_scores_are_the_rows_of_the_span_and_the_row_after(reply):
     scores = vllm.read_scores(SCORE, reply)
     first, second, after = scores.rows
@@ -139,7 +140,7 @@ def test_the_appended_token_of_a_generated_row_does_not_lower_the_cap():
     assert row.cap == pytest.approx(math.exp(-2.5))
 
 
-@pytest.mark.parametrize("field", ["usage", "something_else"])
+@each("field", ["usage", "something_else"])
 def test_a_reply_that_nests_without_end_is_refused_like_any_other(field):
     """Parsers give up by running out of stack, each with an exception of its own."""
     deep = b'{"choices": [], "%s": %s1%s}' % (field.encode(), b"[" * 100_000, b"]" * 100_000)
@@ -160,7 +161,7 @@ def set_entry(token, **values):
     return lambda _, choice: choice["prompt_logprobs"][3][token].update(values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "error"),
     [
         (set_rows(None), MissingCapability),
@@ -226,7 +227,7 @@ def test_the_closing_chunk_holds_the_usage():
     assert (read.ids, read.usage) == ((), CloudUsage(3, 2, 0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("reply", "error"),
     [
         ({"error": {"message": "worker died", "code": 500}}, BadReply),

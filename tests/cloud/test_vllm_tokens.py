@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -78,7 +79,7 @@ def test_a_score_asks_for_one_list_of_candidates_a_drafted_token_padded_to_one_l
     assert len(drawn["prompt_logprob_token_ids"]) == rows == len(SCORE.span)
 
 
-@pytest.mark.parametrize("candidates", [(), ((), (), ()), ((), (), (9,))])
+@each("candidates", [(), ((), (), ()), ((), (), (9,))])
 def test_without_a_candidate_no_table_is_asked_for_and_none_is_missed(candidates):
     """An empty table is refused by the server, and would cost the whole check."""
     question = replace(SCORE, candidates=candidates)
@@ -114,7 +115,7 @@ def test_a_write_sends_every_sampling_parameter_and_its_limit():
     }
 
 
-@pytest.mark.parametrize("body", [score_body(SCORE, "m", "s"), write_body(WRITE, "m", None)])
+@each("body", [score_body(SCORE, "m", "s"), write_body(WRITE, "m", None)])
 def test_bodies_are_made_of_published_fields(body):
     GenerateRequest.model_validate_json(json.dumps(body))
     assert set(body) <= set(GenerateRequest.model_fields)
@@ -148,7 +149,7 @@ def test_scores_that_were_dropped_in_silence_are_missed():
         read_scores(SCORE, changed(prompt_token_id_logprobs=None))
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "error"),
     [
         ({"prompt_logprobs": None}, MissingCapability),

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 
 import pytest
+from cases import each
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
 from hybrid.cloud.deadlines import Deadlines
@@ -21,7 +22,7 @@ def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
         read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), Deadlines(total=30))
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"\xef\xbb\xbfdata: {}\n\ndata: [DONE]\n\n",
@@ -41,7 +42,7 @@ def status(code, *headers):
     return b"\r\n".join((f"HTTP/1.1 {code} x".encode(), *headers, b"content-length: 2", b"", b"{}"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "trouble", "sent", "retry_after_s"),
     [
         *[(status(code), "busy", True, None) for code in (408, 409, 425, 500, 502, 503, 504, 529)],
@@ -66,14 +67,14 @@ def test_a_fault_says_whether_it_may_pass_and_whether_it_may_have_been_charged(
     assert (fault.value.trouble, fault.value.sent, fault.value.retry_after_s) == (trouble, sent, retry_after_s)
 
 
-@pytest.mark.parametrize("code", [301, 308, 401, 403, 404, 405])
+@each("code", [301, 308, 401, 403, 404, 405])
 def test_a_refusal_was_not_computed(raw_server, code):
     with pytest.raises(CloudRefusal) as fault:
         post(raw_server(status(code)), Deadlines())
     assert not fault.value.sent
 
 
-@pytest.mark.parametrize("code", [407, 414, 422, 431])
+@each("code", [407, 414, 422, 431])
 def test_what_is_turned_away_unread_is_no_refusal_and_was_not_computed(raw_server, code):
     with pytest.raises(CloudFailure) as fault:
         post(raw_server(status(code)), Deadlines())
@@ -120,8 +121,8 @@ def packed(code, coding, body=PACKED):
     return head % (code, coding, len(body)) + body
 
 
-@pytest.mark.parametrize("coding", [b"gzip, gzip", b"GZIP", b"br", b"zstd", b"nobody-knows"], ids=bytes.decode)
-@pytest.mark.parametrize("reader", READERS)
+@each("coding", [b"gzip, gzip", b"GZIP", b"br", b"zstd", b"nobody-knows"], ids=bytes.decode)
+@each("reader", READERS)
 def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_server, reader, coding):
     """A few hundred bytes can stand for gigabytes; it was asked for as it is."""
     url = raw_server(packed(200, coding))
@@ -135,13 +136,13 @@ def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_ser
     assert peak < 8 * 2**20
 
 
-@pytest.mark.parametrize("reader", READERS)
+@each("reader", READERS)
 def test_the_status_of_a_packed_error_page_still_says_what_is_wrong(raw_server, reader):
     with pytest.raises(AccessDenied, match="answered 401"):
         READERS[reader](raw_server(packed(401, b"gzip, gzip")), Deadlines(total=5))
 
 
-@pytest.mark.parametrize("reader", READERS)
+@each("reader", READERS)
 def test_the_status_of_an_endless_error_page_still_says_what_is_wrong(raw_server, reader):
     with pytest.raises(AccessDenied, match="answered 401"):
         READERS[reader](raw_server(b"HTTP/1.1 401 x\r\n\r\n", b" " * 2**20), Deadlines(total=5))
@@ -151,7 +152,7 @@ def test_an_encoding_that_is_none_is_read(raw_server):
     assert post(raw_server(packed(200, b"identity", b"{}")), Deadlines(total=5)) == [{}]
 
 
-@pytest.mark.parametrize("reader", READERS)
+@each("reader", READERS)
 def test_every_request_asks_for_no_encoding(reader):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url, heard = f"http://127.0.0.1:{listener.getsockname()[1]}", []
