@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hybrid.errors import visible
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import Degraded, Event, Finished, Flushed, Noted, Resumed, TokenEmitted
+from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -33,9 +33,9 @@ class Screen:
                 self._text(text)
             case Degraded(why):
                 self._note(f"the local model goes on alone: {why}")
-            case Noted(why):
+            case NoteAdded(why):
                 self._note(why)
-            case Resumed():
+            case CloudRecovered():
                 self._note("the cloud answers again")
             case Finished(answer):
                 print(flush=True)  # noqa: T201  (the answer's last line)

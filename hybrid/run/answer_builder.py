@@ -92,7 +92,7 @@ class AnswerBuilder:
         """Keep and publish, once, what the user should know though the cloud did help."""
         if why not in self._notes:
             self._notes += (why,)
-            self.publish(events.Noted(why))
+            self.publish(events.NoteAdded(why))
 
     def finish(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
         """Publish the text that was held back for a stop string that never came, then the whole answer; return it."""

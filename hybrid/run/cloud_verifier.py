@@ -186,7 +186,7 @@ class CloudVerifier:
         """Await a reply, asked for again where that may help; say so if it is the first after an outage."""
         reply = await self._caller.call(attempt)
         if self._away_since is not None:
-            self._builder.publish(events.Resumed(round((time.monotonic() - self._away_since) * 1000, 3)))
+            self._builder.publish(events.CloudRecovered(round((time.monotonic() - self._away_since) * 1000, 3)))
             self._away_since = None
         return reply
 

@@ -98,7 +98,7 @@ class Driver:
                 reply = await self._reply(request)
                 end = reply if isinstance(reply, Finish) else end
         finally:
-            await self._rest()
+            await self._clean_up()
         sampling = self._drafter.sampling
         guarantee = policy.guarantee(sampling, self._limits.max_tokens)
         return self._builder.finish(end.why, sampling.seed, str(policy), guarantee)
@@ -114,10 +114,10 @@ class Driver:
             case Emit():
                 return self._emit(request.tokens)
 
-    async def _rest(self) -> None:
+    async def _clean_up(self) -> None:
         """Leave nothing open and nothing undecided: no stream, no token in the cache that was not shown."""
         await self._verifier.rest()
-        await self._worker.do(lambda _: self._drafter.rest(tuple(self._shown)))
+        await self._worker.do(lambda _: self._drafter.rewind_to(tuple(self._shown)))
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Driver:
         pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
         end_ids, noise = tuple(sorted(self._engine.end_ids)), self._drafter.cursor.noise
         self._publish(
-            events.Recording(pieces, end_ids, self._drafter.sampling, self._limits.max_tokens, choices, noise)
+            events.RecordingStarted(pieces, end_ids, self._drafter.sampling, self._limits.max_tokens, choices, noise)
         )
 
     def _record_local_rows(self) -> None:

@@ -1,4 +1,7 @@
-"""Everything that happens while an answer is written, as frozen values on one stream. Unknown is None, never 0."""
+"""Everything that happens while an answer is written, as frozen values on one stream. Unknown is None, never 0.
+
+A trace file holds the same stream: one JSON object an event, named after its class.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Recording:
-    """Rows will be told: how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
+class RecordingStarted:
+    """Rows will follow; here is how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
 
-    ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` is what
-    the local rows' log-probabilities may be off by, in nats.
+    ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` is the
+    largest error of the local rows' log-probabilities, in nats.
     """
 
     pieces: tuple[bytes, ...]
@@ -44,7 +47,7 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What one of the models, or both, gave at a position: raw rows after the answer's tokens ``at``.
+    """One or both models' raw rows after the answer's tokens ``at``.
 
     ``written`` is the token that the cloud wrote there, from outside ``banned``.
     """
@@ -58,7 +61,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class SpanDrafted:
-    """The local model wrote a span that nobody has judged yet; ``num_ready`` of it was decoded ahead."""
+    """The local model drafted a span, in ``ms``; ``num_ready`` of its tokens had been decoded ahead."""
 
     position: int
     ids: Ids
@@ -68,7 +71,7 @@ class SpanDrafted:
 
 @dataclass(frozen=True)
 class RequestSent:
-    """A request leaves for the cloud, its worst case reserved."""
+    """A request is about to be sent; its worst case is reserved."""
 
     request_id: str
     kind: RequestKind
@@ -79,7 +82,7 @@ class RequestSent:
 
 @dataclass(frozen=True)
 class RequestSettled:
-    """What a request was charged. ``usage`` None: never known, its reservation stands."""
+    """A request is charged. Where its ``usage`` will never be known (None), its reservation stands."""
 
     request_id: str
     kind: RequestKind
@@ -90,7 +93,7 @@ class RequestSettled:
 
 @dataclass(frozen=True)
 class RequestRetried:
-    """A request failed before anything came of it, and leaves again, as another one, after ``wait_ms``."""
+    """A request failed before any of its reply was used; another one is sent after ``wait_ms``."""
 
     why: str
     wait_ms: float
@@ -106,21 +109,21 @@ class CheckAnswered:
 
 @dataclass(frozen=True)
 class Degraded:
-    """The cloud was not asked, or did not answer; the local model goes on. Told once, and again after ``Resumed``."""
+    """The cloud was not asked, or did not answer; the local model goes on. Once, and again after ``CloudRecovered``."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Noted:
-    """The cloud answers, and not all is as the policy would have it. Each such sentence is told once."""
+class NoteAdded:
+    """The cloud answers, but the policy cannot be followed to the letter. Each such sentence comes once."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """The cloud answers again, ``away_ms`` after it was found not to."""
+class CloudRecovered:
+    """The cloud answers again, ``away_ms`` after its first failure."""
 
     away_ms: float
 
@@ -135,7 +138,7 @@ class TokenEmitted:
 
 @dataclass(frozen=True)
 class Flushed:
-    """Text of the last token that was held back until it was no stop string."""
+    """The end of the text: it might have begun a stop string, and none came."""
 
     text: str
 
@@ -149,7 +152,7 @@ class Finished:
 
 Event: TypeAlias = (
     Started
-    | Recording
+    | RecordingStarted
     | Rows
     | SpanDrafted
     | RequestSent
@@ -157,8 +160,8 @@ Event: TypeAlias = (
     | RequestRetried
     | CheckAnswered
     | Degraded
-    | Noted
-    | Resumed
+    | NoteAdded
+    | CloudRecovered
     | TokenEmitted
     | Flushed
     | Finished
@@ -186,7 +189,7 @@ def to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, Rows):
         return {"event": name, **_rows(event)}
     data = asdict(event)
-    if isinstance(event, Recording):
+    if isinstance(event, RecordingStarted):
         data["pieces"] = [piece.hex() for piece in event.pieces]
     if isinstance(event, TokenEmitted):
         data["token"]["kl"] = finite(data["token"]["kl"])

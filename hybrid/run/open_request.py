@@ -1,14 +1,14 @@
 """A request while it is open: its reservation, its one settlement, and the stream of one that writes.
 
-The law: every request is settled at most once, and until then its worst case stays reserved. What is never settled
-(nobody knows what a broken request cost) counts as its worst case, in the ledger as in the bill. A charge above it is
-recorded and told in the answer, whatever else went wrong. ``cloud.port`` says what a request cost.
+The law: every request is settled at most once, and until then its worst case stays reserved. A request that is never
+settled (nobody knows what a broken one cost) counts as its worst case, in the ledger as in the bill. A charge above it
+is recorded, and the answer says so, whatever else went wrong. ``cloud.metering`` says what a request cost.
 
-The law of a stream (``tests/run/test_write_stream.py``). One that ended is settled by its last usage, which comes with
-its end or after it. One that we close before is settled by every token of its limit, since a server charges for what it
-ran ahead, or by what was told until then if that is more. One that breaks is not settled, unless more than its limit
-came. No stream is settled below the tokens that came. Tokens are handed on before the usage that follows them is waited
-for. A stream that ends without a token and without a reason is broken.
+The law of a stream (``tests/run/test_write_stream.py``). A stream that ended is settled by its last usage, which comes
+with its end or after it. One that we close before is settled by every token of its limit, since a server charges for
+what it ran ahead, or by the usage that came until then if that is more. One that breaks is not settled, unless more
+than its limit came. No stream is settled below the tokens that came. Tokens are handed on before the usage that follows
+them. A stream that ends without a token and without a reason is broken.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class OpenRequest:
         return round((time.monotonic() - self._began) * 1000, 3)
 
     async def before_send(self) -> None:
-        """Record, before the first byte, that it leaves; of the HTTP requests of one question the first counts.
+        """Mark the reservation as sent, before the first byte; only the first HTTP request of a question does so.
 
         Raises RequestDenied where that cannot be recorded.
         """

@@ -32,24 +32,24 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     recorded.
     """
     flags = {name: value for name, value in chosen.items() if value is not None}
-    tape = ReplayTrace.read(path)
-    recorded = {"policy": tape.policy, "max_tokens": tape.max_tokens, **asdict(tape.sampling)}
+    trace = ReplayTrace.read(path)
+    recorded = {"policy": trace.policy, "max_tokens": trace.max_tokens, **asdict(trace.sampling)}
     of_policy = PolicyChoices.model_fields if "policy" in flags else {}
-    kept = {name: value for name, value in tape.choices.items() if name not in of_policy}
+    kept = {name: value for name, value in trace.choices.items() if name not in of_policy}
     config = flags.pop("config", None)  # a trace names no file to read
     settings = choosing(load(config=config, **(recorded | kept)), flags)
     check_effect(settings, flags)
     sampling = sampling_of(settings)
-    cursor = cast(Cursor, ReplayCursor(tape))  # rows by another road; a driver asks for nothing else
-    drafter = Drafter(cursor, tape.prompt, sampling, SeededCoin(sampling.seed))
-    cloud = ReplayCloud(tape)
+    cursor = cast(Cursor, ReplayCursor(trace))  # rows by another road; a driver asks for nothing else
+    drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed))
+    cloud = ReplayCloud(trace)
 
     async def connect(asked_at: float) -> Connection:
         return cloud, await cloud.connect("", (), asked_at)
 
     budget = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None)).open_budget()
     builder = AnswerBuilder(
-        len(tape.prompt), cursor.engine.piece, lambda: budget.price, time.monotonic(), publish, settings.stop
+        len(trace.prompt), cursor.engine.piece, lambda: budget.price, time.monotonic(), publish, settings.stop
     )
     caller = RetryingCaller(EndpointHealth(), publish)
     wanted = RowsWanted(sampling, settings.cloud_top_k)
@@ -57,7 +57,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     limits = AnswerLimits(settings.max_tokens, overlap=False)
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(RenderedPrompt(tape.prompt), drafter, worker, verifier, builder, limits)
+        driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits)
         return await driver.answer(policy_of(settings))
     finally:
         worker.close()

@@ -1,10 +1,9 @@
-"""A trace with its rows, played back: the ports of the local model and of the cloud, answered from a file.
+"""A trace with its rows in the place of the models: the ports of the local model and of the cloud, over a file.
 
-The law: what is replayed under the policy and the settings it was recorded under is the recorded answer, token for
-token, with its requests; under another policy it is what that policy would have written, as long as the file holds
-every row that it asks for (``tests/run/test_replay_trace.py``). Sampled, what the cloud draws at a place is the draw
-that was recorded there, under the same sampling and the same ban. What is not there is never guessed: ``MissingRow``
-says what and where.
+The law (``tests/run/test_replay_trace.py``). Under the recorded policy and settings, a replay is the recorded answer,
+token for token, with its requests. Under another policy it is the text of that policy, as long as the file holds every
+row that it asks for. A sampled draw of the cloud is repeated only at its position, under the same sampling and the same
+ban. Nothing is guessed: ``MissingRow`` says which row is missing, and where.
 """
 
 from __future__ import annotations
@@ -67,34 +66,34 @@ class ReplayTrace:
     @classmethod
     def read(cls, path: Path) -> ReplayTrace:
         """Read a trace file. Raises UsageError with one sentence for anything but a whole one with rows."""
-        tape = cls()
+        trace = cls()
         try:
             with path.open(encoding="utf-8") as file:
                 _check_header(file.readline(), path)
                 for number, line in enumerate(file, start=2):
-                    tape._read(line, f"{path} is damaged: line {number} is no event of a trace")
+                    trace._read_line(line, f"{path} is damaged: line {number} is no event of a trace")
         except OSError as error:
             msg = f"{path}: {error.strerror}"
             raise UsageError(msg) from None
         except UnicodeError:  # read in blocks, so no line is known
             msg = f"{path} is no trace, or a damaged one: it holds bytes that are no text"
             raise UsageError(msg) from None
-        if not tape.pieces:
+        if not trace.pieces:
             msg = f"{path} holds no rows: record it with --trace-rows"
             raise UsageError(msg)
-        return tape
+        return trace
 
-    def _read(self, line: str, otherwise: str) -> None:
+    def _read_line(self, line: str, damaged: str) -> None:
         try:
-            self._take(json.loads(line))
+            self._add(json.loads(line))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-            raise UsageError(otherwise) from None
+            raise UsageError(damaged) from None
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _add(self, line: dict[str, Any]) -> None:
         match line["event"]:
             case "started":
                 self.prompt, self.policy = tuple(line["prompt"]), line["policy"]
-            case "recording":
+            case "recording_started" | "recording":  # version 4, version 3
                 self.pieces = tuple(map(bytes.fromhex, line["pieces"]))
                 self.end_ids = frozenset(line["end_ids"])
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
@@ -136,19 +135,19 @@ def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noi
 
 
 class ReplayCursor:
-    """A cursor whose rows come from the tape; there is no cache to keep."""
+    """A cursor whose rows come from the trace; there is no cache to keep."""
 
-    def __init__(self, tape: ReplayTrace) -> None:
-        """Take the tape."""
-        self.engine = ReplayVocabulary(tape)
-        self._tape = tape
+    def __init__(self, trace: ReplayTrace) -> None:
+        """Take the trace."""
+        self.engine = ReplayVocabulary(trace)
+        self._trace = trace
         self._at: Ids = ()
 
     def row(self, at: Ids, cancelled: IsCancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
         """Look a row up. Raises MissingRow."""
         self._at = at
-        answer = at[len(self._tape.prompt) :]
-        found = self._tape.local.get(key_of(answer))
+        answer = at[len(self._trace.prompt) :]
+        found = self._trace.local.get(key_of(answer))
         if found is None:
             what = "the local model's row"
             raise MissingRow(what, answer)
@@ -163,10 +162,10 @@ class ReplayCursor:
         return [self.row(at[:end], cancelled) for end in range(len(at) - num_rows + 1, len(at) + 1)]
 
     def rewind(self, length: int) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no cache."""
 
     def forget_rows(self, before: int) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no cache."""
 
 
 class ReplayVocabulary:
@@ -176,11 +175,11 @@ class ReplayVocabulary:
     has_exact_rewind = False
     num_context = 2**31
 
-    def __init__(self, tape: ReplayTrace) -> None:
-        """Take the tape."""
-        self.end_ids = tape.end_ids
-        self.num_tokens = len(tape.pieces)
-        self._pieces = tape.pieces
+    def __init__(self, trace: ReplayTrace) -> None:
+        """Take the trace."""
+        self.end_ids = trace.end_ids
+        self.num_tokens = len(trace.pieces)
+        self._pieces = trace.pieces
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token."""
@@ -190,9 +189,9 @@ class ReplayVocabulary:
 class ReplayCloud:
     """A cloud that scores and writes what it did; greedily it can also write where it only scored."""
 
-    def __init__(self, tape: ReplayTrace) -> None:
-        """Take the tape."""
-        self._tape = tape
+    def __init__(self, trace: ReplayTrace) -> None:
+        """Take the trace."""
+        self._trace = trace
 
     async def connect(  # the port's shape
         self,
@@ -201,7 +200,7 @@ class ReplayCloud:
         asked_at: float | None = None,  # noqa: ARG002
     ) -> Capabilities:
         """Say that it can do everything: what it cannot is missing."""
-        return Capabilities("tape")
+        return Capabilities("trace")
 
     def max_usage(self, question: Question) -> CloudUsage:
         """One request by ids."""
@@ -227,11 +226,11 @@ class ReplayCloud:
         """Write on, a token at a time. Raises MissingRow."""
         text = question.prefix
         for number in range(1, question.limit + 1):
-            answer = text[len(self._tape.prompt) :]
-            row = None if (key_of(answer), question.ban) in self._tape.rowless else self._at(text)
+            answer = text[len(self._trace.prompt) :]
+            row = None if (key_of(answer), question.ban) in self._trace.rowless else self._at(text)
             token = self._token(answer, row, question)
             text = (*text, token)
-            finish = "stop" if token in self._tape.end_ids else "length" if number == question.limit else None
+            finish = "stop" if token in self._trace.end_ids else "length" if number == question.limit else None
             yield Chunk((token,), (row,), finish=finish)  # type: ignore[arg-type]  # a literal, chosen
             if finish is not None:
                 yield Chunk(usage=CloudUsage(len(question.prefix), number))
@@ -241,8 +240,8 @@ class ReplayCloud:
         """Nothing to close."""
 
     def _at(self, text: Ids) -> TopK:
-        answer = text[len(self._tape.prompt) :]
-        found = self._tape.cloud.get(key_of(answer))
+        answer = text[len(self._trace.prompt) :]
+        found = self._trace.cloud.get(key_of(answer))
         if found is None:
             what = "the cloud model's row"
             raise MissingRow(what, answer)
@@ -251,8 +250,8 @@ class ReplayCloud:
     def _token(self, answer: Ids, row: TopK | None, question: WriteQuestion) -> int:
         if row is not None and question.sampling.greedy and row.best not in question.ban:
             return row.best
-        written = self._tape.written.get((key_of(answer), question.ban))
-        if written is None or replace(question.sampling, seed=self._tape.sampling.seed) != self._tape.sampling:
+        written = self._trace.written.get((key_of(answer), question.ban))
+        if written is None or replace(question.sampling, seed=self._trace.sampling.seed) != self._trace.sampling:
             what = "what the cloud draws"
             raise MissingRow(what, answer)
         return written

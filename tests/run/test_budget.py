@@ -10,7 +10,7 @@ from cases import each
 
 from hybrid.errors import LedgerError
 from hybrid.policy import PRESETS
-from hybrid.run import Degraded, Noted, RequestSent, RequestSettled
+from hybrid.run import Degraded, NoteAdded, RequestSent, RequestSettled
 from hybrid.spend import MaxCost, MemoryLedger, Price, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
@@ -295,6 +295,6 @@ def test_what_the_dead_never_sent_is_given_back_and_told(house, run, file_ledger
     monkeypatch.setattr(durable_ledger, "is_dead", lambda name: name == "the dead")
     told = run(gather(house(ledger=ledger).client, policy="cloud", max_tokens=10))
     said = "0.00003 USD can be spent again: a process had reserved it and died before asking"
-    assert [event.why for event in told if isinstance(event, Noted)] == [said]
+    assert [event.why for event in told if isinstance(event, NoteAdded)] == [said]
     assert told[-1].answer.notes == (said,)
     assert total(ledger)[1] == 0

@@ -9,7 +9,7 @@ import numpy as np
 from cases import each
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.run import Noted, RequestSent, RequestSettled
+from hybrid.run import NoteAdded, RequestSent, RequestSettled
 
 PROMPT = "a b c"
 
@@ -114,7 +114,7 @@ def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_un
 
     h.client._connect = reach
     events = run(gather(h.client, **WEIGHED))
-    [told] = [event for event in events if isinstance(event, Noted)]
+    [told] = [event for event in events if isinstance(event, NoteAdded)]
     assert told.why.startswith("the endpoint gives no log-probabilities of its model")
     assert (events[-1].answer.notes, events[-1].answer.degraded) == ((told.why,), None)
     assert not any(isinstance(question, ScoreQuestion) for question in h.cloud.questions)
@@ -131,7 +131,7 @@ def test_where_the_list_does_not_determine_the_law_the_cloud_writes_on_and_that_
     assert len(answer.tokens) > 12
     assert answer.usage.cloud_requests <= 5
     assert answer.usage.checks == 1
-    [told] = [event for event in events if isinstance(event, Noted)]
+    [told] = [event for event in events if isinstance(event, NoteAdded)]
     assert "the shown tokens do not determine the cloud's distribution" in told.why
     assert (answer.notes, answer.degraded) == ((told.why,), None)
     assert [handoff.reason for handoff in answer.handoffs] == [

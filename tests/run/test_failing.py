@@ -9,7 +9,7 @@ import pytest
 from cases import each
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable
-from hybrid.run import Degraded, Noted, RequestRetried, RequestSent, RequestSettled, Resumed, TokenEmitted
+from hybrid.run import CloudRecovered, Degraded, NoteAdded, RequestRetried, RequestSent, RequestSettled, TokenEmitted
 
 PROMPT = "a b c"
 
@@ -150,8 +150,8 @@ def never(_):
 def test_when_the_cloud_is_back_within_the_answer_it_is_asked_again(house, run, policy):
     h = outage(house, gone(2))
     events = run(gather(h.client, policy=policy, max_tokens=60, span=2, threshold=0.05, entropy=0.5))
-    away = [event for event in events if isinstance(event, Degraded | Resumed)]
-    assert [type(event) for event in away] == [Degraded, Resumed]
+    away = [event for event in events if isinstance(event, Degraded | CloudRecovered)]
+    assert [type(event) for event in away] == [Degraded, CloudRecovered]
     assert away[0].why == events[-1].answer.degraded == "gone"
     at = events.index(away[1])
     assert any(isinstance(e, TokenEmitted) and e.token.source == "cloud" for e in events[at:]), "it helps again"
@@ -164,7 +164,7 @@ def test_every_outage_is_told_and_the_answer_keeps_the_first_reason(house, run):
     words = {2: "gone", 5: "gone again"}
     h = outage(house, lambda n: Unreachable(words[n]) if n in words else None)
     events = run(gather(h.client, policy="greedy-exact", max_tokens=80, span=2))
-    away = [getattr(event, "why", "back") for event in events if isinstance(event, Degraded | Resumed)]
+    away = [getattr(event, "why", "back") for event in events if isinstance(event, Degraded | CloudRecovered)]
     assert away == ["gone", "back", "gone again", "back"]
     assert events[-1].answer.degraded == "gone"
 
@@ -258,7 +258,10 @@ def reached_late(house, **can):
 def test_a_cloud_that_could_not_be_reached_at_first_is_connected_to_within_the_answer(house, run):
     h = reached_late(house)
     events = run(gather(h.client, policy="greedy-exact", max_tokens=60, span=2))
-    assert [type(event) for event in events if isinstance(event, Degraded | Resumed)] == [Degraded, Resumed]
+    assert [type(event) for event in events if isinstance(event, Degraded | CloudRecovered)] == [
+        Degraded,
+        CloudRecovered,
+    ]
     assert events[-1].answer.usage.checks > 0
     assert events[-1].answer.degraded == "refused"
 
@@ -271,7 +274,7 @@ def test_what_an_endpoint_that_is_reached_late_cannot_do_is_minded_too(house, ru
     deaf = reached_late(house, scoring_method=None, ids=False)
     deaf.cloud._rows = False
     events = run(gather(deaf.client, policy="doubt", entropy=0.0, max_tokens=60))
-    assert [type(event) for event in events if isinstance(event, Degraded | Noted)] == [Degraded, Noted]
+    assert [type(event) for event in events if isinstance(event, Degraded | NoteAdded)] == [Degraded, NoteAdded]
     assert "no log-probabilities" in events[-1].answer.notes[0]
 
 

@@ -107,8 +107,8 @@ def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, n
     live = run(recorded(house(), own, policy=name))
     found = replayed(run, path, policy=name)
     if isinstance(found, MissingRow):
-        tape = ReplayTrace.read(own)
-        assert key_of(found.at) in (tape.local if "local" in found.what else tape.cloud)
+        trace = ReplayTrace.read(own)
+        assert key_of(found.at) in (trace.local if "local" in found.what else trace.cloud)
         assert key_of(found.at) not in (
             ReplayTrace.read(path).local if "local" in found.what else ReplayTrace.read(path).cloud
         )
@@ -146,8 +146,8 @@ def test_a_draw_counts_only_under_the_sampling_and_the_ban_it_was_drawn_with(hou
     path = tmp_path / "trace.jsonl"
     sampled = run(recorded(house(), path, policy="cloud", **AT_ONE))
     greedy = run(replay(path, policy="cloud", temperature=0.0, max_tokens=1))
-    tape = ReplayTrace.read(path)
-    assert greedy.tokens[0].id == tape.cloud[key_of(())].best
+    trace = ReplayTrace.read(path)
+    assert greedy.tokens[0].id == trace.cloud[key_of(())].best
     assert run(replay(path)).text == sampled.text
     with pytest.raises(MissingRow, match="what the cloud draws at position 0"):
         run(replay(path, top_k=3))

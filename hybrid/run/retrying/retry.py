@@ -62,11 +62,11 @@ class RetryQuota:
 
     @property
     def remaining(self) -> int:
-        """What may still be taken."""
+        """What retries may still take."""
         return self._remaining
 
     def take(self, cost: int) -> bool:
-        """Pay for a retry; tell whether there was enough."""
+        """Pay for a retry; return whether there was enough."""
         if cost > self._remaining:
             return False
         self._remaining -= cost
