@@ -11,16 +11,16 @@ Theory of operation. ``decode`` yields requests and is sent replies. There are f
 A round is one ``Draft``; then, as the gate decided, ``Emit`` (keep), ``Check`` and ``Emit`` (check), or ``Emit`` and
 ``Write`` (write). The judge turns ``Scored`` into a ``Verdict``: the accepted tokens and the one after them.
 
-Who owns what. The loop owns the order of requests, and where the answer stands (``_Progress``). The driver owns models,
-caches, money and retries; it stops a draft at the gate and tells when the answer is over. The gate and the judge are
+Who owns what. The loop owns the order of requests, and how far the answer is (``_Progress``). The driver owns models,
+caches, money and retries; it stops a draft at the gate and says when the answer is over. The gate and the judge are
 pure. The coin is the only randomness; its key counts the rejections, so that no position meets the same coin twice.
 
 How a rejected token is rewound: it is not emitted, and so it is no part of the next request's prefix ``at``. The engine
 shortens its KV cache to that prefix before it drafts again; a stream of the cloud at another prefix is closed.
 
 What cannot happen: the loop calls no model, opens no connection, reads no clock and spends no money. A token is never
-retracted. Every answer ends: a round that showed nothing (``doubt`` while the cloud is away) is
-followed by one ungated local token.
+retracted. Every answer ends: a round that showed nothing (``doubt`` while the cloud is away, say) is followed by one
+ungated local token.
 
 Laws, each enumerated over the whole loop on a 3-token vocabulary in ``tests/policy/test_loop.py``: ``greedy-exact``
 gives the target's text; with a cloud that never answers, or stops answering at any request, every policy finishes with
@@ -237,24 +237,34 @@ def _write(rule: HandbackRule, progress: _Progress, limit: int, why: str | None)
 def _write_block(
     rule: HandbackRule, progress: _Progress, limit: int, why: str | None, num_agreeing: int
 ) -> Dialogue[int | None]:
-    """Write one block and read it to its end; return how many tokens in a row agree then, None without an answer.
+    """Write one block; return how many tokens in a row agree at its end, None if the cloud did not answer."""
+    start = progress.at
+    block = yield from _read_block(rule, progress, limit, why)
+    needs_rows = rule.wants_draft_rows and not any(token.target_row for token in block or ())
+    if block and needs_rows and not progress.over:
+        block = yield from _score(start, block)
+    return None if block is None else _count_agreeing(rule, block, num_agreeing)
+
+
+def _read_block(rule: HandbackRule, progress: _Progress, limit: int, why: str | None) -> Dialogue[Span | None]:
+    """Have a block written, show it, and read it to its end; None if the cloud did not answer.
 
     Its tokens are paid for, and only a request that ends by itself reports its cost. A request that a cap has shortened
     is followed by another, unless it gave nothing.
     """
-    start, opened = progress.at, len(progress.at)
     block: Span = ()
+    opened = len(progress.at)
     note = rule.note if limit > rule.quiet_tokens else None
+    wants_target_rows = rule is not _AFTER_ITS_TOKENS
     while limit > 0 and not progress.over:
-        reply = yield Write(progress.at, limit, frozenset(), rule.wants_draft_rows, note, rule is not _AFTER_ITS_TOKENS)
+        reply = yield Write(progress.at, limit, frozenset(), rule.wants_draft_rows, note, wants_target_rows)
         match reply:
             case Wrote(span, ended):
                 span = tuple(_with_divergence(token) for token in span)
                 if span and why:
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from _emit(progress, span)
-                block += span
-                limit -= len(span)
+                block, limit = block + span, limit - len(span)
                 if ended and len(progress.at) == opened:
                     break
                 opened = len(progress.at) if ended else opened
@@ -262,10 +272,7 @@ def _write_block(
                 return None
             case _:
                 raise _protocol_error(reply)
-    if rule.wants_draft_rows and block and not progress.over and not any(token.target_row for token in block):
-        scored = yield from _score(start, block)
-        return None if scored is None else _count_agreeing(rule, scored, num_agreeing)
-    return _count_agreeing(rule, block, num_agreeing)
+    return block
 
 
 def _score(start: Ids, block: Span) -> Dialogue[Span | None]:
