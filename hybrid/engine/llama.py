@@ -235,7 +235,7 @@ def safe_model_params() -> ll.llama_model_params:
     return params
 
 
-def _possible(weights: Weights, num_context: int) -> int:
+def _fitting_length(weights: Weights, num_context: int) -> int:
     """Return the length of a context. Raises EngineError if it does not fit in memory: Linux would kill a process.
 
     Linux promises memory that it does not have, and llama.cpp fills a cache with zeros at once.
@@ -258,7 +258,7 @@ class LlamaEngine:
         """Open the context. Raises EngineError where llama.cpp cannot (memory, an unsupported model)."""
         params = ll.llama_context_default_params()
         trained = int(ll.llama_model_n_ctx_train(weights._model))
-        params.n_ctx = _possible(weights, num_context or min(trained, DEFAULT_CONTEXT))
+        params.n_ctx = _fitting_length(weights, num_context or min(trained, DEFAULT_CONTEXT))
         params.n_batch = params.n_ubatch = CHUNK
         params.n_outputs_max = MAX_ROWS
         params.n_threads = params.n_threads_batch = threads

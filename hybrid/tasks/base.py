@@ -24,14 +24,14 @@ def generate(rng: Rng, level: int) -> Problem:
     base = rng.randint(*((2, 9), (3, 9), (11, 16))[level - 1])
     steps, rest, done = [], number, ""
     while rest:
-        division, rest, digit = _divided(rest, base)
+        division, rest, digit = _write_division(rest, base)
         done = DIGITS[digit] + done
         steps.append(f"{division} [{done}]")
     worked = WORDING.text(rng, f"{' '.join(steps)};", done)
     return Problem("base", level, rng.choice(ASK).format(number, base), worked, done, f"base: {number} to {base}")
 
 
-def _divided(number: int, base: int) -> tuple[str, int, int]:
+def _write_division(number: int, base: int) -> tuple[str, int, int]:
     """Return the long division as text, the quotient and the remainder."""
     steps, quotient, rest = [], "", 0
     for digit in str(number):

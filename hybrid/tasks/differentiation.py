@@ -25,8 +25,8 @@ def generate(rng: Rng, level: int) -> Problem:
         power, high = rng.randint(1, 3), rng.randint(1, 3)
         inner = {high: rng.randint(1, 9), rng.randrange(high): rng.choice((1, -1)) * rng.randint(1, 9)}
         terms = {exponent + power: coefficient for exponent, coefficient in inner.items()}
-        asked = f"{polynomial.term(1, power)}({polynomial.written(inner)})"
-        mistake = polynomial.written(terms)
+        asked = f"{polynomial.term(1, power)}({polynomial.write(inner)})"
+        mistake = polynomial.write(terms)
     else:
         num_terms = rng.randint(1, 2) if level == 1 else rng.randint(3, 4)
         exponents = sorted(rng.sample(range(7), num_terms), reverse=True)
@@ -34,10 +34,10 @@ def generate(rng: Rng, level: int) -> Problem:
             exponents = [1]
         signs = (1,) if level == 1 else (1, -1)
         terms = {exponent: rng.choice(signs) * rng.randint(1, 9) for exponent in exponents}
-        asked = polynomial.written(terms)
-    final = polynomial.written({e - 1: c * e for e, c in terms.items() if e})
-    worked = WORDING.text(rng, f"{polynomial.written(terms)};", final) if level == 3 else final
-    canonical = f"differentiation: {polynomial.written(terms)}"
+        asked = polynomial.write(terms)
+    final = polynomial.write({e - 1: c * e for e, c in terms.items() if e})
+    worked = WORDING.text(rng, f"{polynomial.write(terms)};", final) if level == 3 else final
+    canonical = f"differentiation: {polynomial.write(terms)}"
     return Problem("differentiation", level, rng.choice(ASK).format(asked), worked, final, canonical, mistake)
 
 

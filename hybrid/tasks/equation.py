@@ -49,7 +49,7 @@ def _one_side(rng: Rng, x: int) -> tuple[str, str, str]:
     factor = rng.randint(2, 9)
     constant = _constant(rng, max(-9, 1 - factor * x))
     total = factor * x + constant
-    return f"{factor}x {_signed(constant)}", str(total), _isolated(factor, constant, total)
+    return f"{factor}x {_signed(constant)}", str(total), _isolate(factor, constant, total)
 
 
 def _both_sides(rng: Rng, x: int) -> tuple[str, str, str]:
@@ -57,7 +57,7 @@ def _both_sides(rng: Rng, x: int) -> tuple[str, str, str]:
     first = second + rng.randint(2, 9 - second)
     constant = _constant(rng, max(-9, 1 - (first - second) * x))
     total = (first - second) * x + constant
-    work = f"{first}x-{second}x={first - second}x, {_isolated(first - second, constant, total)}"
+    work = f"{first}x-{second}x={first - second}x, {_isolate(first - second, constant, total)}"
     return f"{first}x {_signed(constant)}", f"{second}x + {total}", work
 
 
@@ -66,11 +66,11 @@ def _bracket(rng: Rng, x: int) -> tuple[str, str, str]:
     held = x + inner
     factor = min(factor, 90 // held)
     total = factor * held + constant
-    work = f"{_isolated(factor, constant, total)}, {held}-{inner}={x}"
+    work = f"{_isolate(factor, constant, total)}, {held}-{inner}={x}"
     return f"{factor}(x + {inner}) + {constant}", str(total), work
 
 
-def _isolated(factor: int, constant: int, total: int) -> str:
+def _isolate(factor: int, constant: int, total: int) -> str:
     rest = total - constant
     return f"{total}{-constant:+d}={rest}, {rest}/{factor}={rest // factor}"
 

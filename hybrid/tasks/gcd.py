@@ -25,7 +25,7 @@ def generate(rng: Rng, level: int) -> Problem:
     """Draw one problem; the order of the numbers makes twins."""
     while True:
         numbers = _numbers(rng, level)
-        pairs = _subtracted(numbers)
+        pairs = _write_subtraction(numbers)
         if 0 < sum(len(str(high)) for high, low in pairs if high != low) <= MOST_COLUMNS[level - 1]:
             break
     result = pairs[-1][1]
@@ -46,7 +46,7 @@ def _numbers(rng: Rng, level: int) -> list[int]:
             return numbers[::-1]
 
 
-def _subtracted(numbers: list[int]) -> list[tuple[int, int]]:
+def _write_subtraction(numbers: list[int]) -> list[tuple[int, int]]:
     """Return what is subtracted from what, up to two that are equal, for each further number."""
     first, *others = numbers
     pairs = []

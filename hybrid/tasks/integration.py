@@ -27,7 +27,7 @@ def generate(rng: Rng, level: int) -> Problem:
     signs = (1, -1) if level == 2 else (1,)
     exponents = sorted(rng.sample(range(1, 7), num_terms), reverse=True)
     terms = {exponent: rng.choice(signs) * rng.randint(1, 9) for exponent in exponents}
-    asked, answer = polynomial.written({e - 1: c * e for e, c in terms.items()}), polynomial.written(terms)
+    asked, answer = polynomial.write({e - 1: c * e for e, c in terms.items()}), polynomial.write(terms)
     if level < 3:
         final = f"{answer} + C"
         question = rng.choice(ASK).format(asked)

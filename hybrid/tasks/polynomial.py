@@ -8,7 +8,7 @@ from collections.abc import Mapping
 TERM = re.compile(r"([+-]?)(\d{0,6})\*?(x?)(?:\^(\d{1,2}))?", re.ASCII)
 
 
-def written(terms: Mapping[int, int]) -> str:
+def write(terms: Mapping[int, int]) -> str:
     """Write exponent-to-coefficient terms in their order, with spaces around signs; coefficients are not 0."""
     text = ""
     for exponent, coefficient in terms.items():

@@ -63,9 +63,9 @@ def run(
     """
     problems = draw_balanced(repetitions * len(FAMILIES), "test", 0)
     running = (
-        _measured(problems, report_progress, server.url, server.dialect)
+        _measure_server(problems, report_progress, server.url, server.dialect)
         if server
-        else _bundled(problems, report_progress)
+        else _measure_bundled(problems, report_progress)
     )
     figures = asyncio.run(running)
     where = server.url if server else "the bundled server, which stands for each of these"
@@ -74,15 +74,15 @@ def run(
     )
 
 
-async def _bundled(problems: tuple[Problem, ...], report_progress: Callable[[str], None]) -> list[Measurement]:
+async def _measure_bundled(problems: tuple[Problem, ...], report_progress: Callable[[str], None]) -> list[Measurement]:
     figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-            figures += await _measured(problems, report_progress, url, dialect)
+            figures += await _measure_server(problems, report_progress, url, dialect)
     return figures
 
 
-async def _measured(
+async def _measure_server(
     problems: tuple[Problem, ...], report_progress: Callable[[str], None], url: str, dialect: str | None
 ) -> list[Measurement]:
     rng, bills, figures = np.random.default_rng(), dict[str, list[int]](), list[Measurement]()
@@ -95,7 +95,7 @@ async def _measured(
                 report_progress(f"{url}: {arm.name}, {len(answers)} of {len(problems)} answered")
                 choices: AnswerChoices = {**arm.choices, "policy": arm.policy}
                 answers.append(await client.generate(problem.question, **choices))
-                _hold(answers[-1])
+                _refuse_degraded(answers[-1])
             bills[arm.name] = [answer.bill.nanousd or 0 for answer in answers]
             if arm is not LARGE:
                 name = f"{behind.measured.dialect.name}: bill of {arm.name} over the large model's own"
@@ -103,7 +103,7 @@ async def _measured(
     return figures
 
 
-def _hold(answer: Answer) -> None:
+def _refuse_degraded(answer: Answer) -> None:
     if answer.degraded is not None:
         msg = f"the server failed during a measurement: {answer.degraded}"
         raise Unreachable(msg)
@@ -134,17 +134,17 @@ class _RepricedEndpoint:
         """Pass everything else on to the plain endpoint."""
         return getattr(self.plain, name)
 
-    def _far(self, question: Any, **changes: Any) -> Any:
+    def _behind_prefix(self, question: Any, **changes: Any) -> Any:
         return replace(question, prefix=self.shared + question.prefix, **changes)
 
     def max_usage(self, question: Question) -> CloudUsage:
         """Return the most that the measured endpoint charges."""
-        return self.measured.max_usage(self._far(question))
+        return self.measured.max_usage(self._behind_prefix(question))
 
     async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
         """Score with both."""
         scores = await self.plain.score(question, request_id)
-        charged = (await self.measured.score(self._far(question), request_id, before_send)).usage
+        charged = (await self.measured.score(self._behind_prefix(question), request_id, before_send)).usage
         self.checks.append(charged)
         return replace(scores, usage=charged)
 
@@ -160,15 +160,15 @@ class _RepricedEndpoint:
                     last = chunk.usage or last
                     yield replace(chunk, usage=None)
         finally:
-            usage = await self._write_far(
+            usage = await self._write_measured(
                 question, written, max(last.completion_tokens, len(written)), request_id, before_send
             )
         yield Chunk(usage=usage)
 
-    async def _write_far(
+    async def _write_measured(
         self, question: WriteQuestion, written: Ids, num_tokens: int, request_id: str, before_send: BeforeSend
     ) -> CloudUsage:
-        same = self._far(question, limit=num_tokens, ban=self.words.end_ids, begun=0)
+        same = self._behind_prefix(question, limit=num_tokens, ban=self.words.end_ids, begun=0)
         told = [chunk.usage async for chunk in self.measured.write(same, request_id, before_send) if chunk.usage]
         # Of the last token no server has computed what a cache keeps.
         left = WriteQuestion(self.shared + question.prefix + written[:-1], 1, 0, Sampling())

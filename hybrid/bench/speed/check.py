@@ -32,7 +32,7 @@ def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -
     """Time a warm check against a bare decode, and a check with and without a breaker and retries."""
     nimble = write_random_model(model.with_name("nimble.gguf"), NIMBLE)
     figures = asyncio.run(_warm(model, report_progress, repetitions))
-    figures += asyncio.run(_guarded(nimble, report_progress, repetitions))
+    figures += asyncio.run(_time_guarded(nimble, report_progress, repetitions))
     setting = f"spans of {SPAN}, k = {TOP_K}, the server keeps its cache while scoring, one thread on each side"
     return BenchmarkReport("check", setting, tuple(figures))
 
@@ -84,7 +84,7 @@ async def _warm(model: Path, report_progress: Callable[[str], None], repetitions
     ]
 
 
-async def _guarded(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
+async def _time_guarded(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
     """Time a check over a line (its breaker closed, its retries ready), in turn with the same check without one."""
     report_progress(f"a check of {SPAN} tokens over a line, in turn with a bare one")
     plain: list[float] = []

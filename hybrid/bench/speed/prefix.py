@@ -84,27 +84,27 @@ def run(
     """Measure one running server, or the bundled one with the same random model in each dialect of ``BUNDLED``."""
     model = write_random_model(folder / "nimble-8192.gguf", NIMBLE, vocabulary_of=BUNDLED_CLOUD)
     figures = asyncio.run(
-        _running(model, server, report_progress, repetitions)
+        _measure_server(model, server, report_progress, repetitions)
         if server
-        else _bundled(model, report_progress, repetitions)
+        else _measure_bundled(model, report_progress, repetitions)
     )
     where = server.url if server else "the bundled server with the same model"
     setting = f"spans of {SPAN}, k = {TOP_K}, {where}; CPU without llama.cpp's decoding"
     return BenchmarkReport("prefix", setting, tuple(figures))
 
 
-async def _running(
+async def _measure_server(
     model: Path, server: MeasuredServer, report_progress: Callable[[str], None], repetitions: int
 ) -> list[Measurement]:
     async with _client(model, server) as (client, watched):
-        return await _lengths(client, watched, server.lengths, report_progress, repetitions)
+        return await _measure_lengths(client, watched, server.lengths, report_progress, repetitions)
 
 
-async def _bundled(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
+async def _measure_bundled(model: Path, report_progress: Callable[[str], None], repetitions: int) -> list[Measurement]:
     figures: list[Measurement] = []
     for dialect, flags in BUNDLED.items():
         async with bundled_server(model, *flags, "--ctx", str(CONTEXT), "--parallel", "1") as url:
-            figures += await _running(model, MeasuredServer(url, dialect, LENGTHS), report_progress, repetitions)
+            figures += await _measure_server(model, MeasuredServer(url, dialect, LENGTHS), report_progress, repetitions)
     return figures
 
 
@@ -189,7 +189,7 @@ async def _client(model: Path, server: MeasuredServer) -> AsyncIterator[tuple[As
         worker.close()
 
 
-async def _lengths(
+async def _measure_lengths(
     client: AsyncClient,
     watched: _TimedEndpoint,
     lengths: tuple[int, ...],
