@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -90,18 +90,14 @@ class Driver:
         loop, reply = decode(policy, self._drafter.coin), None
         end = Finish("stop")
         try:
-            while True:
-                try:
-                    request = loop.send(reply)  # type: ignore[arg-type]  # a generator is started with None
-                except StopIteration:
-                    break
-                reply = await self._reply(request)
-                end = reply if isinstance(reply, Finish) else end
+            with suppress(StopIteration):
+                while True:
+                    reply = await self._reply(loop.send(reply))  # type: ignore[arg-type]  # None starts a generator
+                    end = reply if isinstance(reply, Finish) else end
         finally:
             await self._clean_up()
-        sampling = self._drafter.sampling
-        guarantee = policy.guarantee(sampling, self._limits.max_tokens)
-        return self._builder.finish(end.why, sampling.seed, str(policy), guarantee)
+        guarantee = policy.guarantee(self._drafter.sampling, self._limits.max_tokens)
+        return self._builder.finish(end.why, self._drafter.sampling.seed, str(policy), guarantee)
 
     async def _reply(self, request: Request) -> Reply:
         match request:
@@ -134,10 +130,9 @@ class Driver:
 
     async def _check(self, request: Check) -> Scored | Refused | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
-        if isinstance(reply, Scored) and self._limits.recording is not None:
-            span = ids(request.span)
-            for i, row in enumerate(reply.rows):
-                self._publish(events.Rows(request.at + span[:i], cloud=row))
+        span = ids(request.span)
+        for i, row in enumerate(reply.rows if isinstance(reply, Scored) and self._limits.recording is not None else ()):
+            self._publish(events.Rows(request.at + span[:i], cloud=row))
         return reply
 
     async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
@@ -218,9 +213,7 @@ class Driver:
             self._publish(events.Rows(at, local=row))
 
     def _record_written(self, request: Write, span: Span) -> None:
-        if self._limits.recording is None:
-            return
         text, banned = ids(span), tuple(sorted(request.ban))
-        for i, pending in enumerate(span):
+        for i, pending in enumerate(span if self._limits.recording is not None else ()):
             row = pending.target_row
             self._publish(events.Rows(request.at + text[:i], cloud=row, written=pending.id, banned=banned))

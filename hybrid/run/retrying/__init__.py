@@ -4,7 +4,6 @@ Knows no HTTP, no policy and no money: an attempt brings its own.
 """
 
 from hybrid.run.retrying.breaker import Breaker, BreakerConfig
-from hybrid.run.retrying.caller import EndpointHealth, RetryingCaller
-from hybrid.run.retrying.retry import RetryPolicy, RetryQuota
+from hybrid.run.retrying.caller import EndpointHealth, RetryingCaller, RetryPolicy, RetryQuota
 
 __all__ = ["Breaker", "BreakerConfig", "EndpointHealth", "RetryPolicy", "RetryQuota", "RetryingCaller"]

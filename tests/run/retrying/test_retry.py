@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import AccessDenied, BadReply, Trouble, Unreachable
-from hybrid.run.retrying.retry import (
+from hybrid.run.retrying.caller import (
     CAPACITY,
     COST,
     COST_OF_WAITING,
