@@ -1,4 +1,4 @@
-"""What can go wrong, and whose fault it is.
+"""The tree of errors: what can go wrong, and whose fault it is.
 
     HybridError
     ├── UsageError            the question or the settings: mend them and ask again
@@ -23,13 +23,14 @@ from typing import Literal, TypeAlias
 
 from hybrid.types import NO_USAGE, CloudUsage
 
-Trouble: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed", "learned"]
-"""What may be over when one asks again: no connection, no first byte, a broken connection, a server that turns away or
-has failed (408, 409, 425, 429, 5xx), bytes that are no JSON, and what is asked in another way from then on."""
+FailureKind: TypeAlias = Literal["connect", "silent", "cut", "busy", "malformed", "learned"]
+"""The kinds of failure that a retry may end: no connection, no first byte, a connection cut in a reply, a server that
+is busy or has failed (408, 409, 425, 429, 5xx), a reply that is no JSON, and a request that is then sent in another
+form."""
 
 
-# What moves a cursor or turns the order of letters round: control characters, the two separators that Unicode has for
-# lines, and the twelve characters of its property Bidi_Control (UAX #9). With these, text reads as what it is not
+# Characters that move a cursor or reverse the order of letters: control characters, Unicode's two line separators and
+# the twelve characters of its property Bidi_Control (UAX #9). With these, text can be shown as another text
 # (Boucher and Anderson 2021, "Trojan Source", arXiv:2111.00169). Joiners stay: scripts and emoji are made with them.
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
 _BIDI = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -38,17 +39,17 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {
 }
 
 
-def visible(text: str) -> str:
-    """Return text for a terminal or a page: what it would obey is written out, as Python writes it in its literals.
+def escape_controls(text: str) -> str:
+    """Return text for a terminal or a page: control characters are written as in Python's literals.
 
     Line breaks and tabs stay.
     """
     return text.translate(_ESCAPES)
 
 
-def one_line(text: object) -> str:
-    """Return somebody else's words as one short line that a terminal and a JSON file can take."""
-    words = visible(" ".join(str(text)[:300].split()))
+def to_one_line(text: object) -> str:
+    """Return a foreign message as one short line that is safe on a terminal and in a JSON file."""
+    words = escape_controls(" ".join(str(text)[:300].split()))
     return "".join(char if char.isprintable() else " " for char in words).strip()
 
 
@@ -57,7 +58,7 @@ class HybridError(Exception):
 
     def __str__(self) -> str:
         """Return the message as a terminal may show it."""
-        return visible(super().__str__())
+        return escape_controls(super().__str__())
 
 
 class UsageError(HybridError):
@@ -73,17 +74,16 @@ class LedgerError(UsageError):
 
 
 class EngineError(HybridError):
-    """The local model cannot be used: missing, damaged, or not able to do what is needed."""
+    """The local model cannot be used: it is missing, damaged or unsuitable."""
 
 
 class CloudError(HybridError):
     """The remote side.
 
-    ``sent`` is False where the request cannot have left or was turned away unread, so that nothing was charged for it.
-    ``charged`` is what was charged for certain nevertheless: for requests of the same question that were answered
-    before this one, or for the part of an answer that came.
-    ``trouble``: its kind, if it may pass (``run.retrying`` decides). ``retry_after_s``: when the server wants to be
-    asked again.
+    ``sent`` is False if the request cannot have been sent or was rejected unread, so that nothing was charged for it.
+    ``charged`` is a charge that is certain nevertheless: of earlier requests of the same question, or of the part of an
+    answer that was received. ``trouble``: the kind of failure, if a retry may end it (``run.retrying`` decides).
+    ``retry_after_s``: the wait that the server asks for.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CloudError(HybridError):
         *,
         sent: bool = True,
         charged: CloudUsage | None = None,
-        trouble: Trouble | None = None,
+        trouble: FailureKind | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         """Take the sentence, whether the request may have been charged, and what speaks for asking again."""

@@ -1,6 +1,6 @@
 """Entries kept on disk between runs, by name: one JSON file that many processes read and change at once.
 
-The law: whoever changes an entry leaves all others as they are, however many processes do so at once
+The law: a change of one entry keeps all others, however many processes change entries at once
 (``tests/cloud/test_probe_result.py``). A file that cannot be read holds nothing; one that cannot be written is no
 failure.
 """
@@ -17,20 +17,20 @@ from typing import Any
 
 from filelock import FileLock
 
-# A change takes milliseconds; whoever holds the file longer than this is stuck.
+# A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
 POLL_S = 0.002
 
 
 @dataclass(frozen=True)
 class JsonStore:
-    """The entries under one name of a file, which need not exist; those of another version are as good as none."""
+    """The entries under one name of a file, which need not exist. Entries of another version are ignored."""
 
     path: Path
     name: str
     version: int
 
-    def entries(self) -> dict[str, Any]:
+    def read_entries(self) -> dict[str, Any]:
         """Read them all."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             kept = json.loads(self.path.read_text(encoding="utf-8"))
@@ -41,13 +41,13 @@ class JsonStore:
     def change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
         """Write the whole file beside itself and move it into place: a reader sees the old one or the new one.
 
-        Tells whether that worked.
+        Returns whether the file was written.
         """
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._alone():
-                kept = {"version": self.version, self.name: change(self.entries())}
+            with self._locked():
+                kept = {"version": self.version, self.name: change(self.read_entries())}
                 beside.touch(0o600)
                 beside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
                 beside.replace(self.path)
@@ -58,8 +58,8 @@ class JsonStore:
         return True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other processes from changing the file. Raises OSError where one does not let go of it."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the file against other processes. Raises OSError if another one holds the lock for too long."""
         with contextlib.ExitStack() as held:
             with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
                 held.enter_context(FileLock(f"{self.path}.lock").acquire(PATIENCE_S, POLL_S))

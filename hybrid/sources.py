@@ -28,7 +28,7 @@ from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
 
 from hybrid.config import NO_LEDGER, Settings, Use, names_for
-from hybrid.errors import UsageError, one_line
+from hybrid.errors import UsageError, to_one_line
 
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
@@ -156,12 +156,12 @@ def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambd
         first = error.errors(include_url=False)[0]
         name, where = ".".join(str(part) for part in first["loc"]), place(str(first["loc"][0]))
         if first["type"] == "extra_forbidden":
-            msg = f"there is no setting called {one_line(name)}" + (f" ({where})" if where else "")
+            msg = f"there is no setting called {to_one_line(name)}" + (f" ({where})" if where else "")
         else:
             given = f"it is {first['input']!r}" + (f" in {where}" if where else "")
             words = _WORDS.get(first["type"])
             told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
-            msg = f"{one_line(name)}: {told} ({given})"
+            msg = f"{to_one_line(name)}: {told} ({given})"
         raise UsageError(msg) from None
 
 
@@ -189,7 +189,7 @@ def _read(path: Path, name: str) -> _Source:
         text = path.read_bytes().decode()
         return _Source(tomllib.loads(text), name, text)
     except ValueError as error:  # not UTF-8, or not TOML
-        msg = f"{name}: {one_line(error)}"
+        msg = f"{name}: {to_one_line(error)}"
         raise UsageError(msg) from None
     except RecursionError:
         msg = f"{name} is nested too deeply"

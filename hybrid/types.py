@@ -1,4 +1,4 @@
-"""The nouns that every room shares. Plain frozen values; nothing here knows how it is made or who reads it."""
+"""The nouns that every room shares: plain frozen values, without knowledge of their makers and readers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 Ids: TypeAlias = tuple[int, ...]
-Source: TypeAlias = Literal["local", "cloud"]
-How: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
+TokenSource: TypeAlias = Literal["local", "cloud"]
+TokenOrigin: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
 FinishReason: TypeAlias = Literal["stop", "length"]
 DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capability", "context", "budget", "charge"]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
@@ -28,7 +28,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, whoever draws them. Order: temperature, min-p, top-k, top-p (as vLLM).
+    """How tokens are drawn, by either model. Order: temperature, min-p, top-k, top-p (as vLLM).
 
     ``min_p`` in [0, 1): tokens less likely than that times the best one are dropped; 0 drops none.
     """
@@ -83,7 +83,7 @@ class CloudUsage:
         )
 
     def at_least(self, known: CloudUsage) -> CloudUsage:
-        """Raise it to what is known; what it says was cached stays, as far as there was a prompt.
+        """Raise the counts to known ones; the number of cached tokens stays, up to that of the prompt.
 
         >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3))
         CloudUsage(prompt_tokens=5, completion_tokens=9, cached_tokens=1, requests=1)
@@ -93,7 +93,7 @@ class CloudUsage:
         return CloudUsage(prompt, completion, min(self.cached_tokens, prompt), max(self.requests, known.requests))
 
 
-# What never left, or was turned away.
+# Of a request that was never sent, or was rejected unread.
 NO_USAGE = CloudUsage(0, 0, requests=0)
 
 

@@ -24,7 +24,7 @@ from hybrid.cli.progress import progress
 from hybrid.cli.questions import Line, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
 from hybrid.config import Use
-from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, visible
+from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, escape_controls
 from hybrid.run.answer import Answer
 
 EPILOG = """
@@ -72,7 +72,7 @@ def batch(
             typer.echo(json.dumps(tally.to_json(), ensure_ascii=False))
         else:
             for said in tally.summary():
-                typer.echo(f"hybrid: {visible(said)}", err=True)
+                typer.echo(f"hybrid: {escape_controls(said)}", err=True)
         if tally.failed:
             raise typer.Exit(EXIT_PARTLY)
 

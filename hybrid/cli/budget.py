@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
-from hybrid.errors import UsageError, visible
+from hybrid.errors import UsageError, escape_controls
 from hybrid.sources import ledger_file, load
 from hybrid.spend import StoredCapLevel, as_usd, endpoint_id, usd_to_nanousd
 
@@ -197,7 +197,7 @@ def reconcile(
         for sentence in _mend(books, stated, all_as_charged=all_as_charged, reopen=reopen, clock=clock):
             done.append(sentence)
             if not as_json:  # at once: what comes next may be refused
-                typer.echo(visible(sentence))
+                typer.echo(escape_controls(sentence))
         if as_json:
             typer.echo(json.dumps({"done": done} | _open(books, path)))
         else:
@@ -347,7 +347,8 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
     for each in closed:
         said = f"{each['endpoint']} is closed since {_moment(each['at'])}: {each['why']}."
         console.print(
-            Text(visible(said), "yellow"), Text(f"Reopen it: hybrid budget reconcile --reopen {each['endpoint']}")
+            Text(escape_controls(said), "yellow"),
+            Text(f"Reopen it: hybrid budget reconcile --reopen {each['endpoint']}"),
         )
     if behind_s:
         said = (
@@ -363,7 +364,12 @@ def _print_entries(entries: list[LedgerEntry]) -> None:
         state = STATES.get(entry.state, "")
         amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)
         table.add_row(
-            str(entry.id), _moment(entry.at)[:-1], str(entry.num_requests), *amounts, state, visible(entry.endpoint)
+            str(entry.id),
+            _moment(entry.at)[:-1],
+            str(entry.num_requests),
+            *amounts,
+            state,
+            escape_controls(entry.endpoint),
         )
     _console().print(table, "Amounts in USD.", sep="\n")
 

@@ -14,7 +14,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
 from hybrid.config import Use
-from hybrid.errors import visible
+from hybrid.errors import escape_controls
 
 if TYPE_CHECKING:
     from hybrid.assemble import Probed
@@ -63,7 +63,7 @@ def probe(
             besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
-            typer.echo("\n".join(map(visible, told(found, works))))
+            typer.echo("\n".join(map(escape_controls, told(found, works))))
 
 
 probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"

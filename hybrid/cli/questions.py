@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hybrid.config import Use, names_for
-from hybrid.errors import UsageError, one_line
+from hybrid.errors import UsageError, to_one_line
 from hybrid.run.conversation import TextOrTurns, question_from
 
 # A context of a million tokens holds about half of it.
@@ -75,7 +75,7 @@ def object_of(line: Line) -> dict[str, Any]:
     except RecursionError:
         raise UsageError("the line is nested too deeply") from None
     except msgspec.DecodeError as error:
-        msg = f"the line cannot be read as JSON: {one_line(error)}"
+        msg = f"the line cannot be read as JSON: {to_one_line(error)}"
         raise UsageError(msg) from None
     if isinstance(value, str):
         return {"prompt": value}
@@ -98,7 +98,7 @@ def question_of(fields: dict[str, Any]) -> tuple[TextOrTurns, dict[str, Any]]:
     prompt, messages = chosen.pop("prompt", None), chosen.pop("messages", None)
     if unknown := sorted(chosen.keys() - CHOICES):
         own = ", ".join(["id", "prompt", "messages", *sorted(CHOICES)])
-        msg = f"a line has no field called {one_line(', '.join(unknown))}; it may have {own}"
+        msg = f"a line has no field called {to_one_line(', '.join(unknown))}; it may have {own}"
         raise UsageError(msg)
     if (prompt is None) == (messages is None):
         raise UsageError("a line has either a prompt or messages")

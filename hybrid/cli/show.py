@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from hybrid.errors import visible
+from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer, Token
 from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted
 
@@ -47,7 +47,7 @@ class Screen:
     def _note(self, text: str) -> None:
         if self._shown and self._out.is_terminal:
             self._err.print()  # not in the middle of the answer's line
-        self._err.print(Text(f"hybrid: {visible(text)}", "yellow"))
+        self._err.print(Text(f"hybrid: {escape_controls(text)}", "yellow"))
 
     def _token(self, token: Token) -> None:
         self._shown = True
@@ -58,13 +58,13 @@ class Screen:
 
     def _text(self, text: str) -> None:
         # Not through rich: a reader that leaves is ours to notice, and rich would end the process from inside.
-        sys.stdout.write(visible(text) if self._out.is_terminal else text)
+        sys.stdout.write(escape_controls(text) if self._out.is_terminal else text)
         sys.stdout.flush()
 
 
 def styled(token: Token) -> Text:
     """Return a token as it looks on a terminal."""
-    return Text(visible(token.text), STYLES[provenance(token)])
+    return Text(escape_controls(token.text), STYLES[provenance(token)])
 
 
 def provenance(token: Token) -> str:

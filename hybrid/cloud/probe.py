@@ -21,7 +21,7 @@ from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
-from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, one_line
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
 from hybrid.prob import TopK, max_log_difference
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
@@ -187,7 +187,7 @@ class Probe:
         except CloudError as error:
             if isinstance(error, Unreachable) and not error.sent:
                 raise
-            return one_line(error)
+            return to_one_line(error)
         if not scores.rows:
             return "gave no row"
         pairs = [(row, known) for row, known in zip(scores.rows, expected, strict=False) if known is not None]

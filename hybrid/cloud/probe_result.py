@@ -141,7 +141,7 @@ class ProbeCache:
 
     def read(self, url: str, model: str, dialect: str) -> ProbeResult | None:
         """Return the result kept for an endpoint's model in a dialect; None: there is none."""
-        entries = self._kept.entries()
+        entries = self._kept.read_entries()
         found = ProbeResult.from_json(entries.get(self._key(url, model, dialect)))
         return found or _old_entry(entries, url, model, dialect)
 
@@ -152,7 +152,7 @@ class ProbeCache:
 
     def forget(self, url: str, model: str, dialect: str) -> None:
         """Drop an entry that an answer contradicted."""
-        entries = self._kept.entries()
+        entries = self._kept.read_entries()
         dropped = {self._key(url, model, dialect)} & entries.keys()
         if _old_entry(entries, url, model, dialect):
             dropped.add(_old_key(url, model))

@@ -19,10 +19,10 @@ from hybrid.errors import (
     AccessDenied,
     BadReply,
     CloudError,
+    FailureKind,
     MissingCapability,
     ModelNotFound,
     NotAnApi,
-    Trouble,
     Unreachable,
 )
 
@@ -63,7 +63,7 @@ def _named(status: int, said: str, detail: str, key_hint: str) -> CloudError:
 class RetryAfter(TypedDict):
     """As ``CloudError`` takes them."""
 
-    trouble: Trouble | None
+    trouble: FailureKind | None
     retry_after_s: float | None
 
 

@@ -25,7 +25,7 @@ from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
 from hybrid.cloud.names import connect_first, resolve
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
-from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, one_line
+from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, to_one_line
 
 # What h11 says of headers beyond its bound, which is 100 KiB; and OpenSSL of a server that speaks HTTP, or older words.
 TOO_LONG = "Receive buffer too long"
@@ -211,7 +211,9 @@ class Wire:
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
                     # A page, a bad day, or a server that does not stream? What it sends tells.
                     parse(await _read(response, deadlines, MAX_REPLY_BYTES), self.url)
-                    msg = f"{self.url} answered a stream request with {one_line(response.headers.get('content-type'))}"
+                    msg = (
+                        f"{self.url} answered a stream request with {to_one_line(response.headers.get('content-type'))}"
+                    )
                     raise NotAnApi(msg)
                 async with aclosing(_events(response, deadlines, LineReader() if lines else EventReader())) as told:
                     async for data in told:
@@ -248,7 +250,7 @@ class Wire:
         """Return what another status than a success means to the user, or a body in an encoding."""
         raw = bytearray()
         if response.is_success:
-            msg = f"{self.url} answered in the encoding {one_line(coding)}: it was asked for none, and none is read"
+            msg = f"{self.url} answered in the encoding {to_one_line(coding)}: it was asked for none, and none is read"
             return NotAnApi(msg)
         if coding in PLAIN:
             with suppress(BadReply):  # too long for a reason
@@ -256,7 +258,7 @@ class Wire:
         status = response.status_code
         try:
             error = json.loads(raw)["error"]
-            detail = one_line(error["message"] if isinstance(error, dict) else error)
+            detail = to_one_line(error["message"] if isinstance(error, dict) else error)
         except (ValueError, KeyError, TypeError, RecursionError):
             detail = "a web page" if raw.lstrip()[:1] == b"<" else ""
         if self._key:
@@ -300,7 +302,7 @@ class _Network(httpcore.AnyIOBackend):
 
 
 def _transport_error(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:
-    said = one_line(root) or type(error).__name__
+    said = to_one_line(root) or type(error).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
     if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:

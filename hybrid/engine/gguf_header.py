@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from hybrid.errors import EngineError, one_line
+from hybrid.errors import EngineError, to_one_line
 
 MetadataValue: TypeAlias = int | float | str | tuple[int | float, ...] | None
 TOKENS, TEMPLATE, ALIGNMENT = "tokenizer.ggml.tokens", "tokenizer.chat_template", "general.alignment"
@@ -107,7 +107,7 @@ class _GgufReader:
         for _ in range(num_values):
             key = self._name("key")
             if key in values:
-                msg = f"the key {one_line(key)} stands twice"
+                msg = f"the key {to_one_line(key)} stands twice"
                 raise _Damaged(msg)
             values[key] = self._value(key)
         alignment = values.get(ALIGNMENT, 32)
@@ -170,7 +170,7 @@ class _GgufReader:
 
     def _form(self, key: str, kind: int) -> str:
         if kind not in _SCALARS:
-            msg = f"the value of {one_line(key)} has the unknown type {kind}"
+            msg = f"the value of {to_one_line(key)} has the unknown type {kind}"
             raise _Damaged(msg)
         return _SCALARS[kind]
 
@@ -181,7 +181,7 @@ class _GgufReader:
             return None
         num_bytes = count * struct.calcsize("<" + self._form(key, kind))
         if num_bytes > self._size - self._at:
-            msg = f"the {count} numbers of {one_line(key)} do not fit in the file"
+            msg = f"the {count} numbers of {to_one_line(key)} do not fit in the file"
             raise _Damaged(msg)
         start, self._at = self._at, self._at + num_bytes
         return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if count <= _MOST_NUMBERS else None
@@ -189,7 +189,7 @@ class _GgufReader:
     def _strings(self, key: str, count: int) -> None:
         """Skip texts, but keep those of tokens. The loop calls no function: there may be half a million texts."""
         if count > min(_MOST_STRINGS, self._size // 8):
-            msg = f"{one_line(key)} claims {count} texts"
+            msg = f"{to_one_line(key)} claims {count} texts"
             raise _Damaged(msg)
         raw, at, read, keep = self._raw, self._at, struct.Struct("<Q").unpack_from, key == TOKENS
         for _ in range(count):
@@ -198,7 +198,7 @@ class _GgufReader:
             if keep:
                 self._tokens.append(raw[start:at])
         if at > self._size:
-            msg = f"the texts of {one_line(key)} do not fit in the file"
+            msg = f"the texts of {to_one_line(key)} do not fit in the file"
             raise _Damaged(msg)
         self._at = at
 
@@ -210,11 +210,11 @@ class _GgufReader:
         for _ in range(count):
             name = self._name("tensor")
             if name in tensors or len(name.encode()) >= _MOST_NAME:
-                msg = f"the tensor name {one_line(name)} stands twice or is too long"
+                msg = f"the tensor name {to_one_line(name)} stands twice or is too long"
                 raise _Damaged(msg)
             tensor, offset = self._tensor(name), self._number("Q")
             if offset % alignment or (due is not None and offset != due):
-                msg = f"the tensor {one_line(name)} does not begin where the one before it ends"
+                msg = f"the tensor {to_one_line(name)} does not begin where the one before it ends"
                 raise _Damaged(msg)
             tensors[name] = tensor
             size = _num_bytes(name, tensor)
@@ -225,11 +225,11 @@ class _GgufReader:
     def _tensor(self, name: str) -> TensorInfo:
         num_dims = self._number("I")
         if num_dims > _MOST_DIMS:
-            msg = f"the tensor {one_line(name)} has {num_dims} dimensions"
+            msg = f"the tensor {to_one_line(name)} has {num_dims} dimensions"
             raise _Damaged(msg)
         dims = tuple(self._number("Q") for _ in range(num_dims))
         if not 0 < math.prod(dims) < 2**63:
-            msg = f"the tensor {one_line(name)} has the dimensions {', '.join(map(str, dims))}"
+            msg = f"the tensor {to_one_line(name)} has the dimensions {', '.join(map(str, dims))}"
             raise _Damaged(msg)
         return TensorInfo(dims, self._number("I"))
 
@@ -240,6 +240,6 @@ def _num_bytes(name: str, tensor: TensorInfo) -> int | None:
     block, size = _BLOCKS[tensor.kind]
     row = tensor.dims[0] if tensor.dims else 1
     if row % block:
-        msg = f"the rows of the tensor {one_line(name)} hold {row} numbers, its type blocks of {block}"
+        msg = f"the rows of the tensor {to_one_line(name)} hold {row} numbers, its type blocks of {block}"
         raise _Damaged(msg)
     return math.prod(tensor.dims) // block * size

@@ -23,7 +23,7 @@ from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model
 from hybrid.engine.port import MEND_CONTEXT, Interrupted, IsCancelled, Logits, never
 from hybrid.engine.template import render_chat
-from hybrid.errors import ContextOverflow, EngineError, UsageError, one_line
+from hybrid.errors import ContextOverflow, EngineError, UsageError, to_one_line
 from hybrid.types import Ids, Message
 
 # A cancel is seen between chunks, so a chunk bounds how long it waits.
@@ -74,7 +74,7 @@ def _give_up(reason: bytes) -> None:
     An assertion of llama.cpp cannot be raised as an exception: it fails on any thread, and llama.cpp aborts once this
     function returns. ``engine.model_check`` refuses the models whose assertions were ever seen to fail.
     """
-    said = one_line(reason.decode("utf-8", "replace").rpartition("/")[2])
+    said = to_one_line(reason.decode("utf-8", "replace").rpartition("/")[2])
     os.write(2, f"hybrid: llama.cpp cannot go on with this model: {said}\n".encode())
     os._exit(EXIT_ENGINE)
 

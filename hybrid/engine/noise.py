@@ -51,7 +51,7 @@ class NoiseCache:
 
     def read(self, model: Path, gpu_layers: int) -> float | None:
         """Return the noise of a model file in nats, if it was measured."""
-        entry = self._kept.entries().get(_key(model, gpu_layers))
+        entry = self._kept.read_entries().get(_key(model, gpu_layers))
         is_noise = isinstance(entry, float) and 0.0 <= entry < np.inf  # the file is the user's
         return entry if is_noise else None
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from hybrid.policy.gates import Gate, GateDecision
 from hybrid.prob import Dense, TopK
-from hybrid.types import Divergence, How, Ids, Source
+from hybrid.types import Divergence, Ids, TokenOrigin, TokenSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class PendingToken:
     """
 
     id: int
-    source: Source
-    how: How
+    source: TokenSource
+    how: TokenOrigin
     drawn_from: Dense | None = None
     draft_row: Dense | None = None
     target_row: TopK | None = None

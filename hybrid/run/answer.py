@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid.prob import kl_with_noise
 from hybrid.spend import Bill
-from hybrid.types import DegradedKind, Divergence, FinishReason, How, Source
+from hybrid.types import DegradedKind, Divergence, FinishReason, TokenOrigin, TokenSource
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Token:
 
     id: int
     text: str
-    source: Source
-    how: How
+    source: TokenSource
+    how: TokenOrigin
     kl: Divergence | None = None
     why: str | None = None
     certificate: float | None = None

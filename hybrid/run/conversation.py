@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, get_args
 
-from hybrid.errors import UsageError, one_line
+from hybrid.errors import UsageError, to_one_line
 from hybrid.types import Message, Role
 
 Prompt: TypeAlias = str | Sequence[Message | Mapping[str, str]]
@@ -25,7 +25,7 @@ def question_from(prompt: object) -> TextOrTurns:
     if isinstance(prompt, Mapping | Message):
         raise UsageError("a conversation is a list of messages, not one message alone")
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
-        msg = f"a prompt is a text or a list of messages, not {one_line(type(prompt).__name__)}"
+        msg = f"a prompt is a text or a list of messages, not {to_one_line(type(prompt).__name__)}"
         raise UsageError(msg)
     return tuple(_message(each, number) for number, each in enumerate(prompt, start=1))
 

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.whole_file import check_writable, write_whole
-from hybrid.errors import UsageError, visible
+from hybrid.errors import UsageError, escape_controls
 
 if TYPE_CHECKING:
     from hybrid.bench.arms import Arm, ReportAnswer
@@ -143,4 +143,4 @@ def _print_json(comparison: Comparison, value: object) -> None:
 
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
     if said := warning(comparison):
-        typer.echo(f"hybrid: {visible(said)}", err=True)
+        typer.echo(f"hybrid: {escape_controls(said)}", err=True)

@@ -15,7 +15,7 @@ from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
 from hybrid.cli.show import provenance
-from hybrid.errors import visible
+from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer
 
 # Teal and reddish purple stay apart in every common kind of colour blindness (Okabe and Ito 2008); here darkened for
@@ -98,7 +98,7 @@ def page(comparison: Comparison) -> str:
 
 def _text(said: str) -> str:
     """Escape markup, and make control characters visible."""
-    return escape(visible(said))
+    return escape(escape_controls(said))
 
 
 def _warning(comparison: Comparison) -> str:

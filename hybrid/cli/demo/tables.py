@@ -19,7 +19,7 @@ from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
 from hybrid.cli.show import STYLES, styled
-from hybrid.errors import visible
+from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer
 
 # Wide enough for the table, narrow enough for a README.
@@ -100,11 +100,11 @@ def _table(columns: tuple[str, ...]) -> Table:
 
 def _warning(comparison: Comparison) -> list[RenderableType]:
     said = report.warning(comparison)
-    return [Padding(Text(visible(said), "bold red"), (0, 0, 1, 0), expand=False)] if said else []
+    return [Padding(Text(escape_controls(said), "bold red"), (0, 0, 1, 0), expand=False)] if said else []
 
 
 def _paragraph(said: str) -> Text:
-    return Text(visible(said), "dim")
+    return Text(escape_controls(said), "dim")
 
 
 def _legend(*, colours: bool) -> Text:

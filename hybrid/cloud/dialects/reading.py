@@ -9,7 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from hybrid.cloud.port import REFUSED
 from hybrid.cloud.statuses import status_error
-from hybrid.errors import BadReply, MissingCapability, one_line
+from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import NotADistribution, TopK
 from hybrid.types import CloudUsage, Ids
 
@@ -93,7 +93,7 @@ def raise_error_in(reply: Any) -> None:
     error = reply.get("error") if isinstance(reply, Mapping) else None
     if error:
         said = error if isinstance(error, Mapping) else {"message": error}
-        detail, status = one_line(said.get("message", error)), _status(said)
+        detail, status = to_one_line(said.get("message", error)), _status(said)
         msg = f"the endpoint broke off: {detail}"
         raise status_error(status, msg, detail) if status and status in REFUSED else BadReply(msg)
 

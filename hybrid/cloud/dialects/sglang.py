@@ -35,7 +35,7 @@ from hybrid.cloud.dialects.reading import (
 )
 from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE
 from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
-from hybrid.errors import BadReply, MissingCapability, one_line
+from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
 
@@ -194,7 +194,7 @@ def _read_event(reply: Any, stream: _SglangEvents) -> Chunk:
     known, text = stream.new(ids, reply.get("text") or "", told.get("completion_tokens"))
     reason = told.get("finish_reason") or {}
     if reason.get("type") == "abort":
-        msg = f"the endpoint broke off: {one_line(reason.get('message'))}"
+        msg = f"the endpoint broke off: {to_one_line(reason.get('message'))}"
         raise BadReply(msg)
     finish = finish_of(reason.get("type"))
     rows = _written_rows(ids, told, known) if ids and stream.told else [None] * len(ids[known:])

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from hybrid.errors import CloudError, CloudFailure, Trouble, Unreachable
+from hybrid.errors import CloudError, CloudFailure, FailureKind, Unreachable
 from hybrid.run import events
 from hybrid.run.retrying.breaker import Breaker, BreakerConfig
 
@@ -30,7 +30,7 @@ Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 # something on the way, so it gets a second chance; a server that writes such bodies gets no third, since each was
 # charged. Rows that cannot be believed, and silence after the first byte, get none: the work was done, and would be
 # done, and charged, again.
-MOST_RETRIES: Mapping[Trouble, int] = {"connect": 9, "silent": 9, "cut": 9, "busy": 9, "malformed": 1, "learned": 9}
+MOST_RETRIES: Mapping[FailureKind, int] = {"connect": 9, "silent": 9, "cut": 9, "busy": 9, "malformed": 1, "learned": 9}
 # The window of the first wait and the longest one, as openai-python has them; within a window it is full jitter.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
 # A server may ask for more. But a user with a model at hand is served better by it than by waiting.

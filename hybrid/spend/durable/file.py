@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hybrid.errors import LedgerError, one_line
+from hybrid.errors import LedgerError, to_one_line
 from hybrid.spend.durable.schema import (
     APPLICATION_ID,
     VERSION,
@@ -100,7 +100,7 @@ class SqliteFile:
         try:
             self._processes.acquire(poll_interval=POLL_S)
         except RuntimeError as error:  # filelock: this file system has no locks, or this process is a fork
-            raise OSError(errno.ENOLCK, one_line(error) or "it cannot be locked") from error
+            raise OSError(errno.ENOLCK, to_one_line(error) or "it cannot be locked") from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != self._identity():
@@ -168,7 +168,7 @@ class SqliteFile:
         if isinstance(error, Timeout) or name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             said = f"is held by another process for more than {self._patience_s:g} s: end that process, {other}"
         elif isinstance(error, _DAMAGE) or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT")):
-            said = f"is damaged ({one_line(error)}): restore a backup, {other}; what was spent is then forgotten"
+            said = f"is damaged ({to_one_line(error)}): restore a backup, {other}; what was spent is then forgotten"
         elif name == "SQLITE_FULL" or getattr(error, "errno", None) in _NO_ROOM:
             said = f"cannot be written, the disk is full: make room, {other}"
         elif isinstance(error, NotALedger):

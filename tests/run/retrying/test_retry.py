@@ -8,7 +8,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.errors import AccessDenied, BadReply, Trouble, Unreachable
+from hybrid.errors import AccessDenied, BadReply, FailureKind, Unreachable
 from hybrid.run.retrying.caller import (
     CAPACITY,
     COST,
@@ -19,7 +19,7 @@ from hybrid.run.retrying.caller import (
     retry_cost,
 )
 
-PASSING = get_args(Trouble)
+PASSING = get_args(FailureKind)
 
 
 @each("trouble", PASSING)
