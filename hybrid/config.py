@@ -172,7 +172,9 @@ class MoneySettings(_Group):
 class PolicyChoices(_Group):
     """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
 
-    policy: Annotated[str, Setting("How to decode; `hybrid policies` lists them all", "P", KNOB)] = "kl"
+    policy: Annotated[
+        str, Setting("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB)
+    ] = "kl"
     gate: Annotated[
         str | None, Setting("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:CALL]]", KNOB)
     ] = None
@@ -186,12 +188,7 @@ class PolicyChoices(_Group):
     threshold: Annotated[
         float | None,
         Field(ge=0),
-        Setting(
-            "The policy's number; kl: nats of KL that are tolerated; doubt: nats to hand back",
-            "T",
-            KNOB,
-            "kl: 0.5; doubt: 0.02",
-        ),
+        Setting("The same as X in --policy NAME:X", "X", KNOB, "the policy's own"),
     ] = None
     entropy: Annotated[
         float | None,

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 import hybrid
@@ -87,14 +88,14 @@ def test_a_stranger_chooses_nothing_that_an_answer_cannot_choose():
     assert DECODING.keys() <= names_for(Use.ANSWER)
 
 
-@pytest.mark.parametrize("name", DECODING)
+@each("name", DECODING)
 def test_the_working_directorys_file_chooses_how_to_decode(here, name):
     (here / CONFIG_FILE).write_text(toml({name: DECODING[name]}))
     expected = Settings(**{name: DECODING[name]})
     assert load() == expected != Settings()
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_the_working_directorys_file_sets_nothing_else_and_the_sentence_says_what_to_move_where(here, name, tmp_path):
     """A cloned repository sent $AWS_SECRET_ACCESS_KEY and the prompt to a host of its own, with the ledger off."""
     (here / CONFIG_FILE).write_text("# ours\npolicy = 'local'\n" + toml({name: REFUSED[name]}))
@@ -113,7 +114,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@each("command", COMMANDS)
 def test_no_command_takes_a_cloned_folders_word_for_where_a_question_and_a_key_go(here, command):
     """Exit code 2 as for other settings that cannot be; nothing is sent or written."""
     (here / "in.jsonl").write_text('"What?"\n')
@@ -138,7 +139,7 @@ def test_a_file_that_says_more_is_refused_although_flags_say_the_same_better(her
     assert "cloud (line 1), cap (line 2)" in said
 
 
-@pytest.mark.parametrize("name", [*DECODING, *REFUSED])
+@each("name", [*DECODING, *REFUSED])
 def test_the_users_own_file_and_a_named_one_set_everything(here, own, tmp_path, name, monkeypatch):
     value = (DECODING | REFUSED)[name]
     expected = Settings(**{name: value})
@@ -148,8 +149,9 @@ def test_the_users_own_file_and_a_named_one_set_everything(here, own, tmp_path, 
     named = tmp_path / "named.toml"
     named.write_text(toml({name: value}))
     assert load(config=named) == expected
-    monkeypatch.setenv("HYBRID_CONFIG", str(named))
-    assert load() == expected
+    with monkeypatch.context() as patched:
+        patched.setenv("HYBRID_CONFIG", str(named))
+        assert load() == expected
 
 
 def test_the_first_source_that_names_a_setting_wins(here, own, tmp_path, monkeypatch):
@@ -190,7 +192,7 @@ def test_the_users_own_file_is_their_own_where_they_stand_beside_it(own, monkeyp
     assert load().cloud == "http://gpu:8000"
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@each("mode", [0o620, 0o602, 0o666])
 def test_an_own_file_that_others_can_write_is_refused(own, mode):
     path = own("max_tokens = 3\n", mode)
     assert refusal() == f"{path} can be written by others than you: chmod go-w it"
@@ -214,7 +216,7 @@ def _homeless(_):
     raise RuntimeError("could not determine the home directory")
 
 
-@pytest.mark.parametrize("folder", [_homeless, lambda app: Path("~") / ".config" / app], ids=["newer", "older"])
+@each("folder", [_homeless, lambda app: Path("~") / ".config" / app], ids=["newer", "older"])
 def test_a_user_without_a_home_has_no_own_files(here, monkeypatch, folder):
     """Older platformdirs look in a folder called ~ in the working directory, which anybody may have put there."""
     for name in (CONFIG_FILE, "prices.toml"):
@@ -237,7 +239,7 @@ def test_a_link_to_a_file_of_the_users_is_still_the_working_directorys(here, tmp
     assert "cloud (line 1)" in refusal()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("seed = 1\npolcy = 'kl'\n", f"there is no setting called polcy (./{CONFIG_FILE}, line 2)"),
@@ -286,7 +288,7 @@ def test_what_is_wrong_with_any_setting_is_said_in_words_of_a_user(here):
     assert refusal(threads=257) == "threads: must be at most 256 (it is 257)"
 
 
-@pytest.mark.parametrize(("name", "why"), [("none.toml", "No such file or directory"), (".", "Is a directory")])
+@each(("name", "why"), [("none.toml", "No such file or directory"), (".", "Is a directory")])
 def test_a_named_file_that_cannot_be_read_is_a_sentence(here, name, why):
     assert refusal(config=Path(name)) == f"{name} cannot be read: {why}"
 

@@ -43,6 +43,8 @@ Examples:
 
   echo "Sort 42 17 99 23." | hybrid ask - --policy greedy-exact
 
+  hybrid ask --policy kl:0.2 --span 64 "What is 47 + 86?"
+
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
 Exit codes: 0 answered (also when only the local model could), 1 output lost, 2 usage, 3 local model unusable, 4

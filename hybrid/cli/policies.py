@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from hybrid.policy.choices import NumberRange
 
 EPILOG = """
-A rule of the literature is this project's implementation of it. Everything else is a composition, on the command line
-or in a hybrid.toml: another --gate, --judge, --scope, --bonus, --span, --hold or --lead for a named policy.
+A policy is named NAME or NAME:NUMBER, wherever one is named: kl:0.5. A rule of the literature is this project's
+implementation of it. Everything else is a composition, on the command line or in a hybrid.toml: another --gate,
+--judge, --scope, --bonus, --span, --hold or --lead for a named policy. A choice that changes nothing in the policy is
+refused beside it.
 
 Examples:
 
   hybrid policies
 
   hybrid policies --json
+
+  hybrid ask --policy kl:0.2 "What is 47 + 86?"
 
   hybrid ask --policy kl --gate entropy:0.6:check --judge js:0.1 "What is 47 + 86?"
 """
@@ -45,6 +49,8 @@ def policies(
     for p in PRESETS.values():
         typer.echo(f"{p.name}: {p.summary}")
         typer.echo(f"  from       {p.source}")
+        if p.number.default is not None:
+            typer.echo(f"  number     {p.name}:{p.number.default:g}, {p.number.what}")
         typer.echo(f"  guarantees {p.guarantee}")
         typer.echo(f"  needs      {_needs(needs[p.name])}\n")
     _tell(

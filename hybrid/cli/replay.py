@@ -24,7 +24,7 @@ Examples:
 
   hybrid ask --trace a.jsonl --trace-rows --policy greedy-exact "What is 47 + 86?"
 
-  hybrid replay a.jsonl --policy kl --threshold 2
+  hybrid replay a.jsonl --policy kl:2
 
   hybrid replay a.jsonl --policy relaxed --json
 

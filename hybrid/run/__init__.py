@@ -17,6 +17,7 @@ from hybrid.run.events import (
     Started,
     TokenEmitted,
 )
+from hybrid.run.spending import Spent
 
 __all__ = [
     "Answer",
@@ -35,6 +36,7 @@ __all__ = [
     "RequestSent",
     "RequestSettled",
     "SpanDrafted",
+    "Spent",
     "Started",
     "Timing",
     "Token",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybrid.run.events import Event, RequestSent, RequestSettled, Started
+from hybrid.spend.price import NANOUSD_PER_USD
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Spent:
 
     @property
     def usd(self) -> float | None:
-        """The same in USD; None where it is not known."""
-        return None if self.nanousd is None else self.nanousd / 1e9
+        """USD, for display and plots; None where it is not known."""
+        return None if self.nanousd is None else self.nanousd / NANOUSD_PER_USD
 
 
 class Spending:

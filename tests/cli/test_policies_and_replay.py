@@ -30,6 +30,9 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert "this project's implementation" in said
     assert "  entropy:0.5        an entropy in nats" in said.splitlines()
     assert "  always" in said.splitlines()
+    assert "  number     kl:0.5, a threshold in nats" in said.splitlines()
+    numbered = [name for name, found in PRESETS.items() if found.number.default is not None]
+    assert [line.split()[1].partition(":")[0] for line in said.splitlines() if "  number " in line] == numbered
 
 
 def trace(path, *events):
@@ -82,6 +85,10 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
         (["--gate", "entropy:x"], "is no number"),
         (["--span", "0"], "span: between 1 and 256, auto or cheap"),
         (["--policy", "exact", "--gate", "entropy"], "exact promises"),
+        (["--policy", "kl:x"], "'x' is no number"),
+        (["--policy", "local", "--hold", "3"], "hold changes nothing in the policy local: it acts in kl"),
+        (["--threshold", "2"], "threshold changes nothing in the policy local: it acts in kl"),
+        (["--policy", "kl:1", "--threshold", "2"], "two numbers for one policy"),
     ],
 )
 def test_what_cannot_be_replayed_is_a_sentence(recorded, flags, said):
