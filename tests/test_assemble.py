@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from cases import each
 
 from hybrid import assemble
 from hybrid.errors import UsageError
@@ -39,7 +40,7 @@ def built(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "here"),
     [
         ("http://localhost:8000", True),
@@ -100,7 +101,7 @@ def prices(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
+@each(
     ("choices", "price"),
     [
         ({"cloud": "http://gpu:8000", "cloud_model": "m"}, "1/0.1/4"),
@@ -138,7 +139,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     assert (str(after), after.source) == ("1/0.1/4", "a page (price file)")
 
 
-@pytest.mark.parametrize(("cloud", "written"), [(None, False), ("http://127.0.0.1:9", True)])
+@each(("cloud", "written"), [(None, False), ("http://127.0.0.1:9", True)])
 def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_users_ledger(tmp_path, cloud, written):
     """Nobody charges for it: the README's first example had left entries against the user's day and total caps."""
     path = tmp_path / "ledger.sqlite"

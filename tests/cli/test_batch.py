@@ -129,8 +129,8 @@ def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
     assert (done.exit_code, done.stdout) == (0, "")
     assert [(line["line"], line["id"]) for line in out()] == [(i + 1, f"n{i}") for i in range(5)]
     assert list(out()[0]) == [
-        "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "notes",
-        "seed",
+        "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
+        "degraded_kind", "notes", "seed", "policy", "guarantee",
     ]  # fmt: skip
 
 

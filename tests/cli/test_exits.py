@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from cases import each
 
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import AccessDenied, ContextOverflow, EngineError, Unreachable, UsageError
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
     [
         (UsageError("said"), 2),
@@ -40,7 +41,7 @@ def test_an_interruption_is_130_and_no_sentence(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "said"),
     [(OSError(errno.ENOSPC, "No space left on device"), "hybrid: No space left on device\n"), (BrokenPipeError(), "")],
     ids=["full", "left"],
@@ -71,7 +72,7 @@ def test_a_mistake_of_ours_is_not_hidden():
         1 / 0  # noqa: B018  (it raises)
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "code", "said"),
     [
         ("hybrid ask hello >&-", 1, "standard output is closed"),

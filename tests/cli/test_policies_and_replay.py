@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -78,7 +79,7 @@ def test_a_missing_row_is_one_sentence_and_an_exit_code_of_its_own(recorded):
     assert done.exit_code == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("flags", "said"),
     [
         (["--policy", "klx"], "no policy is called 'klx'"),

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_LOCAL, MODELS, Probed
@@ -83,7 +84,7 @@ def test_what_was_found_is_told_in_words():
     assert text.endswith("the probe took 99 tokens")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"keeps_cache": False}, "every check costs the whole text so far, so long spans pay (--span 64)"),
@@ -127,7 +128,7 @@ def test_nothing_is_said_of_usage_in_a_stream_that_was_not_seen():
     assert "at its end" not in said(FOUND)
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "code", "words"),
     [
         ((), 2, "Missing argument"),
@@ -150,9 +151,7 @@ def test_what_cannot_be_probed_is_one_sentence_and_a_code(cache, args, code, wor
     assert not list(cache.parent.rglob("*.json"))
 
 
-@pytest.mark.parametrize(
-    ("change", "unsaid"), [({"rows": False}, "they are"), ({"same_words": False}, "log-prob")], ids=str
-)
+@each(("change", "unsaid"), [({"rows": False}, "they are"), ({"same_words": False}, "log-prob")], ids=str)
 def test_nothing_is_said_of_what_is_not_there(change, unsaid):
     assert unsaid in said(FOUND)
     assert unsaid not in said(replace(FOUND, **change))
@@ -165,7 +164,7 @@ def test_with_another_vocabulary_no_policy_that_asks_is_said_to_work():
     assert working(replace(can, same_words=False)) == {"greedy": ["local"], "sampled": ["local"]}
 
 
-@pytest.mark.parametrize("flag", ["--cloud-model", "--model"])
+@each("flag", ["--cloud-model", "--model"])
 def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch, flag):
     """An endpoint of several models says: choose one with --cloud-model."""
     asked = {}
@@ -210,7 +209,7 @@ def kept(cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each(
     ("name", "dialect", "keeps"), [("vllm", "vllm", False), ("sglang", "sglang", True), ("vllm", "vllm-tokens", True)]
 )
 def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name, dialect, keeps):

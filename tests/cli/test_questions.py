@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def asked(value):
     return id_of(fields), *question_of(fields)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "found"),
     [
         ("hello", (None, "hello", {})),
@@ -44,7 +45,7 @@ def test_a_line_says_what_it_asks(value, found):
     assert asked(value) == found
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "said"),
     [
         (b"nope", "cannot be read as JSON"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import each
 
 from hybrid.bench import calibration
 from hybrid.bench.demo import ARMS, DOUBT, KL
@@ -64,7 +64,7 @@ def test_a_failing_cloud_is_told_loudly_with_counts_and_a_reason(compared, answe
     assert report.warning(compared(CLEAR)) is None
 
 
-@pytest.mark.parametrize(("keeps", "words"), [(False, "pays for its whole prompt"), (True, "Checks read the server's")])
+@each(("keeps", "words"), [(False, "pays for its whole prompt"), (True, "Checks read the server's")])
 def test_the_notes_tell_problems_prices_and_whether_scoring_is_cached(compared, keeps, words):
     found = compared(CLEAR)
     said = " ".join(report.notes(replace(found, plan=replace(found.plan, scoring_keeps_cache=keeps))))
@@ -102,7 +102,7 @@ def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
     assert doubt.endswith("the demonstration has these.")
 
 
-@pytest.mark.parametrize(
+@each(
     ("token", "key"),
     [
         (Token(1, "", "local", "unchecked"), "local"),

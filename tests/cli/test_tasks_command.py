@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
@@ -41,7 +42,7 @@ def test_shown_are_test_problems_with_their_worked_answers():
         assert problem.worked in done.stdout
 
 
-@pytest.mark.parametrize("split", ["train", "calibration", "test"])
+@each("split", ["train", "calibration", "test"])
 def test_level_split_number_and_seed_choose_the_problems(split):
     done = invoke("show", "facts", "--level", "3", "--split", split, "--num", "7", "--seed", "2", "--json")
     found = json.loads(done.stdout)
@@ -52,7 +53,7 @@ def test_level_split_number_and_seed_choose_the_problems(split):
     assert set(found["problems"][0]) == {"family", "level", "question", "worked", "final", "canonical", "mistake"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "words"),
     [
         (["show", "algebra"], "no family algebra: arithmetic, multiplication"),
@@ -71,6 +72,6 @@ def test_what_cannot_be_shown_is_a_sentence_and_exit_code_2(args, words):
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("command", ["list", "show"])
+@each("command", ["list", "show"])
 def test_help_has_examples(command):
     assert f"hybrid tasks {command}" in invoke(command, "--help").stdout
