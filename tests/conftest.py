@@ -43,6 +43,7 @@ os.environ["HYBRID_SERVERS"] = _KEPT
 # end. (pytest-xdist by itself begins with the files of most cases.)
 LONGEST = (
     "end_to_end/test_raw_bytes.py",
+    "end_to_end/test_texts.py",
     "spend/test_kills.py",
     "end_to_end/test_demo.py",
     "end_to_end/test_fault_matrix.py",
@@ -51,7 +52,6 @@ LONGEST = (
     "spend/test_crash.py",
     "end_to_end/test_dialects.py",
     "end_to_end/test_faults.py",
-    "end_to_end/test_texts.py",
     "examples/test_training.py",
 )
 
