@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from cases import each
 
+from hybrid.cloud import Chunk
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS
 from hybrid.prob import Dense
 from hybrid.run.events import TRACE_VERSION, Finished, key_of, packed, to_json, unpacked
 from hybrid.run.replay import replay
 from hybrid.run.replay_trace import MissingRow, ReplayTrace
+from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
 AT_ONE = {"temperature": 1.0, "seed": 5}
@@ -199,6 +201,20 @@ def test_rows_come_back_to_the_bit_and_positions_have_names_of_their_own():
     assert np.array_equal(unpacked(packed(row)).logits, row.logits)
     assert unpacked(packed(row)).log_total == row.log_total
     assert len({key_of(at) for at in [(), (0,), (0, 0), (1,), (256,), (2**31 - 1,)]}) == 6
+
+
+def test_a_text_that_ended_without_saying_by_which_token_is_replayed_to_its_end(house, run, tmp_path):
+    path, h = tmp_path / "trace.jsonl", house()
+
+    async def write(question, *_):
+        yield Chunk((1,), (h.cloud._row(question.prefix, 8),))
+        yield Chunk(finish="stop")
+        yield Chunk(usage=CloudUsage(3, 2))
+
+    h.cloud.write = write
+    answer = run(recorded(h, path, policy="cloud", **AT_ONE))
+    assert told(run(replay(path))) == told(answer)
+    assert (len(answer.tokens), answer.finish_reason) == (1, "stop")
 
 
 RECORDED = Path(__file__).parent / "recorded_0_1_0"
