@@ -132,12 +132,12 @@ def _round(policy: Policy, progress: _Progress) -> Dialogue[None]:
 
 def _draft_span(policy: Policy, progress: _Progress) -> Dialogue[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
-    wants_next_row = policy.judge is not None and (not policy.bonus or policy.judged_tokens == 0)
+    wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.judged_tokens == 0)
     request = Draft(
         progress.at, policy.span, policy.gate, wants_next_row=wants_next_row, rejections=progress.rejections
     )
     drafted = yield from _draft(request)
-    if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.bonus:
+    if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.takes_bonus:
         drafted = yield from _draft(replace(request, limit=1, gate=ALWAYS))
     return drafted
 
@@ -170,11 +170,11 @@ def _judge_span(policy: Policy, judge: Judge, progress: _Progress, drafted: Draf
 
 def _check(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Dialogue[Verdict]:
     """Check a span once. Without an answer it is shown, unchecked: the local model goes on."""
-    reply = yield Check(progress.at, drafted.span, wants_next_row=policy.bonus or drafted.next_row is not None)
+    reply = yield Check(progress.at, drafted.span, wants_next_row=policy.takes_bonus or drafted.next_row is not None)
     match reply:
         case Scored(rows):
             answered = drafted.span[: len(rows)]
-            return judge(DraftedSpan(answered, rows, drafted.next_row, policy.bonus, progress.toss))
+            return judge(DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss))
         case Refused() | NoAnswer():
             return Verdict(drafted.span)
         case _:

@@ -49,7 +49,7 @@ class Policy:
     """How many trailing tokens of a span the judge sees; None: all. Those before are shown at once, unchecked.
     0: no token, only the row after the span."""
     bonus: bool = False
-    """The row after an accepted span may give one more token."""
+    """The row after an accepted span may give one more token, if the judge takes one."""
     handoff_tokens: int = 0
     """Tokens of the first block that the cloud writes at a handoff: after a rejection, or where the gate says write.
     0: the cloud writes nothing but the recovered token."""
@@ -74,6 +74,11 @@ class Policy:
             "ids": leaves_tail,
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
+
+    @property
+    def takes_bonus(self) -> bool:
+        """Whether the row after an accepted span gives one more token: where it may, and the judge takes one."""
+        return self.bonus and self.judge is not None and self.judge.takes_bonus
 
     # ---- what is guaranteed ----------------------------------------------------------------------------------------
 
@@ -142,6 +147,7 @@ class Policy:
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:
             policy = replace(policy, handback=None)
+        policy = replace(policy, bonus=policy.takes_bonus)
         return policy if policy.handback else replace(policy, handback_after=1)
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from hybrid.prob import accept_prob, pair_shown, residual
 @dataclass(frozen=True)
 class AcceptsEverything(SamplingJudge):
     guarantee = "none"
+    takes_bonus = True
     sampler: TargetSampler
 
     def __call__(self, case):
@@ -25,6 +26,7 @@ class ForgetsTheTail(SamplingJudge):
     """Draws from the listed tokens alone: the residual, and the row after, renormalised on the top k."""
 
     guarantee = "none"
+    takes_bonus = True
 
     sampler: TargetSampler
 

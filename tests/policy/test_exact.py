@@ -59,13 +59,12 @@ PREFIXES = [prefix for length in range(LENGTH) for prefix in itertools.product(r
 
 
 def grid(*axes, quick):
-    """Parametrize by two cases: the quick run's combinations, and all others; a combination begins with the pair."""
-    cases = list(itertools.product(range(NUM_PAIRS), *axes))
-    fast = [case for case in cases if case[0] == 0 and quick(*case)]
-    slow = [case for case in cases if case not in fast]
-    return pytest.mark.parametrize(
-        "cases", [pytest.param(fast, id="quick"), pytest.param(slow, id="slow", marks=pytest.mark.slow)]
-    )
+    """Parametrize by the quick run's combinations, and by all others, a slow case a pair; each begins with its pair."""
+    rows = list(itertools.product(range(NUM_PAIRS), *axes))
+    fast = [row for row in rows if row[0] == 0 and quick(*row)]
+    rest = [[row for row in rows if row[0] == i and row not in fast] for i in range(NUM_PAIRS)]
+    slow = [pytest.param(part, id=f"slow-{i}", marks=pytest.mark.slow) for i, part in enumerate(rest) if part]
+    return pytest.mark.parametrize("cases", [pytest.param(fast, id="quick"), *slow])
 
 
 def all_quick(*_):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from cases import each
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, Choices, preset
+from hybrid.policy import PRESETS, Choices, DraftPosition, preset
 from hybrid.policy.gates import ALWAYS, GateDefaults, MaxProbGate
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import Check, Write
@@ -192,6 +193,35 @@ def test_compositions_that_lost_the_clouds_law_do_not_say_that_they_have_it(toys
         policy = preset(name, Choices(span=2, sampling=AT_ONE, **chosen))
         assert not policy.guarantee(AT_ONE, 512).startswith(CLOUDS), name
         assert distance(toys, policy, small, large, large, AT_ONE) > 0.001, name
+
+
+def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
+    """None where every local token is checked; else the gate, asked again at the token's own row, lets it through."""
+    small = toys.Toy("q0", 5)
+    large = toys.Mix(small, "p0", 0.6)
+    none, some = 0, 0
+    for (name, chosen), sampling in itertools.product(compositions(), (GREEDY, AT_ONE)):
+        try:
+            policy = preset(name, Choices(span=3, sampling=sampling, **chosen))
+        except UsageError:
+            continue
+        toss = np.random.default_rng(3)
+        coin = None if sampling.greedy else lambda probs, toss=toss: int(toss.choice(len(probs), p=probs / sum(probs)))
+        shown, _ = toys.play(policy, small, large, coin, 16, k=3, end=-1)
+        sentence = policy.guarantee(sampling, 512)
+        text = tuple(token.id for token in shown)
+        for i, token in enumerate(shown):
+            if token.how != "unchecked":
+                continue
+            assert ALL not in sentence, str(policy)
+            assert not sentence.startswith(CLOUDS) or ", if " in sentence, str(policy)
+            if policy.gate.unchecked is not None and policy.gate.unchecked in sentence:
+                row, place = small(text[:i]), DraftPosition(i, ())
+                assert policy.gate.before(row, place) is None, str(policy)
+                assert policy.gate.after(row, token.id, place) is None, str(policy)
+                some += 1
+        none += ALL in sentence
+    assert min(none, some) > 20
 
 
 # ---- what an endpoint must be able to do ---------------------------------------------------------------------------
