@@ -8,8 +8,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from hybrid.errors import UsageError
-from hybrid.run import Client, RequestSent, TokenEmitted
-from hybrid.run.spending import Spent
+from hybrid.run import Client, RequestSent, RequestSettled, TokenEmitted
+from hybrid.run.spending import Spending, Spent
+from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
 POLICIES = ["kl", "cloud", "local", "doubt"]
@@ -85,6 +86,19 @@ def test_a_request_whose_charge_never_became_known_counts_as_the_most_it_can_cos
     with pytest.raises(ConnectionError):
         run(h.client.generate(PROMPT, policy="cloud", max_tokens=20))
     assert h.client.spent.nanousd == h.ledger.settled_nanousd + h.ledger.reserved_nanousd > 0
+
+
+def test_a_charge_that_is_never_told_counts_as_what_was_reserved_and_one_that_is_told_as_it_is():
+    usage = CloudUsage(3, 1)
+    for reserved, told, cost, total in [(70, None, None, 70), (70, usage, 20, 20), (None, None, None, None),
+                                        (None, usage, None, None), (0, None, None, 0)]:  # fmt: skip
+        spending = Spending()
+        spending.observe(RequestSent("a", "check", 0, 1, reserved))
+        assert spending.spent == Spent(reserved, 1, 0), "under way it is the most it can cost"
+        spending.observe(RequestSettled("a", "check", told, cost, 1.0))
+        assert spending.spent == Spent(total, 1, 0), (reserved, told)
+        spending.observe(RequestSent("b", "write", 0, 1, 5))
+        assert spending.spent == Spent(None if total is None else total + 5, 2, 0)
 
 
 def test_text_is_the_answer_as_it_becomes_readable(house, run):
