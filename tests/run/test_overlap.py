@@ -106,6 +106,7 @@ def picky_house(house):
     return build
 
 
+@pytest.mark.timeout(600)  # many inputs in one case
 @pytest.mark.parametrize("inputs", [FEW, pytest.param(REST, marks=pytest.mark.slow)], ids=["few", "rest"])
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, inputs):
     for choices, seed in itertools.product(inputs, range(4)):
