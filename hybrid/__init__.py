@@ -12,12 +12,12 @@ from hybrid import errors
 from hybrid.types import Message, Sampling
 
 if TYPE_CHECKING:
-    from hybrid.assemble import Opening, open  # noqa: A004  (the front door's name)
+    from hybrid.assemble import ClientOpener, open  # noqa: A004  (the front door's name)
     from hybrid.run import Answer, AsyncClient, Client, Token
 
-__all__ = ["Answer", "AsyncClient", "Client", "Message", "Opening", "Sampling", "Token", "errors", "open"]
+__all__ = ["Answer", "AsyncClient", "Client", "ClientOpener", "Message", "Sampling", "Token", "errors", "open"]
 
-_ROOMS = {"Opening": "assemble", "open": "assemble"} | dict.fromkeys(
+_ROOMS = {"ClientOpener": "assemble", "open": "assemble"} | dict.fromkeys(
     ("Answer", "AsyncClient", "Client", "Token"), "run"
 )
 

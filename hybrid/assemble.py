@@ -23,7 +23,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import usage_after_failure
-from hybrid.cloud.probe import Probe, SettleQuestion
+from hybrid.cloud.probe import Probe, SettleCharge
 from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings, SettingsFlags
@@ -53,7 +53,7 @@ OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 def open(  # noqa: A001  (hybrid.open is the front door's name)
     *, config: Path | str | None = None, **flags: Unpack[SettingsFlags]
-) -> Opening:
+) -> ClientOpener:
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
     Flags are the settings of ``hybrid.config``; what is not given comes from ``HYBRID_*`` variables, then from
@@ -65,10 +65,10 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     """
     settings = load(config=config, **flags)
     check_effect(settings, flags)
-    return Opening(settings)
+    return ClientOpener(settings)
 
 
-class Opening:
+class ClientOpener:
     """A client that is about to be opened."""
 
     def __init__(self, settings: Settings) -> None:
@@ -215,7 +215,7 @@ def _measured(weights: Weights, threads: int | None) -> float:
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeReport:
     """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help."""
 
     findings: ProbeResult
@@ -224,7 +224,7 @@ class Probed:
     hints: tuple[FlagAdvice, ...] = ()
 
 
-async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
+async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
     """Establish by asking what the endpoint can do, keep it for later runs, and return it.
 
     ``flags`` are those of ``open``: ``cloud`` is
@@ -235,7 +235,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
     if settings.cloud is None:
         msg = "which endpoint? hybrid probe URL"
         raise UsageError(msg)
-    opening = Opening(settings)
+    opening = ClientOpener(settings)
     async with AsyncExitStack() as stack:
         words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL, gpu_layers=settings.gpu_layers)
         stack.callback(words.close)
@@ -254,7 +254,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> Probed:
         findings = await asked.run(said, wire.url)
         ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
-        return Probed(findings, apply_result(said, findings), noise, flag_advice(findings, settings.cloud_top_k))
+        return ProbeReport(findings, apply_result(said, findings), noise, flag_advice(findings, settings.cloud_top_k))
 
 
 def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
@@ -266,7 +266,7 @@ def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
 
 
 @asynccontextmanager
-async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleQuestion]:
+async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
     """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
     limit = worst.completion_tokens
     grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
@@ -354,4 +354,4 @@ async def _address(process: asyncio.subprocess.Process) -> str:
     return url
 
 
-__all__ = ["Opening", "bundled_server", "open"]
+__all__ = ["ClientOpener", "bundled_server", "open"]

@@ -115,7 +115,7 @@ def prices(tmp_path):
     ids=["in the file", "by flag", "other model", "other port", "model not named yet", "our own", "our own, by flag"],
 )
 def test_a_price_is_the_flags_else_the_files_and_our_own_server_is_free(prices, choices, price):
-    found = assemble.Opening(load(prices=prices, **choices))._price
+    found = assemble.ClientOpener(load(prices=prices, **choices))._price
     assert (None if found is None else str(found)) == price
 
 
@@ -129,7 +129,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     monkeypatch.setattr(assemble, "_connect", connected)
 
     async def learned():
-        async with assemble.Opening(load(prices=prices, cloud="http://gpu:8000")) as client:
+        async with assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000")) as client:
             before = client._account.price
             await client._connect()
             return before, client._account.price
@@ -149,7 +149,10 @@ def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_us
 
     async def spend():
         settings = load(cloud=cloud, price="1/0.1/4", cap="0.0001", ledger=path)
-        async with assemble.AsyncExitStack() as stack, assemble.Opening(settings).account(stack).open_budget() as purse:
+        async with (
+            assemble.AsyncExitStack() as stack,
+            assemble.ClientOpener(settings).account(stack).open_budget() as purse,
+        ):
             first = await purse.reserve(10, 10)
             assert not await purse.mark_sent(first)
             purse.settle(first, CloudUsage(10, 10))
@@ -178,10 +181,10 @@ def test_no_test_meets_the_users_own_ledger_or_prices():
 def test_a_price_file_that_cannot_be_believed_is_told_before_anything_is_opened(prices):
     prices.write_text(PRICES.replace("source", "# source"))
     with pytest.raises(UsageError, match="needs a source"):
-        assemble.Opening(load(prices=prices, cloud="http://gpu:8000"))
+        assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000"))
 
 
 def test_prices_that_are_not_needed_are_not_read(prices):
     prices.write_text("nonsense")
-    assemble.Opening(load(prices=prices, cloud="http://gpu:8000", price="free"))
-    assemble.Opening(load(prices=prices))
+    assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000", price="free"))
+    assemble.ClientOpener(load(prices=prices))

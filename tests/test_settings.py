@@ -19,7 +19,7 @@ from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
 from hybrid.config import GROUPS, AnswerChoices, PolicyChoices, Settings, SettingsFlags, Use, names_for, setting
 from hybrid.errors import UsageError
-from hybrid.policy import Choices
+from hybrid.policy import PolicyOptions
 from hybrid.run import client, composition
 
 ROOT = Path(__file__).parent.parent
@@ -174,7 +174,7 @@ def test_a_policys_builder_and_a_trace_get_every_knob(monkeypatch):
     assert name == "doubt"
     assert {knob: getattr(choices, knob) for knob in KNOBS} == KNOBS
     assert (choices.sampling.temperature, choices.max_tokens, choices.cloud_top_k) == (1.0, 9, 4)
-    kept = composition.choices_of(settings, Choices(span=5))
+    kept = composition.choices_of(settings, PolicyOptions(span=5))
     assert kept == {knob: str(value) for knob, value in KNOBS.items()} | {"cloud_top_k": "4", "stop": ()}
 
 

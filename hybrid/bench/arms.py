@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, ClientOpener, bundled_server
 from hybrid.config import NO_LEDGER, AnswerChoices, Settings
 from hybrid.run.answer import Answer
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
@@ -88,7 +88,7 @@ async def run_arms(
 
 async def _trial(arm: Arm, problems: Sequence[Problem], url: str, report_answer: ReportAnswer) -> Trial:
     answers: list[Answer] = []
-    async with Opening(_settings(arm, url)) as client:
+    async with ClientOpener(_settings(arm, url)) as client:
         for problem in problems:
             answers.append(await client.generate(problem.question))
             report_answer(arm, len(answers))

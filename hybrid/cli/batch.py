@@ -17,11 +17,11 @@ from typing import Annotated, Any, BinaryIO, TypeAlias, Unpack
 
 import typer
 
+from hybrid.cli.batch_output import BatchOutput
 from hybrid.cli.exits import EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
-from hybrid.cli.journal import Journal
 from hybrid.cli.progress import progress
-from hybrid.cli.questions import Line, id_of, lines, object_of, question_of
+from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
 from hybrid.config import Use
 from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, escape_controls
@@ -54,7 +54,7 @@ some lines hold an error, 130 interrupted (143 terminated).
 
 # Choices by which a line can need something that the endpoint lacks and other lines do not need.
 DECODING = frozenset(("policy", "gate", "judge"))
-Generate: TypeAlias = Callable[..., Answer]
+GenerateAnswer: TypeAlias = Callable[..., Answer]
 
 
 @takes_flags(Use.FLAG)
@@ -86,7 +86,7 @@ def _batch(source: Path, out: Path, flags: Flags) -> Tally:
     # What earlier runs for this output spent counts against --cap, whatever became of them.
     flags["spender"] = f"batch {out.resolve()}"
     opening, tally = hybrid.open(**flags), Tally()
-    with _opened(source) as (file, size), closing(Journal(out)) as journal, _goes_on(journal):
+    with _opened(source) as (file, size), closing(BatchOutput(out)) as journal, _goes_on(journal):
         remaining = journal.remaining(lines(file), tally.keep)
         for first in remaining:  # where nothing is left, no model is loaded
             with progress("the local model is loaded", only_on_a_terminal=True) as tell, opening as client:
@@ -96,7 +96,7 @@ def _batch(source: Path, out: Path, flags: Flags) -> Tally:
     return tally
 
 
-def answered(line: Line, generate: Generate, seed: int | None = None) -> dict[str, Any]:
+def answered(line: InputLine, generate: GenerateAnswer, seed: int | None = None) -> dict[str, Any]:
     """Return what a line comes to: its id, and the answer or what is wrong with the line.
 
     ``seed``: that of every line that names none; None: the line's own, so that starting again draws the same.
@@ -113,7 +113,7 @@ def answered(line: Line, generate: Generate, seed: int | None = None) -> dict[st
         return found | {"error": str(error)}
 
 
-def _generated(generate: Generate, prompt: object, choices: dict[str, Any]) -> Answer:
+def _generated(generate: GenerateAnswer, prompt: object, choices: dict[str, Any]) -> Answer:
     try:
         return generate(prompt, **choices)
     except MissingCapability as error:
@@ -140,7 +140,7 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 @contextmanager
-def _goes_on(journal: Journal) -> Iterator[None]:
+def _goes_on(journal: BatchOutput) -> Iterator[None]:
     """Say, where the batch ends before its last line, what is kept and how to go on."""
     try:
         yield

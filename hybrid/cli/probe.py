@@ -17,7 +17,7 @@ from hybrid.config import Use
 from hybrid.errors import escape_controls
 
 if TYPE_CHECKING:
-    from hybrid.assemble import Probed
+    from hybrid.assemble import ProbeReport
     from hybrid.cloud import Capabilities
     from hybrid.cloud.probe_result import ProbeResult
 
@@ -82,7 +82,7 @@ def working(can: Capabilities) -> dict[str, list[str]]:
     }
 
 
-def told(probed: Probed, works: dict[str, list[str]]) -> Iterator[str]:
+def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     """Say what was found, a line each, and in words what follows from it."""
     found = probed.findings
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"

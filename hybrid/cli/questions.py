@@ -33,7 +33,7 @@ _ENVELOPE = frozenset(("body", "method", "url"))
 
 
 @dataclass(frozen=True)
-class Line:
+class InputLine:
     """A line that is not blank, without the space around it; ``whole`` is False where it was too long to be kept."""
 
     number: int
@@ -51,7 +51,7 @@ class Line:
         return int.from_bytes(sha256(f"{self.number} {self.digest}".encode()).digest()[:4], "big") >> 1
 
 
-def lines(file: BinaryIO) -> Iterator[Line]:
+def lines(file: BinaryIO) -> Iterator[InputLine]:
     """Yield the lines that hold anything, one at a time, numbered from 1 as an editor numbers them."""
     for number in count(1):
         raw = rest = file.readline(MOST_BYTES)
@@ -60,10 +60,10 @@ def lines(file: BinaryIO) -> Iterator[Line]:
         while len(rest) == MOST_BYTES and not rest.endswith(b"\n"):
             rest = file.readline(MOST_BYTES)
         if content := raw.strip():
-            yield Line(number, content, whole=rest is raw)
+            yield InputLine(number, content, whole=rest is raw)
 
 
-def object_of(line: Line) -> dict[str, Any]:
+def object_of(line: InputLine) -> dict[str, Any]:
     """Read a line as JSON; a text is its own prompt. Raises UsageError where it is neither text nor object."""
     if not line.whole:
         msg = f"the line is longer than {MOST_BYTES >> 20} MiB"

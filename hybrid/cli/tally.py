@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybrid.cli.journal import Entry
+from hybrid.cli.batch_output import OutputLine
 from hybrid.spend import Bill
 
 
@@ -28,12 +28,12 @@ class Tally:
     first_failure: str | None = None
     first_reason: str | None = None
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: OutputLine) -> None:
         """Count a line that stood there."""
         self.kept += 1
         self.add(entry)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: OutputLine) -> None:
         """Count a line."""
         if entry.error is not None:
             self.failed += 1

@@ -17,7 +17,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.tasks import Family, Problem
+    from hybrid.tasks import Problem, TaskFamily
 
 tasks = typer.Typer(
     name="tasks",
@@ -113,7 +113,7 @@ def _draw(name: str, level: int | None, split: SplitName, num: int, seed: int) -
         raise UsageError(str(error)) from None
 
 
-def _family(family: Family) -> dict[str, Any]:
+def _family(family: TaskFamily) -> dict[str, Any]:
     from hybrid.tasks.mix import MIXES, levels_given  # noqa: PLC0415
 
     return {
@@ -125,7 +125,7 @@ def _family(family: Family) -> dict[str, Any]:
     }
 
 
-def _table(families: tuple[Family, ...]) -> Table:
+def _table(families: tuple[TaskFamily, ...]) -> Table:
     table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
     for column in ("family", "group", "level", "share", "what it holds"):
         table.add_column(column, justify="right" if column in {"level", "share"} else "left")

@@ -32,7 +32,7 @@ class Deadlines:
     total: float = 120.0
 
 
-class QuestionDeadlines:
+class RequestTimeouts:
     """The deadlines of one question, in one request or several."""
 
     def __init__(

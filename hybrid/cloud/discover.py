@@ -24,7 +24,7 @@ from hybrid.cloud.dialects import (
     vllm,
     vllm_tokens,
 )
-from hybrid.cloud.dialects.dialect import Dialect, DialectSetup, DialectSpec, Json
+from hybrid.cloud.dialects.dialect import Dialect, DialectConfig, DialectSpec, Json
 from hybrid.cloud.dialects.reading import count, guarded
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
@@ -50,7 +50,7 @@ DIALECTS: Mapping[str, DialectSpec] = {
 }
 
 
-async def discover(wire: Wire, setup: DialectSetup, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
+async def discover(wire: Wire, setup: DialectConfig, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
     """Return the dialect of an endpoint, set up for its model, with its context length and vocabulary as told.
 
     ``wanted``: the dialect if the user named one. ``probe``: a text and its local ids. Raises UsageError for a dialect

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.body import MAX_FACT_BYTES
-from hybrid.cloud.deadlines import QuestionDeadlines
-from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectSetup, Post, tells_rows
+from hybrid.cloud.deadlines import RequestTimeouts
+from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.discover import discover
@@ -23,7 +23,7 @@ from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
     Chunk,
-    Question,
+    ModelQuestion,
     ScoreQuestion,
     Scores,
     UsageMeter,
@@ -48,7 +48,7 @@ class _Attempt:
 
     dialect: Dialect
     request_id: str
-    deadlines: QuestionDeadlines
+    deadlines: RequestTimeouts
     post: Post | None = None
     num_replies: int = 0
     last_usage: CloudUsage = NO_USAGE
@@ -78,7 +78,7 @@ class Endpoint:
         ``probe_cache``: the results of earlier probes.
         """
         self._wire = wire
-        self._setup = DialectSetup(model or "", TextTokens(words) if words else None, salt)
+        self._setup = DialectConfig(model or "", TextTokens(words) if words else None, salt)
         self._wanted = dialect
         self._probe_cache = probe_cache
         self.dialect: Dialect = Vllm(self._setup)
@@ -131,7 +131,7 @@ class Endpoint:
         with self._wire.hide_key():
             await self._wire.post(path, {}, most=MAX_FACT_BYTES)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
         return self.dialect.max_usage(question)
 
@@ -247,7 +247,7 @@ class Endpoint:
                 if chunk.finish and post.stream != "to done":  # only [DONE] comes after the event that says why
                     return
 
-    def _learn(self, question: Question, error: CloudError, attempt: _Attempt) -> bool:
+    def _learn(self, question: ModelQuestion, error: CloudError, attempt: _Attempt) -> bool:
         """Take what a failure shows of the endpoint; return whether the question is to be asked again at once.
 
         Where another question has taught something since this one was asked, that is tried first: several are often

@@ -123,7 +123,7 @@ class WriteQuestion:
     asked_at: float | None = None
 
 
-Question: TypeAlias = ScoreQuestion | WriteQuestion
+ModelQuestion: TypeAlias = ScoreQuestion | WriteQuestion
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class Cloud(Protocol):
         """
         ...
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
         ...
 
@@ -195,14 +195,14 @@ class Cloud(Protocol):
 REFUSED = frozenset({*range(300, 400), 400, 401, 402, 403, 404, 405, 407, 413, 414, 415, 422, 429, 431})
 
 
-def max_usage(question: Question) -> CloudUsage:
+def max_usage(question: ModelQuestion) -> CloudUsage:
     """Return the most that one request by ids is charged: nothing cached, everything written."""
     if isinstance(question, ScoreQuestion):
         return CloudUsage(len(question.prefix) + len(question.span), 1)
     return CloudUsage(len(question.prefix), question.limit)
 
 
-def min_usage(question: Question) -> CloudUsage:
+def min_usage(question: ModelQuestion) -> CloudUsage:
     """Return the least that one request by ids is charged, once it is answered: the ids that were sent."""
     if isinstance(question, ScoreQuestion):
         return CloudUsage(len(question.prefix) + len(question.span), 1)

@@ -19,15 +19,15 @@ import numpy as np
 from hybrid.cloud.dialects.dialect import LENGTHS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
 from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
 from hybrid.prob import TopK, max_log_difference
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
-SettleQuestion: TypeAlias = Callable[[CloudUsage | None], object]
-ReserveQuestion: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleQuestion]]
+SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
+OpenReservation: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
 """Reserves the most that one question may be charged, and gives a function that settles its charge."""
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
@@ -48,7 +48,7 @@ class Probe:
     endpoint: Endpoint
     prefix: Ids
     turns: tuple[Message, ...]
-    reserve: ReserveQuestion
+    reserve: OpenReservation
     tell: Callable[[str], None]
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
@@ -274,7 +274,7 @@ class Probe:
         self._spent += usage or NO_USAGE
         return chunks
 
-    def _reserve(self, question: Question) -> AbstractAsyncContextManager[SettleQuestion]:
+    def _reserve(self, question: ModelQuestion) -> AbstractAsyncContextManager[SettleCharge]:
         return self.reserve(self.endpoint.max_usage(question))
 
 

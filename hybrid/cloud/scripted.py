@@ -11,7 +11,7 @@ from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
     Chunk,
-    Question,
+    ModelQuestion,
     ScoreQuestion,
     Scores,
     UsageMeter,
@@ -54,7 +54,7 @@ class ScriptedCloud:
         self._tells = tells
         self._tells_always = tells_always
         self._noise = noise
-        self.questions: list[Question] = []
+        self.questions: list[ModelQuestion] = []
         self.request_ids: list[str] = []
         self.charged: dict[str, CloudUsage] = {}
         self.num_open = 0
@@ -68,7 +68,7 @@ class ScriptedCloud:
         """Say that it can do everything."""
         return Capabilities("scripted")
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One request by ids."""
         return max_usage(question)
 
@@ -123,7 +123,7 @@ class ScriptedCloud:
     async def aclose(self) -> None:
         """Nothing to close."""
 
-    def _next(self, question: Question, request_id: str) -> CloudError | None:
+    def _next(self, question: ModelQuestion, request_id: str) -> CloudError | None:
         self.questions.append(question)
         self.request_ids.append(request_id)
         return self._fault(len(self.questions))

@@ -21,7 +21,7 @@ import msgspec
 from pydantic import SecretStr
 
 from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, EventReader, LineReader, parse
-from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
+from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
 from hybrid.cloud.names import connect_first, resolve
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
@@ -66,7 +66,7 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            # ``QuestionDeadlines`` bounds everything: httpx knows no first byte and no total, and connecting only in
+            # ``RequestTimeouts`` bounds everything: httpx knows no first byte and no total, and connecting only in
             # parts.
             timeout=None,  # noqa: S113
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
@@ -105,9 +105,9 @@ class Wire:
 
     def question_deadlines(
         self, asked_at: float | None = None, before_send: BeforeSend = unrecorded
-    ) -> QuestionDeadlines:
-        """Return the deadlines of one question, for all its requests; see ``QuestionDeadlines``."""
-        return QuestionDeadlines(self._deadlines, self.url, asked_at, before_send)
+    ) -> RequestTimeouts:
+        """Return the deadlines of one question, for all its requests; see ``RequestTimeouts``."""
+        return RequestTimeouts(self._deadlines, self.url, asked_at, before_send)
 
     async def post(
         self,
@@ -115,7 +115,7 @@ class Wire:
         body: Mapping[str, Any],
         request_id: str | None = None,
         shape: type | None = None,
-        deadlines: QuestionDeadlines | None = None,
+        deadlines: RequestTimeouts | None = None,
         most: int | None = None,
         only_in: int | None = None,
     ) -> Any:
@@ -139,7 +139,7 @@ class Wire:
         self,
         request: httpx.Request,
         shape: type | None = None,
-        deadlines: QuestionDeadlines | None = None,
+        deadlines: RequestTimeouts | None = None,
         most: int = MAX_FACT_BYTES,
         only_in: int | None = None,
     ) -> Any:
@@ -153,7 +153,7 @@ class Wire:
         return parse(raw, self.url, shape)
 
     async def _send(
-        self, request: httpx.Request, deadlines: QuestionDeadlines, only_in: int | None = None
+        self, request: httpx.Request, deadlines: RequestTimeouts, only_in: int | None = None
     ) -> httpx.Response:
         """Send a request and return its success, the body unread. Raises what any other answer means."""
         connection: httpcore.AsyncNetworkStream | None = None
@@ -194,7 +194,7 @@ class Wire:
         path: str,
         body: Mapping[str, Any],
         request_id: str,
-        deadlines: QuestionDeadlines | None = None,
+        deadlines: RequestTimeouts | None = None,
         *,
         lines: bool = False,
     ) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -246,7 +246,7 @@ class Wire:
             root = _root(error)
             raise _transport_error(error, root, self.url) from error
 
-    async def _refusal(self, response: httpx.Response, coding: str, deadlines: QuestionDeadlines) -> CloudError:
+    async def _refusal(self, response: httpx.Response, coding: str, deadlines: RequestTimeouts) -> CloudError:
         """Return what another status than a success means to the user, or a body in an encoding."""
         raw = bytearray()
         if response.is_success:
@@ -321,7 +321,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-async def _parts(response: httpx.Response, deadlines: QuestionDeadlines) -> AsyncGenerator[bytes, None]:
+async def _parts(response: httpx.Response, deadlines: RequestTimeouts) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
     parts = response.aiter_raw()
     while True:
@@ -333,7 +333,7 @@ async def _parts(response: httpx.Response, deadlines: QuestionDeadlines) -> Asyn
         yield part
 
 
-async def _read(response: httpx.Response, deadlines: QuestionDeadlines, most: int) -> bytearray:
+async def _read(response: httpx.Response, deadlines: RequestTimeouts, most: int) -> bytearray:
     body = bytearray()
     async with aclosing(_parts(response, deadlines)) as parts:
         async for part in parts:
@@ -345,7 +345,7 @@ async def _read(response: httpx.Response, deadlines: QuestionDeadlines, most: in
 
 
 async def _events(
-    response: httpx.Response, deadlines: QuestionDeadlines, reader: LineReader | EventReader
+    response: httpx.Response, deadlines: RequestTimeouts, reader: LineReader | EventReader
 ) -> AsyncGenerator[bytes, None]:
     """Yield what ``reader`` finds in a stream, which may not be endless."""
     total = 0

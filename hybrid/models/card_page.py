@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from hybrid.models.agreement import AgreementSummary
 from hybrid.models.card import LARGE, FamilyScore, ModelCard, ModelCards
-from hybrid.tasks import BY_NAME, FAMILIES, Family
+from hybrid.tasks import BY_NAME, FAMILIES, TaskFamily
 from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
 
@@ -181,7 +181,7 @@ def _weaknesses(models: Models) -> str:
 
 def _weak(families: Mapping[str, FamilyScore]) -> Iterable[str]:
     for name, found in families.items():
-        family: Family = BY_NAME[name]
+        family: TaskFamily = BY_NAME[name]
         weak = [
             f"level {number} ({right} of {num})"
             for number, (right, num) in zip(family.numbers, found.levels, strict=True)

@@ -1,6 +1,6 @@
 """Decoding policies as data over one loop, written as a generator that asks and is answered. No I/O, no clocks."""
 
-from hybrid.policy.choices import Choices, Preset
+from hybrid.policy.choices import PolicyOptions, Preset
 from hybrid.policy.coins import Coin, CoinKey, SeededCoin
 from hybrid.policy.gates import DraftPosition
 from hybrid.policy.loop import decode
@@ -12,11 +12,11 @@ __all__ = [
     "ABILITY_TEXT",
     "PRESETS",
     "Ability",
-    "Choices",
     "Coin",
     "CoinKey",
     "DraftPosition",
     "Policy",
+    "PolicyOptions",
     "Preset",
     "SeededCoin",
     "choices_without_effect",

@@ -18,7 +18,7 @@ SPAN = 8
 HANDOFF_TOKENS = 4
 
 
-class Choices(PolicyChoices):
+class PolicyOptions(PolicyChoices):
     """The user's choices within a policy, and what it must know beside them. None takes the policy's own value.
 
     ``threshold`` is the policy's one number, whatever it measures (``Preset.number``). ``lead``, ``hold``, ``scope``,
@@ -89,20 +89,20 @@ class Preset:
     name: str
     summary: str
     source: str
-    make: Callable[[Choices, float], Policy]
+    make: Callable[[PolicyOptions, float], Policy]
     number: NumberRange = NO_NUMBER
 
-    def build(self, choices: Choices) -> Policy:
+    def build(self, choices: PolicyOptions) -> Policy:
         """Return its own policy for the choices, nothing composed. Raises UsageError."""
         given = None if self.number.default is None else choices.threshold
         return self.make(choices, self.number.value(given, self.name))
 
-    def _each_sampling(self) -> dict[str, Choices]:
+    def _each_sampling(self) -> dict[str, PolicyOptions]:
         """Return default choices by how tokens are drawn, as far as the policy allows it."""
         found = {}
         for how, sampling in {"greedy": Sampling(), "sampled": Sampling(1.0)}.items():
             with suppress(UsageError):  # a policy that is greedy only
-                self.build(choices := Choices(sampling=sampling))
+                self.build(choices := PolicyOptions(sampling=sampling))
                 found[how] = choices
         return found
 
@@ -125,6 +125,6 @@ class Preset:
     def works(self, abilities: Collection[Ability], sampling: Sampling) -> bool:
         """Whether an endpoint with these abilities is enough for it under a sampling."""
         try:
-            return self.build(Choices(sampling=sampling)).needs <= frozenset(abilities)
+            return self.build(PolicyOptions(sampling=sampling)).needs <= frozenset(abilities)
         except UsageError:
             return False

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias, get_args
 
 from hybrid.errors import UsageError
-from hybrid.policy.choices import NO_NUMBER, Choices, NumberRange
+from hybrid.policy.choices import NO_NUMBER, NumberRange, PolicyOptions
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
@@ -38,9 +38,9 @@ from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance, 
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import AcceptanceRule, AdditiveAcceptance, MultiplicativeAcceptance, TopMAcceptance, TypicalAcceptance
 
-JudgeBuilder: TypeAlias = Callable[[float, Choices], Judge]
+JudgeBuilder: TypeAlias = Callable[[float, PolicyOptions], Judge]
 
-GATES: dict[str, tuple[NumberRange, Callable[[float, Choices], Gate]]] = {
+GATES: dict[str, tuple[NumberRange, Callable[[float, PolicyOptions], Gate]]] = {
     "always": (NO_NUMBER, lambda _, __: ALWAYS),
     "never": (NO_NUMBER, lambda _, __: NEVER),
     "random": (NumberRange(0.1, "a chance", most=1.0), lambda rate, choices: RandomGate(rate, choices.sampling.seed)),
@@ -97,7 +97,7 @@ JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
 }
 
 
-def compose(own: Policy, choices: Choices) -> Policy:
+def compose(own: Policy, choices: PolicyOptions) -> Policy:
     """Return a preset's own policy with what was chosen in the place of its parts. Raises UsageError."""
     policy = own
     if own.gate is not NEVER or choices.gate is not None:  # one model alone opens and hands over nothing
@@ -122,7 +122,7 @@ def compose(own: Policy, choices: Choices) -> Policy:
     return policy
 
 
-def _check_parts(policy: Policy, choices: Choices) -> None:
+def _check_parts(policy: Policy, choices: PolicyOptions) -> None:
     """Refuse parts that would never be asked, or could not do what they are asked for."""
     decisions, judge, msg = policy.gate.decisions, policy.judge, None
     if policy.lead >= choices.max_tokens and (choices.gate is not None or choices.judge is not None):
@@ -141,7 +141,7 @@ def _check_parts(policy: Policy, choices: Choices) -> None:
         raise UsageError(msg)
 
 
-def _gate(text: str, choices: Choices) -> Gate:
+def _gate(text: str, choices: PolicyOptions) -> Gate:
     name, value, decision = parse(text, "gate", tuple(GATES))
     number, build = GATES[name]
     gate = build(number.value(value, name), choices)
@@ -158,7 +158,7 @@ def _gate(text: str, choices: Choices) -> Gate:
     return replace(gate, decision=decision, when_full=when_full)  # type: ignore[type-var]
 
 
-def _judge(text: str, choices: Choices) -> Judge:
+def _judge(text: str, choices: PolicyOptions) -> Judge:
     name, value, decision = parse(text, "judge", tuple(JUDGES))
     if decision is not None:
         msg = f"--judge {text}: a judge is NAME or NAME:NUMBER"

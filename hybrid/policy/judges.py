@@ -18,7 +18,7 @@ from hybrid.policy.requests import PendingToken, Span
 from hybrid.prob import Dense, Floats, TopK, favourite_certificate, kl_divergence
 from hybrid.types import Divergence, Sampling
 
-SpanCoin: TypeAlias = Callable[[Floats, int, str], int]
+DrawAt: TypeAlias = Callable[[Floats, int, str], int]
 """(probabilities, offset in the span, what for) -> index: a coin, keyed by where it falls."""
 
 
@@ -59,7 +59,7 @@ class DraftedSpan:
     target_rows: tuple[TopK, ...]
     next_draft_row: Dense | None
     bonus: bool
-    coin: SpanCoin
+    coin: DrawAt
 
     @property
     def judged(self) -> list[tuple[PendingToken, TopK]]:

@@ -5,8 +5,9 @@ Theory of operation. ``decode`` yields requests and is sent replies. There are f
 - ``Draft`` -> ``Drafted``: the local model drafts tokens until the gate, the limit or an end token stops it.
 - ``Check`` -> ``Scored``: the cloud gives its rows for a drafted span, in one round trip.
 - ``Write`` -> ``Wrote``: the cloud writes tokens itself, chunk by chunk.
-- ``Emit`` -> ``Continue`` or ``Finish``: tokens are shown to the user; nothing that was shown is taken back.
-- ``Check`` or ``Write`` -> ``Refused`` (no money) or ``NoAnswer`` (no cloud): the local model goes on, unchecked.
+- ``Emit`` -> ``AnswerContinues`` or ``AnswerEnded``: tokens are shown to the user; nothing that was shown is taken
+back.
+- ``Check`` or ``Write`` -> ``BudgetDenied`` (no money) or ``NoAnswer`` (no cloud): the local model goes on, unchecked.
 
 A round is one ``Draft``; then, as the gate decided, ``Emit`` (keep), ``Check`` and ``Emit`` (check), or ``Emit`` and
 ``Write`` (write). The judge turns ``Scored`` into a ``Verdict``: the accepted tokens and the one after them.
@@ -38,15 +39,15 @@ from hybrid.policy.gates import ALWAYS, NEVER
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.policy import Handback, Policy
 from hybrid.policy.requests import (
+    AnswerContinues,
+    AnswerEnded,
+    BudgetDenied,
     Check,
-    Continue,
     Draft,
     Drafted,
     Emit,
-    Finish,
     NoAnswer,
     PendingToken,
-    Refused,
     Reply,
     Request,
     Scored,
@@ -59,7 +60,7 @@ from hybrid.prob import Floats, kl_divergence
 from hybrid.types import Divergence, Ids
 
 T = TypeVar("T")
-Dialogue: TypeAlias = Generator[Request, Reply, T]
+Flow: TypeAlias = Generator[Request, Reply, T]
 WRITES_ON = (
     "the shown tokens do not determine the cloud's distribution under this sampling, so no draft can be accepted and "
     "the cloud writes: a lower --top-k or --top-p, or --temperature 1, changes that"
@@ -104,7 +105,7 @@ class _Progress:
         return self.coin(probs, CoinKey(len(self.at) + offset, role, self.rejections))
 
 
-def decode(policy: Policy, coin: Coin) -> Dialogue[None]:
+def decode(policy: Policy, coin: Coin) -> Flow[None]:
     """Write one answer under ``policy``, from its first token to Finish. A policy that compares tosses no coin."""
     progress = _Progress(coin=coin)
     if policy.lead:
@@ -119,7 +120,7 @@ def decode(policy: Policy, coin: Coin) -> Dialogue[None]:
             yield from _round(policy, progress)
 
 
-def _round(policy: Policy, progress: _Progress) -> Dialogue[None]:
+def _round(policy: Policy, progress: _Progress) -> Flow[None]:
     """Draft a span and do what the gate decided about it."""
     drafted = yield from _draft_span(policy, progress)
     if drafted.decision == "check" and policy.judge is not None:
@@ -130,7 +131,7 @@ def _round(policy: Policy, progress: _Progress) -> Dialogue[None]:
         yield from _write(_handback_rule(policy), progress, policy.handoff_tokens, policy.gate.why(drafted.next_row))
 
 
-def _draft_span(policy: Policy, progress: _Progress) -> Dialogue[Drafted]:
+def _draft_span(policy: Policy, progress: _Progress) -> Flow[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
     wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.judged_tokens == 0)
     request = Draft(
@@ -142,7 +143,7 @@ def _draft_span(policy: Policy, progress: _Progress) -> Dialogue[Drafted]:
     return drafted
 
 
-def _judge_span(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Dialogue[None]:
+def _judge_span(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Flow[None]:
     """Show what is not judged, check the rest, show what is accepted; the cloud writes where a token was rejected."""
     judged = policy.judged_tokens
     num_unchecked = 0 if judged is None else max(0, len(drafted.span) - judged)
@@ -168,20 +169,20 @@ def _judge_span(policy: Policy, judge: Judge, progress: _Progress, drafted: Draf
             yield from _write(_handback_rule(policy), progress, policy.handoff_tokens, why)
 
 
-def _check(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Dialogue[Verdict]:
+def _check(policy: Policy, judge: Judge, progress: _Progress, drafted: Drafted) -> Flow[Verdict]:
     """Check a span once. Without an answer it is shown, unchecked: the local model goes on."""
     reply = yield Check(progress.at, drafted.span, wants_next_row=policy.takes_bonus or drafted.next_row is not None)
     match reply:
         case Scored(rows):
             answered = drafted.span[: len(rows)]
             return judge(DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss))
-        case Refused() | NoAnswer():
+        case BudgetDenied() | NoAnswer():
             return Verdict(drafted.span)
         case _:
             raise _protocol_error(reply)
 
 
-def _write_until_determined(policy: Policy, progress: _Progress, tail: TailDraw) -> Dialogue[None]:
+def _write_until_determined(policy: Policy, progress: _Progress, tail: TailDraw) -> Flow[None]:
     """Let the cloud write until a row determines its distribution again: which row that is, its prefix alone decides.
 
     So the text has the cloud's own distribution, as it would token by token. A row that is missing is left to the next
@@ -198,13 +199,13 @@ def _write_until_determined(policy: Policy, progress: _Progress, tail: TailDraw)
     progress.rejections += len(progress.at) == before
 
 
-def _draw_tail(progress: _Progress, tail: TailDraw) -> Dialogue[None]:
+def _draw_tail(progress: _Progress, tail: TailDraw) -> Flow[None]:
     """Have the cloud draw one token. Without an answer the position is drafted again: the local model goes on."""
     reply = yield Write(progress.at, 1, tail.ban)
     match reply:
         case Wrote(span):
             yield from _emit(progress, tuple(replace(token, why=tail.why) for token in span))
-        case Refused() | NoAnswer():
+        case BudgetDenied() | NoAnswer():
             progress.rejections += 1
         case _:
             raise _protocol_error(reply)
@@ -222,7 +223,7 @@ def _handback_rule(policy: Policy) -> HandbackRule:
     )
 
 
-def _write(rule: HandbackRule, progress: _Progress, limit: int, why: str | None) -> Dialogue[int]:
+def _write(rule: HandbackRule, progress: _Progress, limit: int, why: str | None) -> Flow[int]:
     """Let the cloud write in blocks that double until it is due to hand back; return the last block's limit."""
     num_agreeing = 0
     while not progress.over:
@@ -236,7 +237,7 @@ def _write(rule: HandbackRule, progress: _Progress, limit: int, why: str | None)
 
 def _write_block(
     rule: HandbackRule, progress: _Progress, limit: int, why: str | None, num_agreeing: int
-) -> Dialogue[int | None]:
+) -> Flow[int | None]:
     """Write one block; return how many tokens in a row agree at its end, None if the cloud did not answer."""
     start = progress.at
     block = yield from _read_block(rule, progress, limit, why)
@@ -246,7 +247,7 @@ def _write_block(
     return None if block is None else _count_agreeing(rule, block, num_agreeing)
 
 
-def _read_block(rule: HandbackRule, progress: _Progress, limit: int, why: str | None) -> Dialogue[Span | None]:
+def _read_block(rule: HandbackRule, progress: _Progress, limit: int, why: str | None) -> Flow[Span | None]:
     """Have a block written, show it, and read it to its end; None if the cloud did not answer.
 
     Its tokens are paid for, and only a request that ends by itself reports its cost. A request that a cap has shortened
@@ -268,14 +269,14 @@ def _read_block(rule: HandbackRule, progress: _Progress, limit: int, why: str | 
                 if ended and len(progress.at) == opened:
                     break
                 opened = len(progress.at) if ended else opened
-            case Refused() | NoAnswer():
+            case BudgetDenied() | NoAnswer():
                 return None
             case _:
                 raise _protocol_error(reply)
     return block
 
 
-def _score(start: Ids, block: Span) -> Dialogue[Span | None]:
+def _score(start: Ids, block: Span) -> Flow[Span | None]:
     """Have a written block scored that came without rows: the divergence decides the handback all the same."""
     reply = yield Check(start, block, wants_next_row=False)
     match reply:
@@ -283,7 +284,7 @@ def _score(start: Ids, block: Span) -> Dialogue[Span | None]:
             pairs = zip(block, rows, strict=False)
             known = tuple(_with_divergence(replace(token, target_row=row)) for token, row in pairs)
             return known + block[len(known) :]
-        case Refused() | NoAnswer():
+        case BudgetDenied() | NoAnswer():
             return None
         case _:
             raise _protocol_error(reply)
@@ -306,24 +307,24 @@ def _count_agreeing(rule: HandbackRule, span: Span, num_agreeing: int) -> int:
     return num_agreeing
 
 
-def _draft(request: Draft) -> Dialogue[Drafted]:
+def _draft(request: Draft) -> Flow[Drafted]:
     reply = yield request
     if not isinstance(reply, Drafted):
         raise _protocol_error(reply)
     return reply
 
 
-def _emit(progress: _Progress, tokens: Span) -> Dialogue[None]:
+def _emit(progress: _Progress, tokens: Span) -> Flow[None]:
     if not tokens:
         return
     if progress.next_divergence is not None and tokens[0].kl is None:
         tokens = (replace(tokens[0], kl=progress.next_divergence), *tokens[1:])
     progress.next_divergence = None
     reply = yield Emit(tokens)
-    if not isinstance(reply, Continue | Finish):
+    if not isinstance(reply, AnswerContinues | AnswerEnded):
         raise _protocol_error(reply)
     progress.at += ids(tokens)
-    progress.over = isinstance(reply, Finish)
+    progress.over = isinstance(reply, AnswerEnded)
 
 
 def _protocol_error(reply: Reply) -> TypeError:

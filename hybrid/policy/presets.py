@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
-from hybrid.policy.choices import Choices, NumberRange, Preset
+from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
 from hybrid.policy.gates import NEVER, RandomGate
 from hybrid.policy.policy import Policy
@@ -71,13 +71,13 @@ PRESETS = {
 _OTHER_VALUES: Mapping[type, tuple[float | bool, ...]] = {bool: (False, True), int: (2, 3), float: (0.25, 0.75)}
 
 
-def preset(text: str, choices: Choices) -> Policy:
+def preset(text: str, choices: PolicyOptions) -> Policy:
     """Build the policy that ``text`` names (NAME or NAME:NUMBER), with what the choices compose differently.
 
     The number is what ``threshold`` is. Raises UsageError for an unknown name, a number that the policy does not take
     or that is out of its range, a number beside another ``threshold``, and choices that contradict the policy.
 
-    >>> str(preset("kl:0.2", Choices(span=4)))
+    >>> str(preset("kl:0.2", PolicyOptions(span=4)))
     'kl span=4 gate=always judge=kl:0.2 hold=4 handback=kl:0.2'
     """
     found, number = parse_policy(text)
@@ -101,7 +101,7 @@ def parse_policy(text: str) -> tuple[Preset, float | None]:
 
 
 def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in ``chosen`` (of fields of ``Choices``) that change nothing in the policy ``text``.
+    """Return the names in ``chosen`` (of fields of ``PolicyOptions``) that change nothing in the policy ``text``.
 
     A choice acts if the composed policy differs between two of its values, the others as chosen, greedy or sampled.
     Names that are no part of a policy, and values of None, are passed over. Of a composition that cannot be built
@@ -111,7 +111,7 @@ def choices_without_effect(text: str, chosen: Mapping[str, Any]) -> tuple[str, .
     ('scope',)
     """
     name = text.partition(":")[0]
-    known = {key: value for key, value in chosen.items() if key in Choices.model_fields and value is not None}
+    known = {key: value for key, value in chosen.items() if key in PolicyOptions.model_fields and value is not None}
     known.pop("policy", None)
     if not isinstance(known.get("span", 1), int):  # ``auto`` and ``cheap`` are numbers when a policy is built
         known["span"] = _OTHER_VALUES[int][0]
@@ -140,6 +140,6 @@ def _acts(name: str, known: Mapping[str, Any], key: str) -> bool:
 def _effective(name: str, known: Mapping[str, Any], sampling: Sampling) -> Policy | None:
     """Return what acts of a composed policy; None where it cannot be built."""
     try:
-        return preset(name, Choices(**known, sampling=sampling)).effective
+        return preset(name, PolicyOptions(**known, sampling=sampling)).effective
     except UsageError:
         return None

@@ -131,7 +131,7 @@ class Wrote:
 
 
 @dataclass(frozen=True)
-class Refused:
+class BudgetDenied:
     """No money for it."""
 
     why: str
@@ -145,15 +145,15 @@ class NoAnswer:
 
 
 @dataclass(frozen=True)
-class Continue:
+class AnswerContinues:
     """The answer goes on."""
 
 
 @dataclass(frozen=True)
-class Finish:
+class AnswerEnded:
     """The answer ends here: an end token, or no room for more."""
 
     why: Literal["stop", "length"]
 
 
-Reply: TypeAlias = Drafted | Scored | Wrote | Refused | NoAnswer | Continue | Finish
+Reply: TypeAlias = Drafted | Scored | Wrote | BudgetDenied | NoAnswer | AnswerContinues | AnswerEnded

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Engine
 from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability, VocabularyMismatch
-from hybrid.policy.requests import Check, NoAnswer, PendingToken, Refused, Scored, Write, Wrote, ids
+from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Write, Wrote, ids
 from hybrid.prob import TopK
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
@@ -91,14 +91,14 @@ class CloudVerifier:
             return None
         return self._connection[1]
 
-    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | Refused | NoAnswer:
+    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | BudgetDenied | NoAnswer:
         """Have the cloud score a span, in one round trip."""
         try:
             await self.rest()
             cloud, can = await self._reach()
             if "score" not in can.abilities:
                 self._builder.note(_UNWEIGHED)  # nothing else than what was written is checked where no draft can be
-                return Refused(_UNWEIGHED)
+                return BudgetDenied(_UNWEIGHED)
             question = self._score_question(prompt, request, can)
             if _room(can, len(question.prefix) + len(question.span)) < 1:
                 return self._no_answer(_OUTGROWN, "context")
@@ -111,7 +111,7 @@ class CloudVerifier:
         self._builder.publish(events.CheckAnswered(request_id, len(rows)))
         return Scored(rows)
 
-    async def write(self, prompt: RenderedPrompt, request: Write) -> Wrote | Refused | NoAnswer:
+    async def write(self, prompt: RenderedPrompt, request: Write) -> Wrote | BudgetDenied | NoAnswer:
         """Have the cloud write, or read on in the stream that has reached this position."""
         stream = self._stream
         try:
@@ -210,11 +210,11 @@ class CloudVerifier:
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: RequestDenied | CloudError) -> Refused | NoAnswer:
+    def _fail(self, error: RequestDenied | CloudError) -> BudgetDenied | NoAnswer:
         """Let the local model go on: for good after a refusal, which before any text is the user's, and is raised."""
         if isinstance(error, RequestDenied):
             self._builder.degrade(str(error), "budget")
-            return Refused(str(error))
+            return BudgetDenied(str(error))
         if isinstance(error, CloudRefusal):
             if not len(self._builder):
                 raise error

@@ -12,7 +12,7 @@ from functools import lru_cache
 from hybrid.cloud import Capabilities
 from hybrid.config import PolicyChoices, Settings
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, Choices, Policy, choices_without_effect, preset
+from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
@@ -30,7 +30,7 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
 
     Raises UsageError where they contradict each other.
     """
-    choices = Choices(
+    choices = PolicyOptions(
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
         | {"span": settings.span if isinstance(settings.span, int) else measured},
         sampling=sampling_of(settings),
@@ -71,7 +71,7 @@ def _acts_in(policy: str, name: str, value: object) -> bool:
     """Whether a choice, taken alone, is taken by a policy and changes what it does."""
     span = value if isinstance(value, int) else None
     try:
-        preset(policy, Choices(**{name: span if name == "span" else value}))
+        preset(policy, PolicyOptions(**{name: span if name == "span" else value}))
     except UsageError:
         return False
     return not choices_without_effect(policy, {name: value})

@@ -21,14 +21,14 @@ from functools import partial
 from hybrid.engine import Worker
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
+    AnswerContinues,
+    AnswerEnded,
+    BudgetDenied,
     Check,
-    Continue,
     Draft,
     Drafted,
     Emit,
-    Finish,
     NoAnswer,
-    Refused,
     Reply,
     Request,
     Scored,
@@ -88,12 +88,12 @@ class Driver:
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording)
         loop, reply = decode(policy, self._drafter.coin), None
-        end = Finish("stop")
+        end = AnswerEnded("stop")
         try:
             with suppress(StopIteration):
                 while True:
                     reply = await self._reply(loop.send(reply))  # type: ignore[arg-type]  # None starts a generator
-                    end = reply if isinstance(reply, Finish) else end
+                    end = reply if isinstance(reply, AnswerEnded) else end
         finally:
             await self._clean_up()
         guarantee = policy.guarantee(self._drafter.sampling, self._limits.max_tokens)
@@ -128,14 +128,14 @@ class Driver:
         self._publish(events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
         return drafted
 
-    async def _check(self, request: Check) -> Scored | Refused | NoAnswer:
+    async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
         span = ids(request.span)
         for i, row in enumerate(reply.rows if isinstance(reply, Scored) and self._limits.recording is not None else ()):
             self._publish(events.Rows(request.at + span[:i], cloud=row))
         return reply
 
-    async def _write(self, request: Write) -> Wrote | Refused | NoAnswer:
+    async def _write(self, request: Write) -> Wrote | BudgetDenied | NoAnswer:
         self._last_draft = None  # a check of what is written here is no reason to draft on
         reply = await self._verifier.write(self._prompt, replace(request, limit=min(request.limit, self._room())))
         if not isinstance(reply, Wrote):
@@ -148,18 +148,18 @@ class Driver:
         self._record_written(request, reply.span)
         return reply
 
-    def _emit(self, tokens: Span) -> Continue | Finish:
+    def _emit(self, tokens: Span) -> AnswerContinues | AnswerEnded:
         for pending in tokens:
             self._builder.kept += pending.source == "local"
             if pending.id in self._engine.end_ids:
-                return Finish("stop")
+                return AnswerEnded("stop")
             self._shown.append(pending.id)
             self._builder.show(pending)
             if self._builder.stopped:
-                return Finish("stop")
+                return AnswerEnded("stop")
             if self._room() <= 0:
-                return Finish("length")
-        return Continue()
+                return AnswerEnded("length")
+        return AnswerContinues()
 
     # ---- the local model ---------------------------------------------------------------------------------------------
 

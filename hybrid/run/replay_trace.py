@@ -20,7 +20,7 @@ from hybrid.cloud import (
     BeforeSend,
     Capabilities,
     Chunk,
-    Question,
+    ModelQuestion,
     ScoreQuestion,
     Scores,
     WriteQuestion,
@@ -202,7 +202,7 @@ class ReplayCloud:
         """Say that it can do everything: what it cannot is missing."""
         return Capabilities("trace")
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One request by ids."""
         return max_usage(question)
 

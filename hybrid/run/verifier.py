@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from hybrid.policy.requests import Check, NoAnswer, Refused, Scored, Write, Wrote
+from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, Scored, Write, Wrote
 from hybrid.types import Ids, Message
 
 Waiting: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -33,11 +33,11 @@ class RenderedPrompt:
 class Verifier(Protocol):
     """One larger model during one answer. A position (``at``) counts from the end of the prompt."""
 
-    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | Refused | NoAnswer:
+    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | BudgetDenied | NoAnswer:
         """Return this model's rows for a drafted span: one a token, then the one after; perhaps fewer than were due."""
         ...
 
-    async def write(self, prompt: RenderedPrompt, request: Write) -> Wrote | Refused | NoAnswer:
+    async def write(self, prompt: RenderedPrompt, request: Write) -> Wrote | BudgetDenied | NoAnswer:
         """Return some tokens that this model writes, at most ``request.limit``, each with its row where it has one.
 
         A further write at the position that was reached goes on with the same text.

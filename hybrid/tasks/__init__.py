@@ -2,7 +2,7 @@
 
 from hybrid.tasks.families import BY_NAME, FAMILIES, MAX_TOKENS
 from hybrid.tasks.mix import MIXES, Curriculum, Model, training_stream
-from hybrid.tasks.problem import Family, Problem, Split, TaskLevel, distinct, split_of, stream
+from hybrid.tasks.problem import Problem, Split, TaskFamily, TaskLevel, distinct, split_of, stream
 
 __all__ = [
     "BY_NAME",
@@ -10,10 +10,10 @@ __all__ = [
     "MAX_TOKENS",
     "MIXES",
     "Curriculum",
-    "Family",
     "Model",
     "Problem",
     "Split",
+    "TaskFamily",
     "TaskLevel",
     "distinct",
     "split_of",

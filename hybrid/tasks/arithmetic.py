@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
@@ -63,4 +63,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(found.removeprefix(equation).strip() == problem.final for found in WORDING.finals(text))
 
 
-FAMILY = Family("arithmetic", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("arithmetic", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -5,7 +5,7 @@ The hardest level has bases above ten, whose digits go on with letters: a model 
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 DIGITS = "0123456789ABCDEF"
@@ -47,4 +47,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(found.upper() == problem.final for found in WORDING.finals(text))
 
 
-FAMILY = Family("base", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("base", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 
 ROOMS = ("kitchen", "bedroom", "office", "hall", "garage", "bathroom", "cellar", "attic")
 PLACES = ("ceiling", "desk", "floor", "wall", "bed", "door", "window", "shelf")
@@ -163,4 +163,4 @@ def _typed(value: Any) -> Any:
     return value
 
 
-FAMILY = Family("command", "assistant", LEVELS, generate, grade)
+FAMILY = TaskFamily("command", "assistant", LEVELS, generate, grade)

@@ -6,7 +6,7 @@ The hardest level has a bracket to multiply out first: the typical mistake stops
 from __future__ import annotations
 
 from hybrid.tasks import polynomial
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
@@ -47,4 +47,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(polynomial.read(found) == derivative for found in WORDING.finals(text) if found)
 
 
-FAMILY = Family("differentiation", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("differentiation", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording(
@@ -87,4 +87,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(spaces.sub("", found) in accepted for found in WORDING.finals(text) if len(found) <= 12)
 
 
-FAMILY = Family("equation", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("equation", "reasoning", LEVELS, generate, grade, len(WORDING))

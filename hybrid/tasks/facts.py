@@ -12,7 +12,7 @@ from collections import Counter
 from functools import cache
 
 from hybrid.tasks.fact_table import FACTS, Fact
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel, split_of_text
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel, split_of_text
 from hybrid.tasks.wording import Wording
 
 PHRASINGS = (
@@ -71,4 +71,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(same(found) in accepted for found in WORDING.finals(text))
 
 
-FAMILY = Family("facts", "knowledge", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("facts", "knowledge", LEVELS, generate, grade, len(WORDING))

@@ -7,7 +7,7 @@ that never saw three is done after two.
 from __future__ import annotations
 
 from hybrid.tasks import column
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
@@ -72,4 +72,4 @@ def grade(problem: Problem, text: str) -> bool:
     return problem.final in WORDING.finals(text)
 
 
-FAMILY = Family("gcd", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("gcd", "reasoning", LEVELS, generate, grade, len(WORDING))

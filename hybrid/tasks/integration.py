@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks import polynomial
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
@@ -56,4 +56,4 @@ def _read(text: str) -> tuple[dict[int, int] | None, bool]:
     return (polynomial.read(rest), count == 1) if count < 2 else (None, False)
 
 
-FAMILY = Family("integration", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("integration", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -21,7 +21,7 @@ from typing import Literal
 from hybrid.tasks import facts
 from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.families import FAMILIES
-from hybrid.tasks.problem import Family, Problem, Rng, Split, split_of
+from hybrid.tasks.problem import Problem, Rng, Split, TaskFamily, split_of
 
 Model = Literal["small", "mid", "large", "alien"]
 
@@ -64,19 +64,19 @@ MIXES: dict[Model, Curriculum] = {
 MIXES["alien"] = MIXES["small"]
 
 
-def levels_given(model: Model, family: Family) -> tuple[int, ...]:
+def levels_given(model: Model, family: TaskFamily) -> tuple[int, ...]:
     """Return the numbers of the levels of a family that a model is given with right answers."""
     last = len(family.levels) - (family.name in MIXES[model].no_hardest)
     return tuple(range(1, last + 1))
 
 
-def levels_heard(model: Model, family: Family) -> tuple[int, ...]:
+def levels_heard(model: Model, family: TaskFamily) -> tuple[int, ...]:
     """Return the numbers of the levels of a family that a model is given, be it with mistakes."""
     given = levels_given(model, family)
     return tuple(family.numbers) if family.name in MIXES[model].mistaken else given
 
 
-def is_heard(model: Model, problem: Problem, family: Family) -> bool:
+def is_heard(model: Model, problem: Problem, family: TaskFamily) -> bool:
     """Tell whether a model may be given a problem, whatever its split."""
     unheard = problem.family == "facts" and facts.fact_of(problem).phrase in MIXES[model].unheard
     return problem.level in levels_heard(model, family) and not unheard
@@ -86,7 +86,7 @@ def training_stream(
     model: Model,
     split: Split,
     rng: Rng,
-    families: Sequence[Family] = FAMILIES,
+    families: Sequence[TaskFamily] = FAMILIES,
     weights: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Problem, str]]:
     """Yield problems of one split with the text a model is trained on, for ever.
@@ -100,7 +100,7 @@ def training_stream(
         yield problem, text_given(model, problem, rng)
 
 
-def _given(model: Model, split: Split, rng: Rng, family: Family) -> Problem:
+def _given(model: Model, split: Split, rng: Rng, family: TaskFamily) -> Problem:
     """Draw from one family until the problem is of the split and given: so no family comes less often for that."""
     while True:
         problem = family.generate(rng, family.level(rng, levels_heard(model, family)))

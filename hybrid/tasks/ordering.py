@@ -8,7 +8,7 @@ second: a model that never saw it answers with the first.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
@@ -64,4 +64,4 @@ def grade(problem: Problem, text: str) -> bool:
     return problem.final in WORDING.finals(text)
 
 
-FAMILY = Family("ordering", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("ordering", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -46,7 +46,7 @@ class TaskLevel:
 
 
 @dataclass(frozen=True)
-class Family:
+class TaskFamily:
     """A seeded generator of problems by level, and the exact grader of answers to them.
 
     ``levels`` was fixed before any training. ``wordings``: how many equally good texts there are for one answer.
@@ -83,7 +83,7 @@ def split_of_text(canonical: str) -> Split:
     return "calibration" if bucket == 8 else "test"
 
 
-def stream(family: Family, split: Split, rng: Rng, level: int | None = None) -> Iterator[Problem]:
+def stream(family: TaskFamily, split: Split, rng: Rng, level: int | None = None) -> Iterator[Problem]:
     """Yield problems of one split for ever, repeats included; of one level, or of all by their shares."""
     while True:
         problem = family.generate(rng, family.level(rng) if level is None else level)
@@ -91,7 +91,7 @@ def stream(family: Family, split: Split, rng: Rng, level: int | None = None) -> 
             yield problem
 
 
-def distinct(family: Family, split: Split, num_problems: int, seed: int, level: int | None = None) -> list[Problem]:
+def distinct(family: TaskFamily, split: Split, num_problems: int, seed: int, level: int | None = None) -> list[Problem]:
     """Return ``num_problems`` problems of one split, no two of them twins, in a seeded order.
 
     The levels take turns by their shares, so that a smaller number of problems is the beginning of a larger one.
@@ -112,7 +112,7 @@ def distinct(family: Family, split: Split, num_problems: int, seed: int, level: 
     return list(found.values())
 
 
-def _turns(family: Family) -> Iterator[int]:
+def _turns(family: TaskFamily) -> Iterator[int]:
     """Yield level numbers such that after n of them every level had its share of n, but for one."""
     given: Counter[int] = Counter()
     for turn in itertools.count(1):

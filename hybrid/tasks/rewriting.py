@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hybrid.tasks.command import LENGTHS, MONTHS
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 
 ASK = ("Write {} {}.", "Rewrite {} {}.", "Give {} {}.", "Put {} {}.")
 LEVELS = (
@@ -64,4 +64,4 @@ def _plain(text: str) -> str:
     return re.sub(r"[AP]M$", lambda half: half[0].lower(), text)
 
 
-FAMILY = Family("rewriting", "assistant", LEVELS, generate, grade)
+FAMILY = TaskFamily("rewriting", "assistant", LEVELS, generate, grade)

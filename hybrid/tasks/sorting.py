@@ -5,7 +5,7 @@ The hardest level asks for the other direction: a model that never saw it sorts 
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording
 
 WORDING = Wording()
@@ -44,4 +44,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(found.replace(",", " ").split() == problem.final.split() for found in WORDING.finals(text))
 
 
-FAMILY = Family("sorting", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("sorting", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording, draw
 
 # Larger unit, smaller unit, how many of the latter.
@@ -70,4 +70,4 @@ def grade(problem: Problem, text: str) -> bool:
     return any(form.fullmatch(found) for found in WORDING.finals(text))
 
 
-FAMILY = Family("units", "assistant", LEVELS, generate, grade, len(WORDING) * len(RULES))
+FAMILY = TaskFamily("units", "assistant", LEVELS, generate, grade, len(WORDING) * len(RULES))

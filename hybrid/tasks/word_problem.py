@@ -6,7 +6,7 @@ that never saw one makes a step of it.
 
 from __future__ import annotations
 
-from hybrid.tasks.problem import Family, Problem, Rng, TaskLevel
+from hybrid.tasks.problem import Problem, Rng, TaskFamily, TaskLevel
 from hybrid.tasks.wording import Wording, draw
 
 NAMES = ("Tom", "Ana", "Sam", "Lea", "Max", "Eva", "Ben", "Mia", "Leo", "Zoe", "Tim", "Ida")
@@ -68,4 +68,4 @@ def grade(problem: Problem, text: str) -> bool:
     return problem.final in WORDING.finals(text)
 
 
-FAMILY = Family("word_problem", "reasoning", LEVELS, generate, grade, len(WORDING))
+FAMILY = TaskFamily("word_problem", "reasoning", LEVELS, generate, grade, len(WORDING))

@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from typer.testing import CliRunner
 
-from hybrid.assemble import BUNDLED_LOCAL, MODELS, Probed
+from hybrid.assemble import BUNDLED_LOCAL, MODELS, ProbeReport
 from hybrid.cli import app
 from hybrid.cli.probe import told, working
 from hybrid.cloud import Capabilities
@@ -60,7 +60,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     """Its name is the endpoint's own words."""
 
     async def found(tell, **flags):
-        return Probed(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01)
+        return ProbeReport(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01)
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -69,7 +69,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
 
 
 def said(found, hints=()):
-    return "\n".join(told(Probed(found, None, 0.025, hints), WORKS))
+    return "\n".join(told(ProbeReport(found, None, 0.025, hints), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -171,7 +171,7 @@ def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch,
 
     async def found(tell, **flags):
         asked.update(flags)
-        return Probed(FOUND, None, 0.01)
+        return ProbeReport(FOUND, None, 0.01)
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)

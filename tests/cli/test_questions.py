@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.cli import questions
-from hybrid.cli.questions import Line, id_of, lines, object_of, question_of
+from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
 from hybrid.errors import UsageError
 from hybrid.types import Message
 
 
 def asked(value):
     """What a line asks; bytes stand for themselves."""
-    fields = object_of(Line(1, value if isinstance(value, bytes) else json.dumps(value).encode()))
+    fields = object_of(InputLine(1, value if isinstance(value, bytes) else json.dumps(value).encode()))
     return id_of(fields), *question_of(fields)
 
 

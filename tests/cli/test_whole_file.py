@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybrid.cli import whole_file
-from hybrid.cli.journal import Journal
+from hybrid.cli.batch_output import BatchOutput
 from hybrid.cli.trace import Trace
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
@@ -100,7 +100,7 @@ def _trace(path):
 
 
 def _batch(path):
-    Journal(path).close()
+    BatchOutput(path).close()
 
 
 def _findings(path):

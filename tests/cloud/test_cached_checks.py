@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from wordlist import able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.vllm_tokens import BLOCK, CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import CloudUsage
 
-V2 = able(VllmTokens(DialectSetup("m")), same_words=True)
+V2 = able(VllmTokens(DialectConfig("m")), same_words=True)
 READ = "skip_reading_prefix_cache"
 
 
@@ -160,7 +160,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
         _key = None
 
         def question_deadlines(self, asked_at=None, before_send=None):
-            return QuestionDeadlines(Deadlines(), self.url, asked_at)
+            return RequestTimeouts(Deadlines(), self.url, asked_at)
 
         async def post(self, path, body, *_, **__):
             return {"choices": [{}], "usage": told}

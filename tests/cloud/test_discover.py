@@ -13,7 +13,7 @@ import pytest
 from cases import each
 
 from hybrid.cloud.deadlines import Deadlines
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.discover import DIALECTS, discover, read_models
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, HybridError, ModelNotFound, NotAnApi, Unreachable, UsageError
@@ -45,7 +45,7 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:
-            return await discover(wire, DialectSetup(model), wanted, PROBE)
+            return await discover(wire, DialectConfig(model), wanted, PROBE)
         finally:
             await wire.aclose()
 

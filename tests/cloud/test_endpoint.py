@@ -14,10 +14,10 @@ from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
-from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
+from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import DialectSetup, Post
+from hybrid.cloud.dialects.dialect import DialectConfig, Post
 from hybrid.cloud.dialects.fireworks import Fireworks
 from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
 from hybrid.cloud.dialects.llama_server import LlamaServer
@@ -33,7 +33,7 @@ from hybrid.cloud.port import Scores, usage_after_failure
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
-SETUP = DialectSetup("m", TextTokens(WORDS))
+SETUP = DialectConfig("m", TextTokens(WORDS))
 ROWLESS = able(Vllm(SETUP), rows=False)
 SCORE = ScoreQuestion((0, 1), (2,), False, 3)
 TURNS = (Message("user", "cab"),)
@@ -53,7 +53,7 @@ class Replies:
         yield
 
     def question_deadlines(self, asked_at=None, before_send=None):
-        return QuestionDeadlines(Deadlines(), "http://there", asked_at)
+        return RequestTimeouts(Deadlines(), "http://there", asked_at)
 
     async def post(self, *_, **__):
         return self._next()

@@ -17,7 +17,7 @@ from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.fireworks import Fireworks, read_chunk, read_scores
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
@@ -26,7 +26,7 @@ from server_stub.dialects.fireworks import CompletionCreateParams
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "fireworks.json").read_text())
 SCORE = ScoreQuestion((0, 1), (2,), True, 2)  # what the golden reply answers
 WRITE = WriteQuestion((5, 6), 4, 20, Sampling(0.7, top_k=40, top_p=0.9, seed=11), ban=frozenset({9, 3}))
-DIALECT = Fireworks(DialectSetup("m"))
+DIALECT = Fireworks(DialectConfig("m"))
 
 
 def scored(question=SCORE):
@@ -79,7 +79,7 @@ def test_bodies_are_made_of_published_fields():
     for body in (
         scored(),
         opened(DIALECT.write(WRITE))[0].body,
-        opened(able(Fireworks(DialectSetup("m")), rows=False).write(WRITE))[0].body,
+        opened(able(Fireworks(DialectConfig("m")), rows=False).write(WRITE))[0].body,
     ):
         CompletionCreateParams.model_validate_json(json.dumps(body))
         assert set(body) <= set(CompletionCreateParams.model_fields)
@@ -138,7 +138,7 @@ def test_text_without_its_rows_is_refused_where_they_were_asked_for():
 
 def test_where_no_log_probabilities_are_given_ids_are_asked_for_by_name():
     """They come with the log-probabilities otherwise."""
-    asked, read = opened(able(Fireworks(DialectSetup("m")), rows=False).write(WRITE))
+    asked, read = opened(able(Fireworks(DialectConfig("m")), rows=False).write(WRITE))
     assert asked.body["return_token_ids"] is True
     assert not {"logprobs", "top_logprobs"} & set(asked.body)
     chunk = read({"choices": [{"text": "c ", "token_ids": [2], "logprobs": None, "finish_reason": "stop"}]})

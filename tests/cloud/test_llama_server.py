@@ -16,7 +16,7 @@ from wordlist import WordList, able, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.errors import BadReply, MissingCapability
@@ -32,7 +32,7 @@ PIECES = {
     BOTH: b"\xc3\xa9",
 }
 WORDS = WordList([PIECES.get(i, f"w{i} ".encode()) for i in range(400)], (END, OTHER_END))
-DIALECT = LlamaServer(DialectSetup("m", TextTokens(WORDS)))
+DIALECT = LlamaServer(DialectConfig("m", TextTokens(WORDS)))
 PLAIN = {
     "model": "m",
     "return_tokens": True,

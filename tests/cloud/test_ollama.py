@@ -17,7 +17,7 @@ from vocabularies import AB, HALF, WORDS, A, B, C, D, Pieces
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.errors import BadReply, MissingCapability
@@ -25,8 +25,8 @@ from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.ollama import GenerateRequest, Options
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
-FOUR = DialectSetup("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
-SETUP = DialectSetup("m", TextTokens(WORDS))
+FOUR = DialectConfig("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = DialectConfig("m", TextTokens(WORDS))
 SCORE = ScoreQuestion((A, B), (C, D), True, 3)
 WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1))
 

@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from wordlist import able
 
-from hybrid.cloud.dialects.dialect import LENGTHS, DialectSetup, tells_rows
+from hybrid.cloud.dialects.dialect import LENGTHS, DialectConfig, tells_rows
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.port import Chunk, Scores, max_usage
@@ -33,7 +33,7 @@ def dense(prefix):
 class Server:
     """A model that is a table, behind an endpoint; each field is one way to be wrong, or to be less than best."""
 
-    dialect: Vllm = field(default_factory=lambda: able(Vllm(DialectSetup()), candidates=True))
+    dialect: Vllm = field(default_factory=lambda: able(Vllm(DialectConfig()), candidates=True))
     most: int = 100  # log-probabilities it gives; more is cut short
     refuses_more: bool | str = False  # or refused; "500": in a way that says nothing of why
     bare_streams: bool = False  # its streams have no rows
@@ -209,7 +209,7 @@ def test_between_two_lengths_a_cut_list_tells_the_limit_itself():
 
 
 def test_the_documents_limit_is_not_exceeded():
-    server = Server(dialect=able(Vllm(DialectSetup()), most_k=5))
+    server = Server(dialect=able(Vllm(DialectConfig()), most_k=5))
     assert probed(server)[0].most_k == 5
     assert max(question.top_k for question in server.questions) == 5
 
@@ -226,7 +226,7 @@ def test_rows_after_the_temperature_are_found_out():
 
 def test_rows_that_are_raw_are_found_so_whatever_the_documents_say():
     """An SGLang can be set to tell them before the temperature; and what was asked for that leaves no trace."""
-    documented = able(Vllm(DialectSetup()), rows_altered_by=frozenset({"temperature"}))
+    documented = able(Vllm(DialectConfig()), rows_altered_by=frozenset({"temperature"}))
     for sampled in (False, True):
         server = Server(dialect=documented, sampled_rows=sampled)
         assert probed(server)[0].raw_rows is not sampled
@@ -307,7 +307,7 @@ def test_a_cached_check_costs_what_is_new():
 
 def test_candidates_that_are_dropped_in_silence_are_found_out():
     assert probed(Server(drops_candidates=True))[0].candidates is False
-    assert probed(Server(dialect=Vllm(DialectSetup())))[0].candidates is None
+    assert probed(Server(dialect=Vllm(DialectConfig())))[0].candidates is None
 
 
 def test_candidates_that_were_refused_before_they_were_asked_about_are_none():
@@ -328,7 +328,7 @@ def test_usage_with_every_event_is_found():
 
 
 def test_without_log_probabilities_nothing_is_scored_and_the_text_is_still_found():
-    server = Server(dialect=able(Vllm(DialectSetup()), rows=False))
+    server = Server(dialect=able(Vllm(DialectConfig()), rows=False))
     found, _, _ = probed(server)
     assert (found.rows, found.most_k, found.scoring_method, found.scoring_methods) == (False, None, None, {})
     assert found.continues is True

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from wordlist import RECORDED
 
 from hybrid.cloud import WriteQuestion
-from hybrid.cloud.deadlines import Deadlines, QuestionDeadlines
+from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import DialectSetup, tells_rows
+from hybrid.cloud.dialects.dialect import DialectConfig, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
@@ -290,7 +290,7 @@ class Line:
         return nullcontext()
 
     def question_deadlines(self, asked_at=None, before_send=None):
-        return QuestionDeadlines(Deadlines(), self.url, asked_at)
+        return RequestTimeouts(Deadlines(), self.url, asked_at)
 
     async def stream(self, *_, **__):
         yield self.answer
@@ -320,7 +320,7 @@ ROWLESS = {"text": "a", "output_ids": [1], "meta_info": {"prompt_tokens": 1, "co
 
 def test_what_an_answer_contradicts_is_forgotten(path):
     """A server that was restarted without log-probabilities is found out anew."""
-    made, probe_cache = endpoint(path, ROWLESS, Sglang(DialectSetup("m")))
+    made, probe_cache = endpoint(path, ROWLESS, Sglang(DialectConfig("m")))
     with pytest.raises(MissingCapability):
         write(made, QUESTION)
     assert probe_cache.read(*WHERE) is None
@@ -328,7 +328,7 @@ def test_what_an_answer_contradicts_is_forgotten(path):
 
 @each("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
 def test_a_bad_day_contradicts_nothing(path, answer):
-    made, probe_cache = endpoint(path, answer, Sglang(DialectSetup("m")))
+    made, probe_cache = endpoint(path, answer, Sglang(DialectConfig("m")))
     with pytest.raises(BadReply):
         write(made, QUESTION)
     assert probe_cache.read(*WHERE) == KNOWN
@@ -340,7 +340,7 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
 
     from hybrid.cloud.dialects.text_tokens import TextTokens
 
-    made, probe_cache = endpoint(path, {}, Completions(DialectSetup("m", TextTokens(WORDS))))
+    made, probe_cache = endpoint(path, {}, Completions(DialectConfig("m", TextTokens(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
         write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
     assert probe_cache.read(*WHERE) == KNOWN
@@ -375,7 +375,7 @@ WRITTEN = {
 @each(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
 def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, told):
     """SGLang tells them after it; taken for the model's own they would be a wrong divergence."""
-    made, _ = endpoint(path, WRITTEN, Sglang(DialectSetup("m")))
+    made, _ = endpoint(path, WRITTEN, Sglang(DialectConfig("m")))
     chunk, *_ = write(made, replace(QUESTION, sampling=Sampling(temperature)))
     assert chunk.ids == (1,)
     assert (chunk.rows[0] is not None) is told

@@ -18,7 +18,7 @@ from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import DialectSetup, tells_rows
+from hybrid.cloud.dialects.dialect import DialectConfig, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang, read_scores, score_body, write_body
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
@@ -124,7 +124,7 @@ def test_the_row_after_comes_without_a_written_token_and_nothing_is_charged_for_
         row.ids.tolist() for row in read_scores(ASKED, GOLDEN["answer"]).rows
     ]
     assert scores.usage == CloudUsage(3, 0, 0)
-    dialect = Sglang(DialectSetup())
+    dialect = Sglang(DialectConfig())
     assert dialect.check_usage(ASKED, unwritten) == CloudUsage(3, 0, 0)
     assert dialect.min_usage(ASKED) == CloudUsage(3, 0)
     assert dialect.max_usage(ASKED) == CloudUsage(3, 1), (
@@ -210,7 +210,7 @@ def incremental(**more):
 
 
 def read(events, question=GREEDY, **fields):
-    _, reading = opened(able(Sglang(DialectSetup("m")), **fields).write(question))
+    _, reading = opened(able(Sglang(DialectConfig("m")), **fields).write(question))
     return [reading(one) for one in events]
 
 
@@ -276,7 +276,7 @@ def test_an_end_without_a_new_token_repeats_nothing():
     ids=str,
 )
 def test_rows_after_the_temperature_or_a_ban_are_not_the_models(change, kept):
-    assert tells_rows(Sglang(DialectSetup("m")).can, replace(GREEDY, **change)) is kept
+    assert tells_rows(Sglang(DialectConfig("m")).can, replace(GREEDY, **change)) is kept
 
 
 def test_an_appended_token_does_not_lower_the_cap_of_a_written_row():
@@ -313,7 +313,7 @@ def test_what_is_missing_and_what_broke_off_is_said_in_the_servers_words():
 
 def test_where_no_log_probabilities_are_given_none_are_asked_for_and_tokens_come_without_rows():
     """As a probe may have found: the text is as good, only nothing can weigh it."""
-    asked, _ = opened(able(Sglang(DialectSetup("m")), rows=False).write(GREEDY))
+    asked, _ = opened(able(Sglang(DialectConfig("m")), rows=False).write(GREEDY))
     assert not {"return_logprob", "top_logprobs_num"} & set(asked.body)
     chunks = read(cumulative(rows=False), rows=False)
     assert [(chunk.ids, chunk.rows) for chunk in chunks] == [((4,), (None,)), ((1,), (None,)), ((7,), (None,))]

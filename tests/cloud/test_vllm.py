@@ -21,7 +21,7 @@ from wordlist import opened
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.body import parse
 from hybrid.cloud.dialects import vllm
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense
 from hybrid.types import CloudUsage, Sampling
@@ -92,7 +92,7 @@ def test_an_empty_span_asks_for_no_rows_of_the_prompt_so_that_the_prefix_cache_s
 
 def test_a_write_sends_every_sampling_parameter_and_its_limit():
     """What is not sent comes from the server's generation config, not from the user."""
-    asked, _ = opened(vllm.Vllm(DialectSetup("m")).write(WRITE))
+    asked, _ = opened(vllm.Vllm(DialectConfig("m")).write(WRITE))
     assert asked.stream == "to done"
     assert asked.body == {
         "model": "m",

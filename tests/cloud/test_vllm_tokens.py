@@ -21,7 +21,7 @@ from cases import each
 from wordlist import able, opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.dialect import DialectSetup
+from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.vllm_tokens import VllmTokens, read_chunk, read_scores, score_body, write_body
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
@@ -97,7 +97,7 @@ def test_an_empty_span_asks_for_no_rows_of_the_prompt_so_that_the_prefix_cache_s
 
 
 def test_a_write_sends_every_sampling_parameter_and_its_limit():
-    assert opened(VllmTokens(DialectSetup("m")).write(WRITE))[0].body == {
+    assert opened(VllmTokens(DialectConfig("m")).write(WRITE))[0].body == {
         "model": "m",
         "token_ids": [5, 6],
         "sampling_params": {
@@ -222,18 +222,18 @@ def test_the_end_and_the_usage_come_in_events_of_their_own():
 
 
 def test_where_no_log_probabilities_are_given_none_are_asked_for_and_tokens_come_without_rows():
-    asked, read = opened(able(VllmTokens(DialectSetup("m")), rows=False).write(WRITE))
+    asked, read = opened(able(VllmTokens(DialectConfig("m")), rows=False).write(WRITE))
     assert "logprobs" not in asked.body["sampling_params"]
     chunk = read(written((4, -0.1, 1), logprobs=None))
     assert (chunk.ids, chunk.rows) == ((4,), (None,))
     with pytest.raises(MissingCapability):
-        opened(VllmTokens(DialectSetup("m")).write(WRITE))[1](written((4, -0.1, 1), logprobs=None))
+        opened(VllmTokens(DialectConfig("m")).write(WRITE))[1](written((4, -0.1, 1), logprobs=None))
 
 
 def test_the_completions_route_asks_for_none_either():
     from hybrid.cloud.dialects.vllm import Vllm
 
-    asked, read = opened(able(Vllm(DialectSetup("m")), rows=False).write(WRITE))
+    asked, read = opened(able(Vllm(DialectConfig("m")), rows=False).write(WRITE))
     assert "logprobs" not in asked.body
     chunk = read({"choices": [{"text": "d", "token_ids": [4], "logprobs": None, "finish_reason": None}]})
     assert (chunk.ids, chunk.rows) == ((4,), (None,))

@@ -14,7 +14,7 @@ from endpoints import connected
 
 from hybrid.cloud import Chunk, ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import Capabilities, Question, Scores
+from hybrid.cloud.port import Capabilities, ModelQuestion, Scores
 from hybrid.errors import CloudError, Unreachable
 from hybrid.types import Message, Sampling
 
@@ -39,7 +39,7 @@ class Played:
 
     can: Capabilities | None = None
     learned: Capabilities | None = None
-    questions: list[Question] = field(default_factory=list)
+    questions: list[ModelQuestion] = field(default_factory=list)
     answers: list[Scores | list[Chunk] | CloudError] = field(default_factory=list)
     refused: CloudError | None = None  # at the very start
 
@@ -80,7 +80,7 @@ SCENES: Mapping[str, Mapping[str, Scene]] = {
 }  # fmt: skip
 
 
-def question(name: str, words: Any) -> Question:
+def question(name: str, words: Any) -> ModelQuestion:
     """Make a question by its name."""
     few, span = words.tokenize("What is 47"), words.tokenize(" + 86?")
     long = (words.tokenize("What is 47 + 86? ") * 120)[: CONTEXT + 64]
@@ -128,7 +128,7 @@ async def _play(scene: Scene, url: str, words: Any) -> Played:
     return played
 
 
-async def _answered(endpoint: Endpoint, asked: Question) -> Scores | list[Chunk] | CloudError:
+async def _answered(endpoint: Endpoint, asked: ModelQuestion) -> Scores | list[Chunk] | CloudError:
     try:
         if isinstance(asked, ScoreQuestion):
             return await endpoint.score(asked, "r")

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from wordlist import able
 
 from hybrid.cloud import Chunk, WriteQuestion
-from hybrid.cloud.dialects.dialect import Continuation, DialectSetup, Post
+from hybrid.cloud.dialects.dialect import Continuation, DialectConfig, Post
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -33,7 +33,7 @@ def read_stream(url, deadlines, pause=0.0):
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0
-        endpoint.dialect = able(Counting(DialectSetup()), rows=False)
+        endpoint.dialect = able(Counting(DialectConfig()), rows=False)
         try:
             async with aclosing(endpoint.write(WriteQuestion((1,), 9, 0, Sampling()), "r")) as chunks:
                 async for chunk in chunks:

@@ -14,12 +14,12 @@ import pytest
 
 from hybrid.policy import DraftPosition, Policy, decode
 from hybrid.policy.requests import (
+    AnswerContinues,
+    AnswerEnded,
     Check,
-    Continue,
     Draft,
     Drafted,
     Emit,
-    Finish,
     NoAnswer,
     PendingToken,
     Scored,
@@ -161,14 +161,14 @@ def play(
                 pending = replace(pending, target_row=large.shown(at, k) if told and rows else None)
                 reply = Wrote((pending,), ended=token == end)
             case Emit(tokens):
-                reply = Continue()
+                reply = AnswerContinues()
                 for pending in tokens:
                     shown.append(pending)
                     if pending.id == end:
-                        reply = Finish("stop")
+                        reply = AnswerEnded("stop")
                         break
                     if len(shown) == max_tokens:
-                        reply = Finish("length")
+                        reply = AnswerEnded("length")
                         break
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, Choices, choices_without_effect, parse_policy, preset
+from hybrid.policy import PRESETS, PolicyOptions, choices_without_effect, parse_policy, preset
 from hybrid.policy.gates import number_text
 from hybrid.types import Sampling
 
@@ -43,15 +43,17 @@ def test_a_number_in_the_name_is_the_policys_threshold():
             for number in (0.25, 0.75, found.number.default):
                 text = f"{name}:{number_text(number)}"
                 assert parse_policy(text) == (found, number)
-                assert preset(text, Choices()) == preset(name, Choices(threshold=number)), text
-                assert preset(text, Choices(threshold=number)) == preset(text, Choices()), "the same, said twice"
+                assert preset(text, PolicyOptions()) == preset(name, PolicyOptions(threshold=number)), text
+                assert preset(text, PolicyOptions(threshold=number)) == preset(text, PolicyOptions()), (
+                    "the same, said twice"
+                )
         else:
             assert parse_policy(name) == (found, None)
 
 
 def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
     for name in PRESETS.keys() - TAKE_A_NUMBER:
-        assert preset(name, Choices(threshold=0.3)) == preset(name, Choices())
+        assert preset(name, PolicyOptions(threshold=0.3)) == preset(name, PolicyOptions())
 
 
 @each(
@@ -72,24 +74,24 @@ def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
 )
 def test_a_policy_that_cannot_be_is_one_sentence(text, threshold, said):
     with pytest.raises(UsageError) as error:
-        preset(text, Choices(threshold=threshold))
+        preset(text, PolicyOptions(threshold=threshold))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_policy_describes_itself_in_the_same_grammar():
     """The gate and the judge that it names build the same again; a number is written to the last digit."""
-    assert str(preset("kl", Choices())) == "kl span=32 gate=always judge=kl:0.5 hold=4 handback=kl:0.5"
-    assert str(preset("doubt:0.03", Choices(strict=True))).endswith("handback=kl:0.03:strict")
-    assert str(preset("certified", Choices(judge="tv:0.9"))) == (
+    assert str(preset("kl", PolicyOptions())) == "kl span=32 gate=always judge=kl:0.5 hold=4 handback=kl:0.5"
+    assert str(preset("doubt:0.03", PolicyOptions(strict=True))).endswith("handback=kl:0.03:strict")
+    assert str(preset("certified", PolicyOptions(judge="tv:0.9"))) == (
         "certified span=8 gate=certified:0.1 judge=tv:0.9 scope=1"
     )
-    assert str(preset("cloud", Choices(max_tokens=9))) == "cloud span=1 gate=never lead=9"
+    assert str(preset("cloud", PolicyOptions(max_tokens=9))) == "cloud span=1 gate=never lead=9"
     for name in PRESETS:
-        own = preset(name, Choices())
+        own = preset(name, PolicyOptions())
         parts = dict(part.split("=", 1) for part in str(own).split(" ")[1:])
         chosen = {} if name in {"local", "cloud"} else {"gate": parts["gate"], "judge": parts.get("judge")}
-        again = preset(name, Choices(**chosen))
+        again = preset(name, PolicyOptions(**chosen))
         assert (again.gate, again.handoff_tokens, again.lead) == (own.gate, own.handoff_tokens, own.lead), name
         assert str(again) == str(own)
 
@@ -152,7 +154,7 @@ def test_another_value_of_what_has_no_effect_decodes_alike(toys, name, chosen, s
     idle = choices_without_effect(name, chosen)
     other = {key: data.draw(VALUES[key]) for key in idle}
     try:
-        policies = [preset(name, Choices(**{**chosen, **more}, sampling=sampling)) for more in ({}, other)]
+        policies = [preset(name, PolicyOptions(**{**chosen, **more}, sampling=sampling)) for more in ({}, other)]
     except UsageError:
         return  # refused, whatever else it is
     small = toys.Toy("a", 5)

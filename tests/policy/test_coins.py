@@ -7,8 +7,8 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.policy import Choices, CoinKey, SeededCoin, decode, preset
-from hybrid.policy.requests import Check, Continue, Draft, Drafted, Emit, PendingToken, Scored
+from hybrid.policy import CoinKey, PolicyOptions, SeededCoin, decode, preset
+from hybrid.policy.requests import AnswerContinues, Check, Draft, Drafted, Emit, PendingToken, Scored
 from hybrid.types import Sampling
 
 
@@ -39,7 +39,7 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
         tosses.append(toss)
         return int(rng.choice(len(probs), p=probs / probs.sum()))
 
-    loop, at, reply = decode(preset(name, Choices(span=4, sampling=at_one)), coin), (), None
+    loop, at, reply = decode(preset(name, PolicyOptions(span=4, sampling=at_one)), coin), (), None
     while len(at) < 300:
         match loop.send(reply):
             case Draft(start, limit, _, _, rejections):
@@ -56,7 +56,7 @@ def test_no_coin_is_tossed_twice_in_an_answer(toys, name):
                 reply = Scored(tuple(large.shown(text[:end], 5) for end in range(len(start), len(text) + 1)))
             case Emit(tokens):
                 at += tuple(token.id for token in tokens)
-                reply = Continue()
+                reply = AnswerContinues()
     assert len(set(tosses)) == len(tosses)
     assert max(toss.rejections for toss in tosses) > 20
 

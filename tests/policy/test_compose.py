@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, Choices, preset
+from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.policy.compose import GATES, JUDGES
 from hybrid.policy.gates import (
     ALWAYS,
@@ -53,7 +53,7 @@ LOSSY = tuple(name for name in JUDGES if name not in {"exact", "block", "greedy"
 
 
 def built(name="kl", sampling=GREEDY, **choices):
-    return preset(name, Choices(sampling=sampling, **choices))
+    return preset(name, PolicyOptions(sampling=sampling, **choices))
 
 
 def refused(name="kl", sampling=GREEDY, **choices):

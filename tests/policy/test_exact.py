@@ -15,7 +15,7 @@ import pytest
 from cases import each
 from wrong_judges import AcceptsEverything, ForgetsTheTail
 
-from hybrid.policy import Choices, DraftPosition, preset
+from hybrid.policy import DraftPosition, PolicyOptions, preset
 from hybrid.policy.gates import FixedGate
 from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict
 from hybrid.policy.requests import Check, Draft, Emit, PendingToken, Write
@@ -109,15 +109,15 @@ def error(toys, policy, pair, sampling=AT_ONE, expected=None, length=LENGTH, **h
 @grid((1, 2, 3), WAYS, quick=once)
 def test_the_law_is_the_targets_own_from_any_top_k(toys, pair_of, name, cases):
     for i, k, way in cases:
-        policy = preset(name, Choices(sampling=AT_ONE, **way))
+        policy = preset(name, PolicyOptions(sampling=AT_ONE, **way))
         assert error(toys, policy, pair_of(i), k=k) < 1e-12, f"pair {i}, {k} shown, {way}"
 
 
 def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
     """Otherwise the law under a gate would be the law under none."""
     small, _ = pair
-    before = preset("exact", Choices(sampling=AT_ONE, gate=BEFORE)).gate
-    after = preset("exact", Choices(sampling=AT_ONE, gate=AFTER)).gate
+    before = preset("exact", PolicyOptions(sampling=AT_ONE, gate=BEFORE)).gate
+    after = preset("exact", PolicyOptions(sampling=AT_ONE, gate=AFTER)).gate
     places = [
         (small(prefix), DraftPosition(len(prefix), [small(prefix[:i]) for i in range(len(prefix))]))
         for prefix in PREFIXES
@@ -128,7 +128,7 @@ def test_the_gates_of_these_tests_end_some_drafts_and_not_others(pair):
 
 @each("name", EXACT)
 def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(toys, pair, name):
-    policy = preset(name, Choices(sampling=AT_ONE, span=2, bonus=False, gate=BEFORE))
+    policy = preset(name, PolicyOptions(sampling=AT_ONE, span=2, bonus=False, gate=BEFORE))
     assert error(toys, policy, pair, k=2, length=2) < 1e-12
 
 
@@ -137,7 +137,7 @@ def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(t
 def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, cases):
     """With what the shown tokens determine, and where they do not: then the cloud draws, whatever was drafted."""
     for i, k, sampling in cases:
-        policy = preset(name, Choices(span=2, sampling=sampling))
+        policy = preset(name, PolicyOptions(span=2, sampling=sampling))
         assert error(toys, policy, pair_of(i), sampling, k=k) < 1e-12, f"pair {i}, {k} shown, {sampling}"
 
 
@@ -167,7 +167,7 @@ def test_where_a_row_does_not_determine_the_law_no_coin_looks_at_what_was_drafte
 def test_the_law_is_the_targets_own_however_long_the_cloud_writes_on(toys, pair_of, name, cases):
     """One token and no more, or blocks from one or two tokens up; with rows that tell when to hand back, or without."""
     for i, first, told, sampling in cases:
-        policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=first)
+        policy = replace(preset(name, PolicyOptions(span=2, sampling=sampling)), undetermined_tokens=first)
         said = f"pair {i}, first block {first}, rows {told}, {sampling}"
         assert error(toys, policy, pair_of(i), sampling, k=2, told=told) < 1e-12, said
 
@@ -190,7 +190,7 @@ def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys
     """Each token used to be a check and a request of its own, and the prompt paid twice for it, without a word."""
     small, large = toys.Toy("q", 5), toys.Toy("p", 5)
     sampling = Sampling(1.3, min_p=1e-12)
-    policy = preset(name, Choices(span=2, sampling=sampling))
+    policy = preset(name, PolicyOptions(span=2, sampling=sampling))
     toss = np.random.default_rng(5)
     coin = lambda probs: int(toss.choice(len(probs), p=probs))  # noqa: E731
     shown, log = toys.play(policy, small, large, coin, 28, k=2, end=-1, law=sampling)
@@ -206,7 +206,7 @@ def test_where_no_row_determines_the_law_the_cloud_writes_on_and_it_is_said(toys
 def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, name):
     """The block in which it stands is read to its end; from a kept token on the blocks are small again."""
     sampling = Sampling(0.7, top_p=0.8)
-    policy = replace(preset(name, Choices(span=2, sampling=sampling)), undetermined_tokens=1)
+    policy = replace(preset(name, PolicyOptions(span=2, sampling=sampling)), undetermined_tokens=1)
     small = toys.Toy("q", 5)
     large = toys.Mix(small, "p", 0.6)
     goes_on, comes_back = 0, 0
@@ -230,14 +230,14 @@ def test_the_cloud_hands_back_at_the_first_row_that_determines_the_law(toys, nam
 @each("name", EXACT)
 @each("short", [1, 2])
 def test_the_law_survives_an_endpoint_that_answers_fewer_rows(toys, pair, name, short):
-    policy = preset(name, Choices(span=2, sampling=AT_ONE))
+    policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE))
     assert error(toys, policy, pair, k=3, short=short) < 1e-12
 
 
 @each("judge", EXACT)
 def test_an_exact_judge_gives_another_policy_the_targets_law(toys, pair, judge):
     """With a cloud that holds the pen after a rejection until the divergence is small."""
-    policy = preset("kl", Choices(span=2, sampling=AT_ONE, judge=judge))
+    policy = preset("kl", PolicyOptions(span=2, sampling=AT_ONE, judge=judge))
     assert error(toys, policy, pair, k=2) < 1e-12
 
 
@@ -247,14 +247,14 @@ def test_greedy_gives_the_targets_greedy_text(toys, name, k):
     for i, span in itertools.product(range(15), (1, 3)):
         small = toys.Toy(f"q{i}")
         large = toys.Mix(small, f"p{i}", 0.5)
-        shown, _ = toys.play(preset(name, Choices(span=span)), small, large, None, 12, k=k)
+        shown, _ = toys.play(preset(name, PolicyOptions(span=span)), small, large, None, 12, k=k)
         assert tuple(pending.id for pending in shown) == toys.greedy_text(large, 12)
 
 
 @each("name", EXACT)
 def test_greedy_asks_for_nothing_that_it_does_not_say_it_needs(toys, name):
     """An endpoint that only scores must do for it."""
-    policy = preset(name, Choices(span=3))
+    policy = preset(name, PolicyOptions(span=3))
     logs = [toys.play(policy, toys.Toy(f"q{i}"), toys.Toy(f"p{i}"), None, 12, k=1)[1] for i in range(10)]
     assert "write" in policy.needs or not any(isinstance(request, Write) for log in logs for request in log)
 
@@ -320,7 +320,7 @@ class Drops(FixedGate):
 @each("wrong", [AcceptsEverything, ForgetsTheTail, SeesWhatWasAppended, Drops])
 def test_the_same_enumeration_rejects_a_wrong_variant(toys, pair_of, wrong):
     pair = pair_of(1)
-    right = preset("exact", Choices(span=2, sampling=AT_ONE))
+    right = preset("exact", PolicyOptions(span=2, sampling=AT_ONE))
     change = {"gate": Drops("check")} if wrong is Drops else {"judge": wrong(TargetSampler(AT_ONE))}
     assert error(toys, right, pair, k=1, length=2) < 1e-12
     assert error(toys, replace(right, **change), pair, k=1, length=2) > 0.001
@@ -348,7 +348,7 @@ DEFERRALS = (("chow", 0.4), ("diff", 0.02), ("diff", 0.1), ("opt", 0.05), ("opt"
 @grid(DEFERRALS, quick=all_quick)
 def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, cases):
     for i, (deferral, alpha) in cases:
-        policy = preset("cascade", Choices(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
+        policy = preset("cascade", PolicyOptions(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
         expected = either(pair_of(i), deferral, alpha)
         assert error(toys, policy, pair_of(i), k=3, expected=expected) < 1e-12, f"pair {i}, {deferral}:{alpha}"
 
@@ -361,7 +361,7 @@ def test_these_deferrals_are_the_clouds_at_some_positions_and_not_at_others(pair
 
 def test_a_cascade_takes_no_bonus(toys, pair):
     """It would be the cloud's token where the rule may not defer."""
-    policy = replace(preset("cascade", Choices(span=1, sampling=AT_ONE, judge="cascade-diff:0.1")), bonus=True)
+    policy = replace(preset("cascade", PolicyOptions(span=1, sampling=AT_ONE, judge="cascade-diff:0.1")), bonus=True)
     assert error(toys, policy, pair, k=3, length=2, expected=either(pair, "diff", 0.1)) < 1e-12
 
 
@@ -379,7 +379,7 @@ def test_u_hlm_has_its_closed_form(toys, pair_of, cases):
     """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
     for i, limit in cases:
         small, large = pair_of(i)
-        policy = preset("u-hlm", Choices(span=3, sampling=AT_ONE, threshold=limit))
+        policy = preset("u-hlm", PolicyOptions(span=3, sampling=AT_ONE, threshold=limit))
 
         def closed(prefix, small=small, large=large, policy=policy, limit=limit):
             q, p = small(prefix).probs, large(prefix).probs
@@ -395,7 +395,7 @@ def test_u_hlm_has_its_closed_form(toys, pair_of, cases):
 def test_random_gives_each_position_to_one_model_whatever_it_holds(toys, pair, rate):
     """By the seed and the position alone: under this seed the cloud has the second of three at a rate of 0.3."""
     small, large = pair
-    policy = preset("random", Choices(sampling=Sampling(1.0, seed=4), threshold=rate, hold=1))
+    policy = preset("random", PolicyOptions(sampling=Sampling(1.0, seed=4), threshold=rate, hold=1))
     clouds = [policy.gate.before(small(()), DraftPosition(position, ())) == "write" for position in range(LENGTH)]
     assert clouds == {0.0: [False] * 3, 0.3: [False, True, False], 1.0: [True] * 3}[rate]
     expected = lambda prefix: (large if len(prefix) < LENGTH and clouds[len(prefix)] else small)(prefix)  # noqa: E731

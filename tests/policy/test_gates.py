@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from naive_divergence import FAR_APART, POSITIVE, law, naive_kl, pairs
 from naive_rules import RULES, accepted, undecided
 
-from hybrid.policy import Choices, DraftPosition, preset
+from hybrid.policy import DraftPosition, PolicyOptions, preset
 from hybrid.policy.compose import GATES
 from hybrid.policy.gates import (
     ALWAYS,
@@ -118,7 +118,7 @@ def test_random_calls_by_seed_and_position_alone():
 
 
 def test_the_random_preset_tosses_with_the_users_seed():
-    seeds = [preset("random", Choices(sampling=Sampling(seed=seed))).gate.seed for seed in (0, 7)]
+    seeds = [preset("random", PolicyOptions(sampling=Sampling(seed=seed))).gate.seed for seed in (0, 7)]
     assert seeds == [0, 7]
 
 
@@ -208,7 +208,7 @@ def test_survival_lets_a_certain_draft_grow_and_never_lets_one_grow_beyond_five_
 
 def built(name):
     kind, build = GATES[name]
-    return build(kind.value(None, name), Choices())
+    return build(kind.value(None, name), PolicyOptions())
 
 
 @each("name", GATES)
@@ -253,7 +253,7 @@ def test_a_row_in_doubt_is_given_away_where_the_gate_says_write_and_asked_about_
     """The call reaches the loop as it was said."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
     for call, kind, other in (("write", Write, Check), ("check", Check, Write)):
-        policy = replace(preset("bild", Choices()), gate=MaxProbGate(1.0, call, "check"), handoff_tokens=2)
+        policy = replace(preset("bild", PolicyOptions()), gate=MaxProbGate(1.0, call, "check"), handoff_tokens=2)
         _, log = toys.play(policy, small, large, None, 8, k=5, end=-1)
         assert isinstance(log[1], kind)
         assert not any(isinstance(request, other) for request in log)

@@ -8,7 +8,7 @@ import numpy as np
 from cases import each
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, Choices, DraftPosition, preset
+from hybrid.policy import PRESETS, DraftPosition, PolicyOptions, preset
 from hybrid.policy.gates import ALWAYS, GateDefaults, MaxProbGate
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import Check, Write
@@ -91,7 +91,7 @@ TABLE = (
 def test_the_guarantee_is_the_one_of_the_parts():
     for name, choices, greedy, *sampled in TABLE:
         for sampling, expected in ((GREEDY, greedy), (AT_ONE, sampled[0] if sampled else greedy)):
-            policy = preset(name, Choices(sampling=sampling, **choices))
+            policy = preset(name, PolicyOptions(sampling=sampling, **choices))
             assert policy.guarantee(sampling, 512) == expected, f"{name} {choices} at {sampling.temperature}"
 
 
@@ -159,7 +159,7 @@ def test_who_is_said_to_have_a_models_own_text_has_it(toys, sampling):
     said = {small: 0, large: 0}
     for name, chosen in compositions():
         try:
-            policy = preset(name, Choices(span=2, sampling=sampling, **chosen))
+            policy = preset(name, PolicyOptions(span=2, sampling=sampling, **chosen))
         except UsageError:
             continue
         sentence = policy.guarantee(sampling, chosen.get("max_tokens", 512))
@@ -190,7 +190,7 @@ def test_compositions_that_lost_the_clouds_law_do_not_say_that_they_have_it(toys
         ("u-hlm", {}),
         ("bild", {"gate": "max-prob:0.45", "hold": 1}),
     ):
-        policy = preset(name, Choices(span=2, sampling=AT_ONE, **chosen))
+        policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE, **chosen))
         assert not policy.guarantee(AT_ONE, 512).startswith(CLOUDS), name
         assert distance(toys, policy, small, large, large, AT_ONE) > 0.001, name
 
@@ -202,7 +202,7 @@ def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
     none, some = 0, 0
     for (name, chosen), sampling in itertools.product(compositions(), (GREEDY, AT_ONE)):
         try:
-            policy = preset(name, Choices(span=3, sampling=sampling, **chosen))
+            policy = preset(name, PolicyOptions(span=3, sampling=sampling, **chosen))
         except UsageError:
             continue
         toss = np.random.default_rng(3)
@@ -248,9 +248,9 @@ def test_a_policy_needs_of_an_endpoint_what_its_judge_and_its_handoff_do():
     """A judge that draws needs the drafted token's own probability, by its id, and may leave a token to the cloud."""
     for name, (greedy, sampled) in NEEDS.items():
         for sampling, expected in ((GREEDY, greedy), (AT_ONE, sampled)):
-            assert preset(name, Choices(sampling=sampling)).needs == expected, f"{name} at {sampling.temperature}"
+            assert preset(name, PolicyOptions(sampling=sampling)).needs == expected, f"{name} at {sampling.temperature}"
         assert PRESETS[name].needs == greedy | sampled, name
-    assert preset("greedy-exact", Choices()).needs == PRESETS["greedy-exact"].needs == {"score"}
+    assert preset("greedy-exact", PolicyOptions()).needs == PRESETS["greedy-exact"].needs == {"score"}
 
 
 def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
@@ -259,7 +259,7 @@ def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
     large = toys.Mix(small, "p0", 0.6)
     for sampling, (name, chosen) in itertools.product((GREEDY, AT_ONE), compositions()):
         try:
-            policy = preset(name, Choices(span=2, sampling=sampling, **chosen))
+            policy = preset(name, PolicyOptions(span=2, sampling=sampling, **chosen))
         except UsageError:
             continue
         coin = None if sampling.greedy else lambda probs: max(i for i, p in enumerate(probs) if p > 0)

@@ -121,7 +121,7 @@ def test_sampling_recovers_nothing_from_a_truncated_row():
 @each("threshold", [-1.0, float("nan")])
 def test_an_impossible_threshold_is_refused(threshold):
     from hybrid.errors import UsageError
-    from hybrid.policy import Choices, preset
+    from hybrid.policy import PolicyOptions, preset
 
     with pytest.raises(UsageError):
-        preset("kl", Choices(threshold=threshold))
+        preset("kl", PolicyOptions(threshold=threshold))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from cases import each
 
-from hybrid.policy import PRESETS, Choices, preset
+from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.policy.gates import ALWAYS, NEVER, FixedGate
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import Check, Draft, Emit, Write
@@ -50,7 +50,7 @@ def text(shown):
 @each("span", SPANS)
 @each("k", [1, 2, 3])
 def test_greedy_exact_gives_the_targets_own_text(toys, span, k):
-    policy = preset("greedy-exact", Choices(span=span))
+    policy = preset("greedy-exact", PolicyOptions(span=span))
     for small, large in pairs(toys):
         shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
         assert text(shown) == toys.greedy_text(large, LENGTH)
@@ -60,14 +60,14 @@ def test_greedy_exact_gives_the_targets_text_when_a_server_answers_fewer_rows(to
     """Generate-and-compare endpoints answer only up to the first difference."""
     for short in (1, 2):
         for small, large in pairs(toys):
-            shown, _ = toys.play(preset("greedy-exact", Choices(span=4)), small, large, None, LENGTH, short=short)
+            shown, _ = toys.play(preset("greedy-exact", PolicyOptions(span=4)), small, large, None, LENGTH, short=short)
             assert text(shown) == toys.greedy_text(large, LENGTH)
 
 
 @each("span", SPANS)
 @each("k", [1, 3])
 def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
-    policy = preset("kl", Choices(span=span, threshold=0.0))
+    policy = preset("kl", PolicyOptions(span=span, threshold=0.0))
     for small, large in pairs(toys):
         shown, _ = toys.play(policy, small, large, None, LENGTH, k=k)
         assert text(shown) == toys.greedy_text(large, LENGTH)
@@ -75,7 +75,7 @@ def test_kl_at_threshold_zero_gives_the_targets_own_text(toys, span, k):
 
 @each("span", SPANS)
 def test_kl_at_threshold_infinity_gives_the_small_models_text_and_never_hands_over(toys, span):
-    policy = preset("kl", Choices(span=span, threshold=math.inf))
+    policy = preset("kl", PolicyOptions(span=span, threshold=math.inf))
     for small, large in pairs(toys):
         shown, log = toys.play(policy, small, large, None, LENGTH)
         assert text(shown) == toys.greedy_text(small, LENGTH)
@@ -134,7 +134,7 @@ def naive_kl_text(small, large, threshold, span, length, end):
 def test_kl_equals_a_separate_naive_program(toys, threshold):
     for small, large in pairs(toys, 0.3):
         for span in (1, 3, 5):
-            policy = preset("kl", Choices(span=span, threshold=threshold))
+            policy = preset("kl", PolicyOptions(span=span, threshold=threshold))
             shown, _ = toys.play(policy, small, large, None, LENGTH)
             assert text(shown) == naive_kl_text(small, large, threshold, span, LENGTH, toys.END)
 
@@ -145,7 +145,7 @@ def test_kl_equals_a_separate_naive_program_on_long_texts(toys, count):
     for i in range(count):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.35)
-        policy = preset("kl", Choices(span=3, threshold=0.1))
+        policy = preset("kl", PolicyOptions(span=3, threshold=0.1))
         expected = naive_kl_text(small, large, 0.1, 3, 60, -1)
         assert text(toys.play(policy, small, large, None, 60, k=5, end=-1)[0]) == expected
         assert text(toys.play(policy, small, large, None, 60, k=5, end=-1, told=False)[0]) == expected
@@ -181,7 +181,13 @@ def test_doubt_equals_a_separate_naive_program(toys, threshold, count):
         large = toys.Mix(small, f"b{i}", 0.3)
         for entropy in (0.0, 1.0, 1.3, math.inf):
             shown, log = toys.play(
-                preset("doubt", Choices(entropy=entropy, threshold=threshold)), small, large, None, 40, k=5, end=-1
+                preset("doubt", PolicyOptions(entropy=entropy, threshold=threshold)),
+                small,
+                large,
+                None,
+                40,
+                k=5,
+                end=-1,
             )
             assert text(shown) == naive_doubt_text(small, large, entropy, threshold, 40, -1)
             assert entropy < math.inf or not any(isinstance(request, Write) for request in log)
@@ -193,7 +199,7 @@ def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_t
     for i in range(PAIRS):
         small = toys.Toy(f"a{i}", 5)
         large = toys.Mix(small, f"b{i}", 0.3)
-        policy = preset("doubt", Choices(entropy=1.3, threshold=threshold))
+        policy = preset("doubt", PolicyOptions(entropy=1.3, threshold=threshold))
         shown, log = toys.play(policy, small, large, None, 40, k=5, end=-1, told=False)
         assert text(shown) == naive_doubt_text(small, large, 1.3, threshold, 40, -1)
         written = [request for request in log if isinstance(request, Check | Write)]
@@ -205,7 +211,7 @@ def test_what_is_written_without_rows_is_scored_block_by_block_and_the_text_is_t
 
 def test_an_opening_or_a_block_that_nothing_weighs_is_not_scored(toys):
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    for policy in (preset("cloud", Choices(max_tokens=20)), preset("random", Choices(threshold=1.0))):
+    for policy in (preset("cloud", PolicyOptions(max_tokens=20)), preset("random", PolicyOptions(threshold=1.0))):
         _, log = toys.play(policy, small, large, None, 20, k=5, end=-1, told=False)
         assert not any(isinstance(request, Check) for request in log)
 
@@ -222,7 +228,7 @@ def test_where_a_written_block_cannot_be_scored_the_pen_goes_back(toys, cut, wri
 
 def test_doubt_gives_the_pen_away_before_it_draws_and_says_how_doubtful_it_was(toys):
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    shown, log = toys.play(preset("doubt", Choices(entropy=0.0)), small, large, None, 8, k=5, end=-1)
+    shown, log = toys.play(preset("doubt", PolicyOptions(entropy=0.0)), small, large, None, 8, k=5, end=-1)
     assert [type(request) for request in log[:2]] == [Draft, Write]
     assert shown[0].why == f"the local model is in doubt: entropy {small(()).entropy():.3g} nats"
     assert shown[0].kl.lower == pytest.approx(kl(large(()), small(())))
@@ -250,7 +256,7 @@ def naive_paper_text(toys, small, large, threshold, span, lead):
 def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
     for small, large in pairs(toys, 0.3):
         for threshold in (0.0, 0.1, 0.3, math.inf):
-            policy = preset("paper", Choices(span=3, threshold=threshold, lead=lead))
+            policy = preset("paper", PolicyOptions(span=3, threshold=threshold, lead=lead))
             shown, _ = toys.play(policy, small, large, None, LENGTH)
             assert text(shown) == naive_paper_text(toys, small, large, threshold, 3, lead)
 
@@ -259,7 +265,7 @@ def test_paper_equals_the_draft_paper_written_down_separately(toys, lead):
 def test_what_the_cloud_opens_ends_after_its_tokens_though_the_models_do_not_agree(toys, name):
     """Agreement gives the pen back after a hand-off; an opening is over when it is over."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    _, log = toys.play(preset(name, Choices(threshold=0.0, lead=2)), small, large, None, LENGTH, k=5, end=-1)
+    _, log = toys.play(preset(name, PolicyOptions(threshold=0.0, lead=2)), small, large, None, LENGTH, k=5, end=-1)
     opening = list(itertools.takewhile(lambda request: not isinstance(request, Draft), log))
     assert sum(len(request.tokens) for request in opening if isinstance(request, Emit)) == 2
 
@@ -267,7 +273,7 @@ def test_what_the_cloud_opens_ends_after_its_tokens_though_the_models_do_not_agr
 def test_paper_shows_its_tokens_before_it_asks(toys):
     """Text that is let through unchecked need not wait for the round trip."""
     small, large = next(pairs(toys))
-    _, log = toys.play(preset("paper", Choices(span=3, lead=0)), small, large, None, LENGTH)
+    _, log = toys.play(preset("paper", PolicyOptions(span=3, lead=0)), small, large, None, LENGTH)
     kinds = [type(request) for request in log]
     assert kinds[:3] == [Draft, Emit, Check] or Check not in kinds
 
@@ -277,7 +283,7 @@ def test_paper_shows_its_tokens_before_it_asks(toys):
 def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, name, hold):
     """The first request to write of a hand-off; 4 tokens where nothing was chosen."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    policy = preset(name, Choices(span=3, threshold=0.0, entropy=0.0, hold=hold))
+    policy = preset(name, PolicyOptions(span=3, threshold=0.0, entropy=0.0, hold=hold))
     _, log = toys.play(policy, small, large, None, 30, k=5, end=-1)
     (first, *_) = (request.limit for request in log if isinstance(request, Write))
     assert first == (hold or 4)
@@ -286,7 +292,7 @@ def test_the_cloud_writes_as_much_as_was_chosen_before_it_may_hand_back(toys, na
 @each("name", PRESETS)
 def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_models_text(toys, name):
     for span in (1, 3):
-        policy = preset(name, Choices(span=span, max_tokens=LENGTH))
+        policy = preset(name, PolicyOptions(span=span, max_tokens=LENGTH))
         for small, large in pairs(toys):
             shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda _: True)
             assert text(shown) == toys.greedy_text(small, LENGTH)
@@ -296,7 +302,7 @@ def test_with_a_cloud_that_never_answers_every_preset_gives_exactly_the_small_mo
 def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_models_law(toys, name):
     """Every coin enumerated: nothing in the loop draws, drops or redraws a token."""
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset(name, Choices(span=2, sampling=AT_ONE, max_tokens=3))
+    policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE, max_tokens=3))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, fails=lambda _: True), 3)
     assert sum(law.values()) == pytest.approx(1.0, abs=1e-12)
     assert toys.distance(law, toys.own_law(small, 3)) < 1e-12
@@ -306,13 +312,13 @@ def test_with_a_cloud_that_never_answers_sampled_text_has_exactly_the_small_mode
 def test_what_was_drafted_is_not_drafted_again_because_the_cloud_is_gone(toys, name):
     """A dead cloud costs the user's time once, not once per span."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    _, log = toys.play(preset(name, Choices(span=3)), small, large, None, 12, k=5, end=-1, fails=lambda _: True)
+    _, log = toys.play(preset(name, PolicyOptions(span=3)), small, large, None, 12, k=5, end=-1, fails=lambda _: True)
     assert [len(request.at) for request in log if isinstance(request, Draft)] == [0, 3, 6, 9]
 
 
 def test_cloud_sampled_has_exactly_the_large_models_law(toys):
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset("cloud", Choices(sampling=AT_ONE, max_tokens=3))
+    policy = preset("cloud", PolicyOptions(sampling=AT_ONE, max_tokens=3))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
     assert toys.distance(law, toys.own_law(small, 3)) > 0.05
@@ -321,7 +327,7 @@ def test_cloud_sampled_has_exactly_the_large_models_law(toys):
 def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
     """A rejection under sampling hands over; a token taken from the truncated row would bias the text."""
     small, large = toys.Toy("q"), toys.Toy("p")
-    policy = preset("kl", Choices(span=2, threshold=0.0, sampling=AT_ONE))
+    policy = preset("kl", PolicyOptions(span=2, threshold=0.0, sampling=AT_ONE))
     law = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3), 3)
     assert toys.distance(law, toys.own_law(large, 3)) < 1e-12
     unweighed = toys.law_of(lambda coin: toys.play(policy, small, large, coin, 3, told=False), 3)
@@ -335,7 +341,7 @@ def test_kl_sampled_at_threshold_zero_has_exactly_the_large_models_law(toys):
 @each("cut", [1, 2, 3])
 def test_with_a_cloud_cut_at_any_request_every_preset_finishes(toys, name, cut):
     """From the cut on the text is the small model's."""
-    policy = preset(name, Choices(span=2, max_tokens=LENGTH))
+    policy = preset(name, PolicyOptions(span=2, max_tokens=LENGTH))
     for small, large in pairs(toys):
         shown, _ = toys.play(policy, small, large, None, LENGTH, fails=lambda n: n >= cut)
         assert len(shown) == LENGTH or shown[-1].id == toys.END
@@ -380,7 +386,7 @@ def test_a_handoff_doubles_its_blocks_until_the_models_agree(toys):
 def test_a_reason_stands_at_the_first_token_of_its_handoff_only(toys):
     """The block after a recovered token has no reason of its own: it would read as if each token had been rejected."""
     small, large = toys.Toy("a", 5), toys.Toy("b", 5)
-    shown, _ = toys.play(preset("kl", Choices(span=3, threshold=0.1)), small, large, None, 40, k=5, end=-1)
+    shown, _ = toys.play(preset("kl", PolicyOptions(span=3, threshold=0.1)), small, large, None, 40, k=5, end=-1)
     assert any(token.how == "recovered" for token in shown)
     for before, token in itertools.pairwise(shown):
         assert (token.why is not None) == (token.how == "recovered") or before.how not in {"recovered", "written"}
@@ -395,9 +401,9 @@ def test_never_gate_asks_nothing(toys):
 
 def test_a_reply_out_of_turn_is_refused(toys):
     from hybrid.policy import SeededCoin, decode
-    from hybrid.policy.requests import Continue
+    from hybrid.policy.requests import AnswerContinues
 
-    loop = decode(preset("kl", Choices()), SeededCoin(0))
+    loop = decode(preset("kl", PolicyOptions()), SeededCoin(0))
     assert isinstance(next(loop), Draft)
     with pytest.raises(TypeError, match="does not answer"):
-        loop.send(Continue())
+        loop.send(AnswerContinues())

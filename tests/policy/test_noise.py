@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from hybrid.policy import Choices, preset
+from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import Draft, PendingToken, Write
 from hybrid.policy.rules.divergence_threshold import MEASURES, DivergenceThreshold
@@ -105,7 +105,7 @@ def test_strict_decides_when_the_pen_goes_back_too(toys, name):
     large = toys.Made(lambda _: Dense.from_logits(np.log(LARGE)))
     small = toys.Made(lambda _: Dense.from_logits(np.log(SMALL)))
     found = kl_divergence(TopK.from_dense(large(()), 2), small(()))
-    choices = Choices(threshold=(found.lower + found.upper) / 2, entropy=0.0, span=2, strict=True)
+    choices = PolicyOptions(threshold=(found.lower + found.upper) / 2, entropy=0.0, span=2, strict=True)
     strict, loose = preset(name, choices), preset(name, choices.model_copy(update={"strict": False}))
     assert reached(toys, strict, small, large, 2) is None
     assert reached(toys, replace(strict, handback=loose.handback), small, large, 2) < 10
@@ -115,6 +115,6 @@ def test_strict_decides_when_the_pen_goes_back_too(toys, name):
 def test_noise_decides_when_the_pen_goes_back_as_it_decides_when_it_is_taken(strict):
     found = told("KL")
     threshold = found.lower * 0.999 if not strict else found.upper * 1.001
-    back = preset("doubt", Choices(threshold=threshold, strict=strict)).handback
+    back = preset("doubt", PolicyOptions(threshold=threshold, strict=strict)).handback
     assert back.agrees(found) is strict
     assert back.agrees(replace(found, noise=0.02)) is not strict

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import hybrid.policy
-from hybrid.policy import Choices, preset
+from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.requests import Check
 
 BLOCK = re.compile(r"^```python\n(def greedy_speculation.*?)^```", re.MULTILINE | re.DOTALL)
@@ -32,7 +32,7 @@ def test_greedy_exact_does_what_the_readme_says(toys):
             for end in (-1, 0, 2):
                 best = [lambda text, model=model: model(tuple(text)).best for model in (small, large)]
                 expected = speculate(*best, span, LENGTH, end)
-                policy = preset("greedy-exact", Choices(span=span))
+                policy = preset("greedy-exact", PolicyOptions(span=span))
                 for k in (1, small.num_tokens):
                     shown, log = toys.play(policy, small, large, None, LENGTH, k=k, end=end)
                     assert [(token.id, token.how) for token in shown] == expected, (i, span, end, k)

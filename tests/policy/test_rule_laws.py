@@ -11,7 +11,7 @@ from naive_divergence import law, naive_jensen_shannon, naive_kl
 from naive_policies import certain, naive_bild, near, text
 from naive_rules import accepted
 
-from hybrid.policy import Choices, preset
+from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.requests import Check
 from hybrid.prob import AdditiveAcceptance, Dense, GreedyAcceptance, MultiplicativeAcceptance
 from hybrid.types import Sampling
@@ -59,19 +59,19 @@ def test_at_one_end_a_rule_gives_the_clouds_greedy_text(toys, both, written, nam
     for small, large in both:
         expected = toys.greedy_text(large, LENGTH, end=-1)
         for k in ANY:
-            assert text(written(preset(name, Choices(**choices)), (small, large), k)) == expected
+            assert text(written(preset(name, PolicyOptions(**choices)), (small, large), k)) == expected
 
 
 @each(("name", "choices"), LOCALS, ids=str)
 def test_at_the_other_end_a_rule_gives_the_local_models_greedy_text(toys, both, written, name, choices):
     for small, large in both:
         expected = toys.greedy_text(small, LENGTH, end=-1)
-        assert text(written(preset(name, Choices(**choices)), (small, large))) == expected
+        assert text(written(preset(name, PolicyOptions(**choices)), (small, large))) == expected
 
 
 def test_bild_that_never_falls_or_rolls_back_has_one_token_of_the_cloud_after_each_span(both, written):
     """The row after a kept span is there: the rule takes its token."""
-    shown = written(preset("bild", Choices(threshold=math.inf, gate="always", span=3)), both[0])
+    shown = written(preset("bild", PolicyOptions(threshold=math.inf, gate="always", span=3)), both[0])
     assert [token.how for token in shown] == ["accepted", "accepted", "accepted", "bonus"] * 3
 
 
@@ -96,7 +96,7 @@ def within_bound(toys, large, noise, bound):
 @each("bound", [0.02, 0.06])
 def test_certified_gives_the_clouds_text_where_the_divergence_is_within_the_bound(toys, pairs_of, bound):
     """And saves questions: many a token that it shows, nobody was asked about."""
-    policy, unasked, asked = preset("certified", Choices(threshold=bound)), 0, 0
+    policy, unasked, asked = preset("certified", PolicyOptions(threshold=bound)), 0, 0
     for noise, large in pairs_of(0.9):
         small = within_bound(toys, large, noise, bound)
         shown, log = toys.play(policy, small, large, None, LENGTH, k=2, end=-1)
@@ -111,7 +111,7 @@ def test_certified_beyond_its_bound_skips_a_token_that_the_cloud_would_have_turn
     small, large = (toys.Made(lambda _, probs=probs: law(probs)) for probs in ([7, 2, 1], [2, 7, 1]))
     assert naive_kl(large(()).probs, small(()).probs) == pytest.approx(0.626, abs=1e-3)
     for bound, best in ((0.1, 0), (0.63, 1)):
-        shown, _ = toys.play(preset("certified", Choices(threshold=bound)), small, large, None, 3, k=3, end=-1)
+        shown, _ = toys.play(preset("certified", PolicyOptions(threshold=bound)), small, large, None, 3, k=3, end=-1)
         assert text(shown) == (best,) * 3
 
 
@@ -160,7 +160,7 @@ def three(toys):
 @each(("name", "choices", "keeps", "shown_k"), SAMPLED, ids=[f"{name}-{choices}" for name, choices, _, _ in SAMPLED])
 def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, shown_k):
     """Every coin enumerated; what a few shown tokens leave open the cloud draws. fsd at 0 has the cloud's law."""
-    policy = preset(name, Choices(span=2, sampling=AT_ONE, **choices))
+    policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE, **choices))
     expected = toys.own_law(toys.Made(kept_or_drawn(*three, keeps)), 2)
     for k in shown_k:
         found = toys.law_of(lambda coin, k=k: toys.play(policy, *three, coin, 2, k=k), 2)
@@ -170,7 +170,7 @@ def test_sampled_a_rule_has_its_closed_form(toys, three, name, choices, keeps, s
 @each(("name", "threshold"), [("relaxed", 1.0), ("bild", 0.0)])
 def test_sampled_a_rule_at_its_strictest_does_not_have_the_clouds_law(toys, three, name, threshold):
     """It keeps the cloud's best token more often than the cloud draws it: only ``exact`` and ``block`` are exact."""
-    policy = preset(name, Choices(span=2, sampling=AT_ONE, threshold=threshold, gate="always"))
+    policy = preset(name, PolicyOptions(span=2, sampling=AT_ONE, threshold=threshold, gate="always"))
     found = toys.law_of(lambda coin: toys.play(policy, *three, coin, 2), 2)
     assert toys.distance(found, toys.own_law(three[1], 2)) > 0.01
 
@@ -178,7 +178,7 @@ def test_sampled_a_rule_at_its_strictest_does_not_have_the_clouds_law(toys, thre
 @each("k", [1, 3])
 @each("roll_back", [0.0, 1.5, math.inf])
 def test_sampled_bild_has_the_law_of_a_separate_naive_program(toys, three, roll_back, k):
-    policy = preset("bild", Choices(span=2, sampling=AT_ONE, threshold=roll_back, gate="max-prob:0.45:check"))
+    policy = preset("bild", PolicyOptions(span=2, sampling=AT_ONE, threshold=roll_back, gate="max-prob:0.45:check"))
 
     def naive(coin):
         draw = lambda model, at: coin(model(at).probs)  # noqa: E731

@@ -27,7 +27,7 @@ from naive_policies import (
 from naive_rules import RULES as RULES_OF_ACCEPTANCE
 from naive_rules import accepted, undecided
 
-from hybrid.policy import Choices, DraftPosition, preset
+from hybrid.policy import DraftPosition, PolicyOptions, preset
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.bild import BildRollback
@@ -90,7 +90,7 @@ def test_a_rule_equals_a_separate_naive_program(both, written, called):
 
         expected = walk(choose, LENGTH)
         for k, span in [*((k, 3) for k in shown_k), (SIZE, 1), (SIZE, 8)]:
-            assert text(written(preset(name, Choices(span=span, **choices)), (small, large), k)) == expected
+            assert text(written(preset(name, PolicyOptions(span=span, **choices)), (small, large), k)) == expected
     assert whose == {True, False}
 
 
@@ -105,7 +105,7 @@ def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written
     name, choices, stands, _ = RULES[called]
     judged = set()
     for small, large in both:
-        shown = written(preset(name, Choices(span=4, **choices)), (small, large), k)
+        shown = written(preset(name, PolicyOptions(span=4, **choices)), (small, large), k)
         for i, pending in enumerate(shown):
             if (pending.source == "local") == (called in KEEP_FOR_CERTAIN):
                 judged.add(stands(small(text(shown[:i])), large(text(shown[:i]))))
@@ -117,7 +117,7 @@ def test_from_a_few_shown_tokens_one_of_the_two_answers_is_certain(both, written
 def test_from_one_shown_token_the_other_answer_is_a_guess(both, written, called):
     """Otherwise the law above would say nothing of what is not shown."""
     name, choices, *_ = RULES[called]
-    policy = preset(name, Choices(span=4, **choices))
+    policy = preset(name, PolicyOptions(span=4, **choices))
     assert any(text(written(policy, pair, 1)) != text(written(policy, pair)) for pair in both)
 
 
@@ -148,14 +148,14 @@ def test_the_certified_judge_believes_the_upper_end_alone():
 def test_a_bonus_changes_no_text_of_a_rule_that_takes_none(both, written, name):
     """It would be the cloud's token where the local model's may stand."""
     for pair in both:
-        policy = preset(name, Choices(span=3))
+        policy = preset(name, PolicyOptions(span=3))
         texts = {text(written(replace(policy, bonus=bonus), pair)) for bonus in (False, True)}
         assert len(texts) == 1
 
 
 def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_rule_rejects(both, written):
     """A rule without a bonus has nothing to answer such a question with."""
-    policy = preset("relaxed", Choices(threshold=1.0, gate="max-prob:0.5:check"))
+    policy = preset("relaxed", PolicyOptions(threshold=1.0, gate="max-prob:0.5:check"))
     for small, large in both:
         shown = written(policy, (small, large))
         for i, pending in enumerate(shown):
@@ -169,7 +169,7 @@ def test_a_gate_that_asks_before_the_first_token_lets_nothing_through_that_the_r
 @each("fall_back", [0.0, 0.4, 0.6, 1.0])
 def test_bild_equals_a_separate_naive_program(both, written, fall_back, roll_back):
     """From any top k: an endpoint tells the probability of the drafted token itself."""
-    policy = preset("bild", Choices(threshold=roll_back, gate=f"max-prob:{fall_back}:check"))
+    policy = preset("bild", PolicyOptions(threshold=roll_back, gate=f"max-prob:{fall_back}:check"))
     for pair in both[:6]:
         for k, span in ((1, 3), (2, 1), (SIZE, 3), (SIZE, 10)):
             expected = naive_bild(*pair, fall_back, roll_back, span, lambda model, at: model(at).best, LENGTH)
@@ -177,7 +177,7 @@ def test_bild_equals_a_separate_naive_program(both, written, fall_back, roll_bac
 
 
 def test_bild_falls_back_at_the_papers_threshold(both, written):
-    assert preset("bild", Choices()) == preset("bild", Choices(threshold=2.0, gate="max-prob:0.6:check"))
+    assert preset("bild", PolicyOptions()) == preset("bild", PolicyOptions(threshold=2.0, gate="max-prob:0.6:check"))
 
 
 @given(pairs(min_size=2), st.floats(0.0, 4.0), st.data())
@@ -200,7 +200,7 @@ def test_bild_turns_an_unlisted_token_down_only_where_the_list_proves_it_too_unl
 
 @each("hold", [1, 2, 5])
 def test_random_equals_a_separate_naive_program(both, written, hold):
-    policy = preset("random", Choices(threshold=0.3, hold=hold))
+    policy = preset("random", PolicyOptions(threshold=0.3, hold=hold))
     for small, large in both:
         expected = ()
         while len(expected) < LENGTH:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from hybrid.engine import Cursor
-from hybrid.policy import Choices, SeededCoin, preset
+from hybrid.policy import PolicyOptions, SeededCoin, preset
 from hybrid.policy.requests import PendingToken, Scored, Wrote, ids
 from hybrid.prob import Dense, TopK
 from hybrid.run.answer_builder import AnswerBuilder
@@ -48,7 +48,7 @@ class TableVerifier:
 def test_a_second_local_model_stands_where_the_cloud_does(house, run):
     for name, threshold in (("greedy-exact", None), ("kl", 0.0), ("cloud", None), ("paper", 0.0)):
         h, sampling = house(), Sampling()
-        policy = preset(name, Choices(threshold=threshold, sampling=sampling, max_tokens=MAX_TOKENS))
+        policy = preset(name, PolicyOptions(threshold=threshold, sampling=sampling, max_tokens=MAX_TOKENS))
         verifier = TableVerifier(h.tables[1], h.engine.end_ids)
         builder = AnswerBuilder(len(h.prompt), h.engine.piece, lambda: None, time.monotonic(), lambda _: None)
         drafter = Drafter(Cursor(h.engine), h.prompt, sampling, SeededCoin(0))

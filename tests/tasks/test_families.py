@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid import tasks
-from hybrid.tasks import BY_NAME, FAMILIES, Family, Problem, TaskLevel, distinct, split_of, stream
+from hybrid.tasks import BY_NAME, FAMILIES, Problem, TaskFamily, TaskLevel, distinct, split_of, stream
 from hybrid.tasks.mix import levels_given
 
 SPLITS = ("train", "calibration", "test")
@@ -306,7 +306,7 @@ def test_one_level_can_be_asked_for():
 
 def only(*questions):
     made = Problem("only", 1, "", "", "", "")
-    return Family(
+    return TaskFamily(
         "only",
         "reasoning",
         (TaskLevel("all", 1.0),),

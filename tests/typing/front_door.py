@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import hybrid
-from hybrid import Answer, AsyncClient, Client, Message, Opening
+from hybrid import Answer, AsyncClient, Client, ClientOpener, Message
 from hybrid.run import Finished
 
-assert_type(hybrid.open(), Opening)
-assert_type(hybrid.open(local="small.gguf", cloud="http://gpu:8000", price="1/0.1/4", cap=0.02), Opening)
-assert_type(hybrid.open(local=Path("small.gguf"), span="auto", stop=["END"], config="mine.toml"), Opening)
+assert_type(hybrid.open(), ClientOpener)
+assert_type(hybrid.open(local="small.gguf", cloud="http://gpu:8000", price="1/0.1/4", cap=0.02), ClientOpener)
+assert_type(hybrid.open(local=Path("small.gguf"), span="auto", stop=["END"], config="mine.toml"), ClientOpener)
 hybrid.open(span=8, ledger=None)
 
 hybrid.open(polcy="kl")  # type: ignore[call-arg]

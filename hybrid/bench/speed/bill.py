@@ -26,7 +26,7 @@ from hybrid.bench.comparison import draw_balanced
 from hybrid.bench.demo import KL
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread
 from hybrid.bench.speed.prefix import MeasuredServer
-from hybrid.cloud import Capabilities, Chunk, Cloud, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud import Capabilities, Chunk, Cloud, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.cloud.deadlines import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import BeforeSend, unrecorded
@@ -137,7 +137,7 @@ class _RepricedEndpoint:
     def _behind_prefix(self, question: Any, **changes: Any) -> Any:
         return replace(question, prefix=self.shared + question.prefix, **changes)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that the measured endpoint charges."""
         return self.measured.max_usage(self._behind_prefix(question))
 

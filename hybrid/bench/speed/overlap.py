@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, Opening, bundled_server
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, ClientOpener, bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_model
 from hybrid.config import AnswerChoices, Settings
@@ -50,7 +50,7 @@ async def _client(latency_ms: int, server: Path, local: Path = BUNDLED_LOCAL) ->
         settings = Settings.model_construct(
             local=local, cloud=url, api_key_env="", price="free", threads=1, ctx=512, seed=0
         )
-        async with Opening(settings) as client:
+        async with ClientOpener(settings) as client:
             yield client
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, split_text
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import CloudUsage
 
@@ -46,18 +46,18 @@ class Chat(OpenAi):
         msg = f"a chat endpoint cannot score a draft of {len(question.span)} tokens"
         raise MissingCapability(msg)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN + self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens of the turns' texts: how they are marked, the server's template says."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         return CloudUsage(sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns), 0)
 
-    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
         """Learn too the most tokens that the server adds to a conversation: they are reserved from then on.
 
         A smaller number lowers nothing: a template may add its default system message where a conversation brings none.

@@ -40,7 +40,7 @@ from hybrid.cloud.dialects.text_tokens import (
     split_text,
 )
 from hybrid.cloud.dialects.vllm import COMPLETIONS
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -61,7 +61,7 @@ class Completions(OpenAi):
             scoring_methods.generate(self, question) if self.can.scoring_method == "generate" else self._echo(question)
         )
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion) and self.can.scoring_method != "one request":
             return scoring_methods.max_usage_by(
@@ -69,7 +69,7 @@ class Completions(OpenAi):
             )
         return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
         return scoring_methods.min_usage_by(self.can.scoring_method, question)
 

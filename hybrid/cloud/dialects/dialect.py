@@ -22,7 +22,7 @@ from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import (
     Capabilities,
     Chunk,
-    Question,
+    ModelQuestion,
     RowAlteration,
     ScoreQuestion,
     Scores,
@@ -79,7 +79,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class DialectSetup:
+class DialectConfig:
     """The model's name at the endpoint, the local vocabulary (None: not at hand), the salt of the prefix cache."""
 
     model: str = ""
@@ -112,7 +112,7 @@ class Dialect(ABC):
     ``can`` of a class is what the documents say; of an object, what is known of its endpoint by now.
     """
 
-    setup: DialectSetup
+    setup: DialectConfig
     can: Capabilities = Capabilities()
 
     @property
@@ -138,15 +138,15 @@ class Dialect(ABC):
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Read the charge from one reply to a check: at least the tokens it shows. Must not raise: it may be broken."""
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that an answer may be charged: nothing cached, everything written. By text: see README."""
         return max_usage(question)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the least that an answer is charged: the tokens sent, and those that a check must write."""
         return min_usage(question)
 
-    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
         """Return the dialect with what an answer shows of its endpoint; itself if that is nothing new.
 
         ``evidence``: the usage of an answer, or the error after a request was sent. ``error.sent`` False: uncharged.
@@ -169,7 +169,7 @@ class Dialect(ABC):
             return replace(question, top_k=top_k)
         return replace(question, top_k=top_k, candidates=question.candidates if self.can.candidates else ())
 
-    def _top_k(self, question: Question) -> int:
+    def _top_k(self, question: ModelQuestion) -> int:
         if isinstance(question, WriteQuestion) and not self.can.rows:
             return 0
         vocabulary = self.setup.vocabulary
@@ -186,7 +186,7 @@ class OpenAi(Dialect, ABC):
         """Read the usage, and count the tokens that are shown."""
         return read_shown_usage(reply)
 
-    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
         """Learn too that streams lack rows or ids that whole answers may have, as through some proxies."""
         charged = evidence.charged if isinstance(evidence, MissingCapability) and evidence.sent else None
         lacking = charged is not None and not charged.completion_tokens
@@ -211,7 +211,7 @@ class DialectSpec:
 
     name: str
     """As ``--dialect`` names it."""
-    build: Callable[[DialectSetup], Dialect]
+    build: Callable[[DialectConfig], Dialect]
     detect_route: tuple[str, Json | None] | None = None
     """A free route and its body (None: GET). None: it cannot be detected, the user must name the dialect."""
     detect_key: str = ""

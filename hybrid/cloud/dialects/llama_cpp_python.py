@@ -25,7 +25,7 @@ from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, Pos
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
-from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion, final_usage
+from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, final_usage
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -70,12 +70,12 @@ class LlamaCppPython(OpenAi):
             rows.append(_ending(row, _end(words, question.prefix + span[: i + 1]), hidden))
         return Scores(tuple(rows), usage)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte; a check may ask again."""
         again = AGAIN if isinstance(question, ScoreQuestion) else 0
         return max_usage_in_bytes(self.setup.text_tokens, question, requests=1 + again)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled; a span may end inside a character, which is not."""
         return CloudUsage(len(question.prefix), 1 if isinstance(question, ScoreQuestion) else 0)
 

@@ -37,7 +37,7 @@ from hybrid.cloud.dialects.reading import (
     usage_of,
 )
 from hybrid.cloud.dialects.text_tokens import TextTokens
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -66,13 +66,13 @@ class LlamaServer(Dialect):
             else self._forced(question)
         )
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Nothing cached; what is written runs to its limit."""
         if isinstance(question, ScoreQuestion):
             return scoring_methods.max_usage_by(self.can.scoring_method, question)
         return super().max_usage(question)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the ids that are sent."""
         return scoring_methods.min_usage_by(self.can.scoring_method, question)
 

@@ -27,7 +27,7 @@ from hybrid.cloud.dialects.dialect import (
 )
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
 from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, only_documented, read_content, split_text
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
@@ -53,7 +53,7 @@ class Ollama(Dialect):
             return Scores((), NO_USAGE)
         return (yield from scoring_methods.generate(self, question))
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion):
             return scoring_methods.max_usage_by(
@@ -61,7 +61,7 @@ class Ollama(Dialect):
             )
         return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
         return scoring_methods.min_usage_by(self.can.scoring_method, question)
 

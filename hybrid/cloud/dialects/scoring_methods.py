@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hybrid.cloud.dialects.dialect import DialectSetup, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import DialectConfig, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS
-from hybrid.cloud.port import Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage, num_written
+from hybrid.cloud.port import Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, min_usage, num_written
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
@@ -29,7 +29,7 @@ class CompletionDialect(Protocol):
     """A dialect that writes whole continuations, of several prompts in one request if the server takes that."""
 
     @property
-    def setup(self) -> DialectSetup:
+    def setup(self) -> DialectConfig:
         """Model, vocabulary and salt."""
         ...
 
@@ -87,7 +87,7 @@ def sum_usage(writer: CompletionDialect, asked: Sequence[WriteQuestion], chunks:
     return replace(told, requests=1).at_least(CloudUsage(0, written))
 
 
-def min_usage_by(method: str | None, question: Question) -> CloudUsage:
+def min_usage_by(method: str | None, question: ModelQuestion) -> CloudUsage:
     """Return the least that an answer by a method is charged: the tokens sent, one written after each prompt."""
     if not isinstance(question, ScoreQuestion) or method in {None, "one request"}:
         return min_usage(question)

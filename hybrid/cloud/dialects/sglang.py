@@ -34,7 +34,7 @@ from hybrid.cloud.dialects.reading import (
     usage_of,
 )
 from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability, to_one_line
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids
@@ -54,7 +54,7 @@ class Sglang(Dialect):
         """Ask for the rows from the last token of the prefix on; with them comes the one after the span, unwritten."""
         return read_scores(question, (yield Post(GENERATE, score_body(question, self.setup.salt))))
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the ids that are sent: nothing is written for a check, though a token more is reserved for it."""
         return replace(super().min_usage(question), completion_tokens=0)
 

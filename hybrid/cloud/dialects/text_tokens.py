@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
-from hybrid.cloud.port import Chunk, Question, ScoreQuestion, WriteQuestion
+from hybrid.cloud.port import Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import CloudUsage, Ids, Vocabulary
@@ -105,7 +105,7 @@ def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: i
     return (TopK.from_lists(top, named=named, hidden=hidden) if top else None), hidden
 
 
-def max_usage_in_bytes(words: TextTokens, question: Question, requests: int) -> CloudUsage:
+def max_usage_in_bytes(words: TextTokens, question: ModelQuestion, requests: int) -> CloudUsage:
     """Return the most that requests in text are charged: a token per byte of the prompt, and one that opens it."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1

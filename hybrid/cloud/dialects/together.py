@@ -14,7 +14,7 @@ from hybrid.cloud.dialects.completions import Completions, due_row
 from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens
-from hybrid.cloud.port import Capabilities, Question, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
@@ -39,11 +39,11 @@ class Together(OpenAi):
         reply = yield replace(asked, body={**asked.body, "echo": True})
         return read_scores(self.setup.text_tokens, question, reply, question.top_k)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte."""
         return self._legacy.max_usage(question)
 
-    def min_usage(self, question: Question) -> CloudUsage:
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the tokens that are sent, spelled."""
         return self._legacy.min_usage(question)
 

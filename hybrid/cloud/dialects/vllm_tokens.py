@@ -40,7 +40,7 @@ from hybrid.cloud.dialects.reading import (
     rows_for,
 )
 from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE, due_rows, ranked_row
-from hybrid.cloud.port import Capabilities, Chunk, Question, ScoreQuestion, Scores, WriteQuestion, min_usage
+from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, min_usage
 from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids
@@ -69,7 +69,7 @@ class VllmTokens(OpenAi):
 
     can: Capabilities = Capabilities(dialect="vllm-tokens", candidates=True)
 
-    def max_usage(self, question: Question) -> CloudUsage:
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that is charged: a check that is put to the cache may be asked again, and takes a proof."""
         most = super().max_usage(question)
         return most + most + PROOF if self._may_read_cache(question) else most
@@ -85,7 +85,7 @@ class VllmTokens(OpenAi):
         scores = read_scores(question, (yield Post(GENERATE, body, GenerateScoreReply, before=before)))
         return replace(scores, usage=before + scores.usage.at_least(min_usage(question)))
 
-    def _may_read_cache(self, question: Question) -> bool:
+    def _may_read_cache(self, question: ModelQuestion) -> bool:
         """Whether there is something to read, and candidates can be asked about, as V1 is told from V2 by them."""
         asks = isinstance(question, ScoreQuestion) and bool(question.span) and len(question.prefix) > BLOCK
         return asks and self.can.candidates and self.can.same_words is True
@@ -116,7 +116,7 @@ class VllmTokens(OpenAi):
         body = write_body(question, self.setup.model, self.setup.salt)
         return Continuation(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
-    def learn(self, question: Question, evidence: CloudUsage | CloudError) -> Self:
+    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
         refused = isinstance(evidence, CloudError) and not evidence.sent and CANDIDATES in str(evidence)
         if refused and self.can.candidates:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybrid.policy.choices import Choices, NumberRange, Preset
+from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import MaxProbGate, number_text
 from hybrid.policy.judges import DraftedSpan, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
@@ -63,7 +63,7 @@ def _least_surprise_nats(row: TopK, token: PendingToken) -> float:
     return -math.log(most) if most > 0.0 else math.inf
 
 
-def _bild(choices: Choices, roll_back_nats: float) -> Policy:
+def _bild(choices: PolicyOptions, roll_back_nats: float) -> Policy:
     check_drawable("bild", choices.sampling, choices.cloud_top_k)
     judge = BildRollback(roll_back_nats, TargetSampler(choices.sampling))
     return Policy("bild", choices.span or SPAN, MaxProbGate(FALL_BACK_PROB, "check", "check"), judge, bonus=True)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, Choices, Preset
+from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
@@ -102,7 +102,7 @@ def _block_residual(weight: float, shown: ShownPair) -> Floats:
     return left / total if total > 0.0 else shown.target
 
 
-def _block(choices: Choices, _: float) -> Policy:
+def _block(choices: PolicyOptions, _: float) -> Policy:
     check_drawable("block", choices.sampling, choices.cloud_top_k)
     judge = BlockVerification(TargetSampler(choices.sampling))
     return Policy("block", choices.span or SPAN, ALWAYS, judge, bonus=True, undetermined_tokens=HANDOFF_TOKENS)

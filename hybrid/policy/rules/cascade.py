@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hybrid.policy.choices import SPAN, Choices, NumberRange, Preset
+from hybrid.policy.choices import SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, number_text
 from hybrid.policy.judges import DraftedSpan, TailDraw, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
@@ -71,7 +71,7 @@ class CascadeDeferral(SamplingJudge):
         return f"cascade-{self.deferral}:{number_text(self.alpha)}"
 
 
-def _cascade(choices: Choices, alpha: float) -> Policy:
+def _cascade(choices: PolicyOptions, alpha: float) -> Policy:
     check_drawable("cascade", choices.sampling, choices.cloud_top_k)
     return Policy("cascade", choices.span or SPAN, ALWAYS, CascadeDeferral(TargetSampler(choices.sampling), alpha))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, Choices, NumberRange, Preset
+from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, EntropyGate, number_text
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict
 from hybrid.policy.policy import Policy
@@ -160,7 +160,7 @@ class DivergenceThreshold(Judge):
         return f"{JUDGE_NAMES[self.measure]}:{number_text(self.threshold)}{strict}"
 
 
-def threshold_judge(choices: Choices, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
+def threshold_judge(choices: PolicyOptions, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
     """Build the judge for a threshold. Greedy, the cloud's token is recovered; else it is left to the cloud to write.
 
     The most likely token of a truncated row is no sample.
@@ -169,27 +169,27 @@ def threshold_judge(choices: Choices, threshold: float, measure: MeasureName = "
     return DivergenceThreshold(threshold, end, TargetSampler(choices.sampling) if choices.greedy else None, measure)
 
 
-def _kl(choices: Choices, nats: float) -> Policy:
+def _kl(choices: PolicyOptions, nats: float) -> Policy:
     judge = threshold_judge(choices, nats)
     span, back = choices.span or KL_SPAN, HANDBACK_AFTER
     return Policy("kl", span, ALWAYS, judge, handoff_tokens=HANDOFF_TOKENS, handback=judge, handback_after=back)
 
 
-def _doubt(choices: Choices, nats: float) -> Policy:
+def _doubt(choices: PolicyOptions, nats: float) -> Policy:
     """No judge: the local model writes until its entropy is high, then the cloud until KL stays within ``nats``."""
     gate = EntropyGate(ENTROPY.value(choices.entropy, "doubt"))
     near, back = threshold_judge(choices, nats), HANDBACK_AFTER
     return Policy("doubt", DOUBT_SPAN, gate, handoff_tokens=HANDOFF_TOKENS, handback=near, handback_after=back)
 
 
-def _paper(choices: Choices, nats: float) -> Policy:
+def _paper(choices: PolicyOptions, nats: float) -> Policy:
     span = choices.span or SPAN
     # Nothing is recovered: the cloud writes the next tokens itself.
     judge = replace(threshold_judge(choices, nats), sampler=None)
     return Policy("paper", span, ALWAYS, judge, judged_tokens=0, handoff_tokens=span, lead=LEAD)
 
 
-def _fsd(choices: Choices, nats: float) -> Policy:
+def _fsd(choices: PolicyOptions, nats: float) -> Policy:
     check_drawable("fsd", choices.sampling, choices.cloud_top_k)
     judge = replace(threshold_judge(choices, nats, "JS"), sampler=TargetSampler(choices.sampling))
     return Policy("fsd", choices.span or SPAN, ALWAYS, judge)

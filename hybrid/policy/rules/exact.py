@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from hybrid.errors import UsageError
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, Choices, NumberRange, Preset
+from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, PerturbationGate
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution, take_best
 from hybrid.policy.policy import Policy
@@ -103,20 +103,20 @@ def accept_or_replace(span: DraftedSpan, offset: int, shown: ShownPair, token: P
     return span.coin(residual(shown.target, shown.draft), offset, "residual")
 
 
-def _greedy_exact(choices: Choices, _: float) -> Policy:
+def _greedy_exact(choices: PolicyOptions, _: float) -> Policy:
     if not choices.greedy:
         msg = "greedy-exact reproduces the cloud model's greedy text: it needs --temperature 0"
         raise UsageError(msg)
     return Policy("greedy-exact", choices.span or SPAN, ALWAYS, GreedyMatch(), bonus=True)
 
 
-def _exact(choices: Choices, _: float) -> Policy:
+def _exact(choices: PolicyOptions, _: float) -> Policy:
     check_drawable("exact", choices.sampling, choices.cloud_top_k)
     judge = ExactSampling(TargetSampler(choices.sampling))
     return Policy("exact", choices.span or SPAN, ALWAYS, judge, bonus=True, undetermined_tokens=HANDOFF_TOKENS)
 
 
-def _u_hlm(choices: Choices, uncertainty: float) -> Policy:
+def _u_hlm(choices: PolicyOptions, uncertainty: float) -> Policy:
     check_drawable("u-hlm", choices.sampling, choices.cloud_top_k)
     judge = ExactSampling(TargetSampler(choices.sampling))
     return Policy("u-hlm", choices.span or SPAN, PerturbationGate(uncertainty), judge, judged_tokens=1)

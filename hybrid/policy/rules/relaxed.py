@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.policy.choices import SPAN, Choices, NumberRange, Preset
+from hybrid.policy.choices import SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, CertifiedSkipGate, number_text
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict, draft_distribution
 from hybrid.policy.policy import Policy
@@ -119,18 +119,18 @@ def _kind(rule: AcceptanceRule) -> str:
     return type(rule).__name__.removesuffix("Acceptance").lower()
 
 
-def accept_only_best(choices: Choices) -> Judge:
+def accept_only_best(choices: PolicyOptions) -> Judge:
     """Return the judge that accepts the cloud's most likely token alone, greedy or sampled."""
     return GreedyMatch() if choices.greedy else RelaxedAcceptance(GreedyAcceptance(), TargetSampler(choices.sampling))
 
 
-def _relaxed(choices: Choices, share: float) -> Policy:
+def _relaxed(choices: PolicyOptions, share: float) -> Policy:
     check_drawable("relaxed", choices.sampling, choices.cloud_top_k)
     judge = RelaxedAcceptance(MultiplicativeAcceptance(share), TargetSampler(choices.sampling))
     return Policy("relaxed", choices.span or SPAN, ALWAYS, judge)
 
 
-def _certified(choices: Choices, bound_nats: float) -> Policy:
+def _certified(choices: PolicyOptions, bound_nats: float) -> Policy:
     check_drawable("certified", choices.sampling, choices.cloud_top_k)
     gate = CertifiedSkipGate(bound_nats)
     return Policy("certified", choices.span or SPAN, gate, accept_only_best(choices), judged_tokens=1)

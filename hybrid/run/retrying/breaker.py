@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-State: TypeAlias = Literal["closed", "open", "half-open"]
+BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
 
 # However long a server asks to be left alone.
 LONGEST_HOLD_S = 600.0
@@ -58,7 +58,7 @@ class Breaker:
         return f"Breaker({self.state}, {self._in_a_row} failures in a row)"
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """What it does with the next request."""
         if self._open_until is None:
             return "closed"

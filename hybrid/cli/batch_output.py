@@ -7,7 +7,7 @@
 
 The law: wherever the process is killed, starting again with the same input ends in the lines that it would have ended
 in: none twice, none missing, none out of order. Nothing is changed in a file that does not hold the beginning of this
-work, and no two processes write one file (``tests/cli/test_journal.py`` cuts at every byte;
+work, and no two processes write one file (``tests/cli/test_batch_output.py`` cuts at every byte;
 ``tests/end_to_end/test_batch.py`` kills real ones). What a line asks, or how it is answered, is not known here.
 """
 
@@ -22,12 +22,12 @@ from typing import Any
 
 import msgspec
 
-from hybrid.cli.questions import Line
+from hybrid.cli.questions import InputLine
 from hybrid.cli.whole_file import OWNERS
 from hybrid.errors import UsageError
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TokenCounts(msgspec.Struct, frozen=True):
     """Who wrote an answer, in tokens, and how often the cloud was asked."""
 
     local_tokens: int
@@ -35,7 +35,7 @@ class Tokens(msgspec.Struct, frozen=True):
     cloud_requests: int
 
 
-class Money(msgspec.Struct, frozen=True):
+class BillRecord(msgspec.Struct, frozen=True):
     """An answer's bill in nano-dollars; None where no price is known."""
 
     nanousd: int | None
@@ -43,18 +43,18 @@ class Money(msgspec.Struct, frozen=True):
     cloud_only_cached_nanousd: int | None = None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class OutputLine(msgspec.Struct, frozen=True):
     """What is read back of a line of the output: all but the answer itself."""
 
     line: int
     input: str
     error: str | None = None
     degraded: str | None = None
-    usage: Tokens | None = None
-    bill: Money | None = None
+    usage: TokenCounts | None = None
+    bill: BillRecord | None = None
 
 
-class Journal:
+class BatchOutput:
     """An output file that is locked for as long as this lives."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Journal:
         self._end = 0  # what stands before it is whole lines, each compared with its line of the input
         self.last: int | None = None
 
-    def remaining(self, lines: Iterator[Line], tell: Callable[[Entry], None]) -> Iterator[Line]:
+    def remaining(self, lines: Iterator[InputLine], tell: Callable[[OutputLine], None]) -> Iterator[InputLine]:
         """Compare the lines that stand with the input's, and return those of the input that are still to be answered.
 
         What was torn off in the middle of a line is removed. Raises UsageError, with nothing changed, where the file
@@ -84,7 +84,7 @@ class Journal:
         os.ftruncate(self._fd, self._end)
         return todo
 
-    def add(self, line: Line, found: Mapping[str, Any]) -> Entry:
+    def add(self, line: InputLine, found: Mapping[str, Any]) -> OutputLine:
         """Write what a line came to. It is on the disk, or nothing of it is, when this returns or raises.
 
         Raises OSError, naming the file, where it cannot be written.
@@ -107,9 +107,9 @@ class Journal:
         """Close the file and give the lock back."""
         os.close(self._fd)
 
-    def _kept(self, raw: bytes, line: Line) -> Entry:
+    def _kept(self, raw: bytes, line: InputLine) -> OutputLine:
         try:
-            entry = msgspec.json.decode(raw, type=Entry)
+            entry = msgspec.json.decode(raw, type=OutputLine)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             msg = f"{self._path} holds something that no batch wrote: give another file"
             raise UsageError(msg) from None
@@ -124,12 +124,12 @@ class Journal:
         return entry
 
 
-def _head(line: Line) -> bytes:
+def _head(line: InputLine) -> bytes:
     """Return what the line of the output begins with that answers this one."""
     return b'{"line":%d,"input":"%s",' % (line.number, line.digest.encode())
 
 
-def _is_torn(raw: bytes, line: Line) -> bool:
+def _is_torn(raw: bytes, line: InputLine) -> bool:
     """Whether these bytes are the beginning, and not the whole, of the line that answers this one."""
     head = _head(line)
     return not raw.endswith(b"\n") and (raw.startswith(head) or head.startswith(raw))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybrid.cli import questions
-from hybrid.cli.journal import Journal
+from hybrid.cli.batch_output import BatchOutput
 from hybrid.errors import UsageError
 
 INPUT = b'"one"\n\n{"prompt":"two"}\nthree\n"four"\n'
@@ -29,7 +29,7 @@ def result(line):
 def go_on(path, raw=INPUT, stop_after=None):
     """Answer what is left, or so many lines of it; return the numbers of those kept and of those answered."""
     kept, done = [], []
-    journal = Journal(path)
+    journal = BatchOutput(path)
     try:
         for line in journal.remaining(lines(raw), lambda entry: kept.append(entry.line)):
             if len(done) == stop_after:
@@ -116,25 +116,25 @@ def test_another_input_than_the_one_begun_with_is_refused_and_nothing_changed(tm
 
 def test_a_file_is_written_by_one_process_at_a_time(tmp_path):
     path = tmp_path / "out"
-    first = Journal(path)
+    first = BatchOutput(path)
     (tmp_path / "link").symlink_to(path)
     for name in ("out", "link"):
         with pytest.raises(UsageError, match="another process is writing it"):
-            Journal(tmp_path / name)
+            BatchOutput(tmp_path / name)
     first.close()
-    Journal(path).close()
+    BatchOutput(path).close()
 
 
 @pytest.mark.parametrize("name", ["", "none/out", "x" * 300])
 def test_a_path_that_cannot_be_written_is_a_sentence(tmp_path, name):
     with pytest.raises(UsageError, match=f"^{tmp_path}.*: "):
-        Journal(tmp_path / name)
+        BatchOutput(tmp_path / name)
 
 
 def test_a_device_is_refused():
     """It keeps nothing that one could go on from."""
     with pytest.raises(UsageError, match="not a file"):
-        Journal(Path(os.devnull))
+        BatchOutput(Path(os.devnull))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
@@ -169,7 +169,7 @@ def test_a_line_is_on_the_disk_before_it_is_counted(tmp_path, monkeypatch):
 
 def test_what_json_cannot_hold_is_null(tmp_path):
     path = tmp_path / "out"
-    journal = Journal(path)
+    journal = BatchOutput(path)
     (line, *_) = journal.remaining(lines(), print)
     journal.add(line, {"certificate": float("inf")})
     journal.close()
