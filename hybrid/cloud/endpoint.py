@@ -215,11 +215,11 @@ class Endpoint:
         end_ids = frozenset[int]() if vocabulary is None else vocabulary.end_ids
         meter = UsageMeter(dialect.min_usage(question), dialect.max_usage(question), end_ids)
         has_rows = tells_rows(dialect.can, question)
+        continuation = dialect.write(question)  # what it refuses was never sent, and costs nothing
+        if continuation is None:
+            yield Chunk(finish="length", usage=NO_USAGE)
+            return
         with meter.charge_errors():
-            continuation = dialect.write(question)
-            if continuation is None:
-                yield Chunk(finish="length", usage=NO_USAGE)
-                return
             async with aclosing(self._read(continuation, attempt)) as chunks:
                 async for told in chunks:
                     if told.usage is not None:

@@ -96,6 +96,14 @@ def last_usage(chunks):
     return [chunk.usage for chunk in chunks if chunk.usage][-1]
 
 
+def test_what_a_dialect_refuses_by_itself_costs_nothing():
+    """OpenAI documents no top-k: nothing was sent, so nothing may be settled."""
+    chunks, error = write(Chat(SETUP), question=replace(WRITE, sampling=Sampling(1.0, top_k=3)))
+    assert chunks == []
+    assert isinstance(error, MissingCapability)
+    assert error.charged == NO_USAGE
+
+
 # ---- every family's words for a usage ------------------------------------------------------------------------------
 
 
