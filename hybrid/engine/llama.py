@@ -272,6 +272,8 @@ class LlamaEngine:
             msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {said}"
             raise EngineError(msg)
         self.weights = weights
+        self.num_tokens = weights.num_tokens
+        self.end_ids = weights.end_ids
         self.num_context = int(params.n_ctx)  # llama.cpp rounds its own up, but takes no longer batch
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(CHUNK, 0, 1)
@@ -282,16 +284,6 @@ class LlamaEngine:
     def __repr__(self) -> str:
         """Name the file and how full the cache is."""
         return f"LlamaEngine({self.weights.path.name}, {len(self._ids)}/{self.num_context})"
-
-    @property
-    def num_tokens(self) -> int:
-        """V, without padding."""
-        return self.weights.num_tokens
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        return self.weights.end_ids
 
     @property
     def ids(self) -> Ids:

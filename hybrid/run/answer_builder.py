@@ -44,7 +44,8 @@ class AnswerBuilder:
         self._text = StopStringDecoder(stops)
         self._first_shown_at: float | None = None
         self._tokens: list[Token] = []
-        self._charges: list[CloudUsage] = []
+        self.charges: list[CloudUsage] = []
+        """What each settled request was charged, or at worst may have been."""
         self.drafted = 0
         self.kept = 0
         self.checks = 0
@@ -70,10 +71,6 @@ class AnswerBuilder:
         token = Token(pending.id, text, pending.source, pending.how, pending.kl, pending.why, pending.certificate)
         self.publish(events.TokenEmitted(len(self._tokens), token))
         self._tokens.append(token)
-
-    def charge(self, usage: CloudUsage) -> None:
-        """Add what a request was charged, or at worst may have been."""
-        self._charges.append(usage)
 
     def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
         """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``."""
@@ -107,7 +104,7 @@ class AnswerBuilder:
         tokens = tuple(self._tokens)
         # A text that ends by itself ends with a token that is charged and not shown.
         cloud_only_tokens = len(tokens) + (reason == "stop" and not self.stopped)
-        charged = sum(self._charges, NO_USAGE)
+        charged = sum(self.charges, NO_USAGE)
         local_tokens = sum(token.source == "local" for token in tokens)
         usage = Usage(
             local_tokens=local_tokens,
@@ -127,7 +124,7 @@ class AnswerBuilder:
             finish_reason=reason,
             tokens=tokens,
             usage=usage,
-            bill=bill(self._price(), self._charges, self._num_prompt_tokens, cloud_only_tokens),
+            bill=bill(self._price(), self.charges, self._num_prompt_tokens, cloud_only_tokens),
             handoffs=handoffs(tokens),
             degraded=self._degraded,
             degraded_kind=self._degraded_kind,

@@ -57,20 +57,23 @@ class RequestBilling:
         grant = await self._budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
             raise RequestDenied(grant.why)
-        if grant.reservation is not None and grant.reservation.returned_nanousd:
-            amount = as_usd(grant.reservation.returned_nanousd)
+        reserved = grant.reservation
+        if reserved is not None and reserved.returned_nanousd:
+            amount = as_usd(reserved.returned_nanousd)
             self._builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
         self._builder.requests += 1
         request = OpenRequest(uuid.uuid4().hex, kind, grant, self._settle, partial(self._budget.mark_sent, grant))
         num_tokens = grant.limit if num_tokens is None else num_tokens
-        self._builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, grant.nanousd))
+        nanousd = None if reserved is None else reserved.nanousd
+        self._builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, nanousd))
         return request
 
     def _settle(self, request: OpenRequest, usage: CloudUsage | None) -> None:
         excess = self._budget.settle(request.grant, usage)
-        self._builder.charge(usage or request.max_usage)
+        self._builder.charges.append(usage or request.max_usage)
         cost = None if usage is None else self._budget.cost(usage)
-        self._builder.publish(events.RequestSettled(request.request_id, request.kind, usage, cost, request.age_ms))
+        age_ms = round((time.monotonic() - request.began) * 1000, 3)
+        self._builder.publish(events.RequestSettled(request.request_id, request.kind, usage, cost, age_ms))
         if excess is not None:
             self._builder.add_overcharge(excess)
 
@@ -93,18 +96,13 @@ class OpenRequest:
         self._settle = settle
         self._mark_sent = mark_sent
         self._sent = False
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._settled = False
 
     @property
     def max_usage(self) -> CloudUsage:
         """The most it can be charged: nothing cached, everything written."""
         return CloudUsage(self.grant.prompt_tokens, self.grant.limit, requests=self.grant.requests)
-
-    @property
-    def age_ms(self) -> float:
-        """Milliseconds since it was opened."""
-        return round((time.monotonic() - self._began) * 1000, 3)
 
     async def before_send(self) -> None:
         """Mark the reservation as sent, before the first byte; only the first HTTP request of a question does so.

@@ -5,8 +5,18 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
 from hybrid.spend.bill import Bill, bill
-from hybrid.spend.caps import STORED_CAP_LEVELS, CapStatus, Denial, MaxCost, SpendScope, StoredCapLevel
-from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation, Settlement
+from hybrid.spend.ledger import (
+    STORED_CAP_LEVELS,
+    CapStatus,
+    Denial,
+    Ledger,
+    MaxCost,
+    MemoryLedger,
+    Reservation,
+    Settlement,
+    SpendScope,
+    StoredCapLevel,
+)
 from hybrid.spend.price import Price, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
 

@@ -16,8 +16,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hybrid.errors import LedgerError
-from hybrid.spend.caps import Denial, MaxCost, SpendScope
-from hybrid.spend.ledger import Ledger, MemoryLedger, Reservation, Settlement, closed_denial
+from hybrid.spend.ledger import (
+    Denial,
+    Ledger,
+    MaxCost,
+    MemoryLedger,
+    Reservation,
+    Settlement,
+    SpendScope,
+    closed_denial,
+)
 from hybrid.spend.price import Price, as_usd
 from hybrid.types import CloudUsage
 
@@ -45,11 +53,6 @@ class Grant:
     reservation: Reservation | None = None
     requests: int = 1
     charged_to: PriceAndLedger | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def nanousd(self) -> int | None:
-        """The reserved amount; None where no price is known."""
-        return None if self.reservation is None else self.reservation.nanousd
 
 
 class AnswerBudget:
@@ -89,7 +92,7 @@ class AnswerBudget:
             return None
         ledger = grant.charged_to.ledger
         try:
-            await asyncio.shield(self._run(ledger, partial(ledger.mark_sent, grant.reservation), _consume_error))
+            await asyncio.shield(self._run(ledger, partial(ledger.mark_sent, grant.reservation)))
         except LedgerError as error:
             self._denied = Denial(str(error))
             return self._denied
@@ -113,7 +116,8 @@ class AnswerBudget:
 
     def cost(self, usage: CloudUsage) -> int | None:
         """Nano-dollars for a usage; None where the price is not known."""
-        return None if self.price is None else self.price.cost(usage)
+        price = self._charged_to().price
+        return None if price is None else price.cost(usage)
 
     async def close(self) -> None:
         """Return unclaimed reservations and write pending settlements; a cancellation is raised after that."""
@@ -140,7 +144,7 @@ class AnswerBudget:
         if not self._uncapped:
             try:
                 look = partial(charged_to.ledger.cap_statuses, self._scope)
-                cap_statuses = await asyncio.shield(self._run(charged_to.ledger, look, _consume_error))
+                cap_statuses = await asyncio.shield(self._run(charged_to.ledger, look))
             except LedgerError as error:
                 self._denied = Denial(str(error))
                 return self._denied
@@ -184,19 +188,20 @@ class AnswerBudget:
         self._run(ledger, partial(ledger.settle, settlement), on_written)
 
     def _run(
-        self, ledger: Ledger, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None]
+        self, ledger: Ledger, work: Callable[[], T], then: Callable[[asyncio.Future[T]], None] | None = None
     ) -> asyncio.Future[T]:
         """Run work, in a thread if the ledger waits for a disk; call ``then`` with its future in any case."""
         loop = asyncio.get_running_loop()
         if ledger.durable:
             future = loop.run_in_executor(None, work)
             self._waiting.add(future)
-            future.add_done_callback(then)
+            future.add_done_callback(then or _consume_error)
             future.add_done_callback(self._waiting.discard)
         else:
             future = loop.create_future()
             future.set_result(work())
-            then(future)
+            if then is not None:
+                then(future)
         return future
 
     async def _wait_for_writes(self) -> asyncio.CancelledError | None:

@@ -55,8 +55,11 @@ def test_the_limit_is_lowered_to_what_fits_and_that_is_reserved(price, prompt_to
     answer, reserved = with_budget(Account(price, ledger), ask)
     fitting = [n for n in range(1, limit + 1) if price.worst_case(prompt_tokens, n) <= cap]
     if fitting:
-        assert (answer.limit, answer.nanousd) == (max(fitting), price.worst_case(prompt_tokens, max(fitting)))
-        assert reserved == answer.nanousd
+        assert (answer.limit, answer.reservation.nanousd) == (
+            max(fitting),
+            price.worst_case(prompt_tokens, max(fitting)),
+        )
+        assert reserved == answer.reservation.nanousd
     else:
         assert isinstance(answer, Denial)
         assert reserved == 0
@@ -77,7 +80,7 @@ def test_the_cap_holds_over_any_run_of_requests_within_their_limits(price, cap, 
                 continue
             if data.draw(st.booleans()):
                 budget.settle(grant, None)
-                unknown += grant.nanousd
+                unknown += grant.reservation.nanousd
             else:
                 cached = data.draw(st.integers(0, prompt_tokens))
                 usage = CloudUsage(prompt_tokens, data.draw(st.integers(0, grant.limit)), cached)
@@ -111,7 +114,7 @@ def test_the_books_are_right_after_every_answer(make_ledger):
         async def spend(budget, num_requests=num_requests):
             for i in range(num_requests):
                 grant = await budget.reserve(10 + 8 * i, 1)
-                assert grant.nanousd == (10 + 8 * i) * 1000 + 4000
+                assert grant.reservation.nanousd == (10 + 8 * i) * 1000 + 4000
                 budget.settle(grant, CloudUsage(10 + 8 * i, 1, 8 * i))
 
         with_budget(account, spend)
@@ -162,7 +165,7 @@ def test_a_price_that_becomes_known_in_the_middle_of_an_answer_is_that_of_what_f
         grant = await budget.reserve(10, 5)
         account.set_price(Price.parse("free"))
         budget.settle(grant, CloudUsage(10, 1))
-        return budget.price.free, grant.nanousd
+        return budget.price.free, grant.reservation.nanousd
 
     assert with_budget(account, spend) == (True, 30_000)
     assert (total(ledger), len(LedgerAdmin(ledger).log(9))) == ((14_000, 0), 1)
@@ -226,7 +229,7 @@ def test_what_moves_no_total_writes_no_file(file_ledger, price):
 def test_no_cap_and_no_price_lets_everything_leave_and_knows_no_cost():
     async def spend(budget):
         grant = await budget.reserve(10, 5)
-        assert (grant, grant.nanousd, budget.cost(CloudUsage(10, 5))) == (Grant(10, 5), None, None)
+        assert (grant, grant.reservation, budget.cost(CloudUsage(10, 5))) == (Grant(10, 5), None, None)
         assert budget.settle(grant, CloudUsage(10, 5)) is None
 
     with_budget(Account(None, MemoryLedger()), spend)
@@ -243,7 +246,7 @@ def test_a_charge_above_the_worst_case_is_written_in_full_at_once_and_shuts_the_
         unknown = await budget.reserve(10, 5)
         said = budget.settle(await budget.reserve(10, 5), CloudUsage(10, 500))
         await asyncio.sleep(0.2)
-        assert total(ledger) == (2_010_000, unknown.nanousd), "before the answer ends"
+        assert total(ledger) == (2_010_000, unknown.reservation.nanousd), "before the answer ends"
         return said, await budget.reserve(1, 1)
 
     said, denial = with_budget(account, spend)
@@ -395,5 +398,8 @@ def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_ea
     if isinstance(answer, Denial):
         assert not fitting
     else:
-        assert (answer.limit, answer.nanousd) == (max(fitting), price.worst_case(10, max(fitting), requests))
+        assert (answer.limit, answer.reservation.nanousd) == (
+            max(fitting),
+            price.worst_case(10, max(fitting), requests),
+        )
         assert answer.requests == requests

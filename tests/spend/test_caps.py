@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.spend import CapStatus, Denial, MaxCost, Price, SpendScope
-from hybrid.spend.caps import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, allow, windows
+from hybrid.spend.ledger import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, allow, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
 STATUSES = st.lists(st.builds(CapStatus, st.sampled_from(CAP_LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)

@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 from money import Clock, max_cost_of, settled
 
 from hybrid.spend import STORED_CAP_LEVELS, Denial, SpendScope
-from hybrid.spend.caps import windows
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.spend.durable.schema import check_totals, rebuild_totals
+from hybrid.spend.ledger import windows
 
 DAY = 86_400
 AMOUNTS = st.integers(0, 60)

@@ -10,8 +10,7 @@ from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import CapStatus, Denial, MemoryLedger
-from hybrid.spend.caps import MOST_NANOUSD
-from hybrid.spend.ledger import Reservation
+from hybrid.spend.ledger import MOST_NANOUSD, Reservation
 
 DAY = 86_400
 

@@ -15,9 +15,9 @@ from money import max_cost_of, settled
 
 from hybrid.errors import LedgerError
 from hybrid.spend import SpendScope
-from hybrid.spend.caps import MOST_NANOUSD
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import file as durable_file
+from hybrid.spend.ledger import MOST_NANOUSD
 
 # Written by version 0.1.0: two caps and one for each question, an entry of two requests of which one was never told,
 # one of a process that died, one that was reconciled, and an endpoint that charged 10^36 and was closed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
-from hybrid.spend.caps import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapLevel, windows
 from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, replace_charge
 from hybrid.spend.durable.schema import caps_of, checksum, rebuild_totals
+from hybrid.spend.ledger import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapLevel, windows
 from hybrid.spend.price import as_usd
 
 # A scope without names: the windows of requests and conversations are not shown.

@@ -16,7 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.errors import LedgerError
-from hybrid.spend.caps import (
+from hybrid.spend.durable.file import PATIENCE_S, SqliteFile
+from hybrid.spend.durable.owner import is_dead, owner
+from hybrid.spend.durable.schema import caps_of, checksum
+from hybrid.spend.ledger import (
     CAP_LEVELS,
     MOST_NANOUSD,
     TIMED,
@@ -24,14 +27,13 @@ from hybrid.spend.caps import (
     CapStatus,
     Denial,
     MaxCost,
+    Reservation,
+    Settlement,
     SpendScope,
     allow,
+    closed_denial,
     windows,
 )
-from hybrid.spend.durable.file import PATIENCE_S, SqliteFile
-from hybrid.spend.durable.owner import is_dead, owner
-from hybrid.spend.durable.schema import caps_of, checksum
-from hybrid.spend.ledger import Reservation, Settlement, closed_denial
 
 
 class FileLedger:

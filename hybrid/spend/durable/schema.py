@@ -21,7 +21,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 
-from hybrid.spend.caps import MOST_NANOUSD
+from hybrid.spend.ledger import MOST_NANOUSD
 
 # "HYBL": how a ledger knows its own.
 APPLICATION_ID = 0x4859424C

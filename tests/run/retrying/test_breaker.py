@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hybrid.run.retrying.breaker import LONGEST_HOLD_S, Breaker, BreakerConfig
+from hybrid.run.retrying import LONGEST_HOLD_S, Breaker, BreakerConfig
 
 TRIP = BreakerConfig(
     failures_in_a_row=3, failure_share=0.5, window=6, least_outcomes=4, cool_down_s=2.0, longest_cool_down_s=7.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import AccessDenied, BadReply, FailureKind, Unreachable
-from hybrid.run.retrying.caller import (
+from hybrid.run.retrying import (
     CAPACITY,
     COST,
     COST_OF_WAITING,

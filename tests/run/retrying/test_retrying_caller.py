@@ -9,8 +9,7 @@ from cases import each
 
 from hybrid.errors import BadReply, Unreachable
 from hybrid.run.events import RequestRetried
-from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
-from hybrid.run.retrying.caller import CAPACITY, COST, FIRST_WAIT_S
+from hybrid.run.retrying import CAPACITY, COST, FIRST_WAIT_S, BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 
 
 @pytest.fixture
