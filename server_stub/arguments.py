@@ -35,14 +35,29 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--beyond-loopback", action="store_true", help="let other machines in: whoever reaches the port may use it"
     )
+    _add_wire(flags)
+    _add_faults(flags)
+    flags.add_argument("--api-key", help="refuse requests without this bearer token")
+    flags.add_argument(
+        "--ctx", type=int, default=0, help="context of each slot; default: the model's own, 8192 at most"
+    )
+    flags.add_argument("--threads", type=int, help="llama.cpp threads")
+    flags.add_argument("--gpu-layers", type=int, default=0)
+    flags.add_argument(
+        "--parallel",
+        type=_positive,
+        default=2,
+        metavar="N",
+        help="requests computed side by side, each with its cache",
+    )
+    flags.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
+    return flags
+
+
+def _add_wire(flags: argparse.ArgumentParser) -> None:
+    """Add what shapes the replies."""
     flags.add_argument("--dialect", choices=DIALECTS, default="vllm", help="the family whose routes are served")
     flags.add_argument("--max-logprobs", type=int, default=20, help="most log-probabilities a request may ask for")
-    flags.add_argument(
-        "--latency-ms", type=float, default=0.0, help="wait this long before answering, as a network would"
-    )
-    flags.add_argument(
-        "--token-ms", type=float, default=0.0, help="take at least this long for every token after the first"
-    )
     flags.add_argument("--scoring-keeps-cache", action="store_true", help="score from the prefix cache, as SGLang does")
     flags.add_argument(
         "--block-size", type=_positive, metavar="N", help="tokens of a block of the prefix cache; default: the family's"
@@ -64,6 +79,16 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--no-logprobs", action="store_false", dest="logprobs", help="give no log-probabilities, as some families do"
     )
+
+
+def _add_faults(flags: argparse.ArgumentParser) -> None:
+    """Add delays and faults, for tests of clients."""
+    flags.add_argument(
+        "--latency-ms", type=float, default=0.0, help="wait this long before answering, as a network would"
+    )
+    flags.add_argument(
+        "--token-ms", type=float, default=0.0, help="take at least this long for every token after the first"
+    )
     flags.add_argument(
         "--fault",
         action="append",
@@ -73,18 +98,3 @@ def parser() -> argparse.ArgumentParser:
         help=f"let a share P of the requests (all, if it is missing) meet a fault: {', '.join(NAMES)}",
     )
     flags.add_argument("--fault-seed", type=int, default=0, help="another seed strikes other requests")
-    flags.add_argument("--api-key", help="refuse requests without this bearer token")
-    flags.add_argument(
-        "--ctx", type=int, default=0, help="context of each slot; default: the model's own, 8192 at most"
-    )
-    flags.add_argument("--threads", type=int, help="llama.cpp threads")
-    flags.add_argument("--gpu-layers", type=int, default=0)
-    flags.add_argument(
-        "--parallel",
-        type=_positive,
-        default=2,
-        metavar="N",
-        help="requests computed side by side, each with its cache",
-    )
-    flags.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
-    return flags

@@ -96,14 +96,6 @@ def last_usage(chunks):
     return [chunk.usage for chunk in chunks if chunk.usage][-1]
 
 
-def test_what_a_dialect_refuses_by_itself_costs_nothing():
-    """OpenAI documents no top-k: nothing was sent, so nothing may be settled."""
-    chunks, error = write(Chat(SETUP), question=replace(WRITE, sampling=Sampling(1.0, top_k=3)))
-    assert chunks == []
-    assert isinstance(error, MissingCapability)
-    assert error.charged == NO_USAGE
-
-
 # ---- every family's words for a usage ------------------------------------------------------------------------------
 
 
@@ -307,8 +299,10 @@ def test_what_is_refused_before_it_is_asked_is_free():
     with pytest.raises(MissingCapability) as refused:
         score(Chat(SETUP))
     assert not refused.value.sent
-    _, error = write(Completions(SETUP), question=WriteQuestion((0, 1), 4, 3, Sampling(top_k=5)))
-    assert not error.sent
+    for dialect in (Completions(SETUP), Chat(SETUP)):
+        _, error = write(dialect, question=replace(WRITE, sampling=Sampling(top_k=5)))
+        assert isinstance(error, MissingCapability), dialect
+        assert error.charged == NO_USAGE, dialect
 
 
 class AsksTwice(Vllm):

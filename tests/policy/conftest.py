@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -81,21 +81,22 @@ class Made(Toy):
 AT_ONE = Sampling(1.0)
 
 
-def play(
-    policy: Policy,
-    small: Toy,
-    large: Toy,
-    coin,
-    max_tokens: int,
-    *,
-    k=V,
-    fails=None,
-    end=END,
-    short=None,
-    law=AT_ONE,
-    told=True,
-):
-    """Answer a policy's requests; returns the shown tokens and the log of requests.
+def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, **how):
+    """Answer a policy's requests; returns the shown tokens and the log of requests. ``how``: see ``Player``."""
+    player = Player(small, large, coin, max_tokens, **how)
+    loop, reply, log = decode(policy, player.toss), None, []
+    while True:
+        try:
+            request = loop.send(reply)
+        except StopIteration:
+            return player.shown, log
+        log.append(request)
+        reply = player.answer(request)
+
+
+@dataclass
+class Player:
+    """Both models and the user of a policy that is played.
 
     ``coin`` None decodes greedily (what is certain needs no coin), else both models draw under ``law``. ``fails(n)``
     tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. ``told``: what the
@@ -103,73 +104,79 @@ def play(
     at is forgotten, and what is left is checked.
     """
 
-    def toss(probs, _) -> int:
-        assert coin or max(probs) == 1.0
-        return coin(probs) if coin else int(np.argmax(probs))
+    small: Toy
+    large: Toy
+    coin: Callable | None
+    max_tokens: int
+    k: int = V
+    fails: Callable[[int], bool] | None = None
+    end: int = END
+    short: int | None = None
+    law: Sampling = AT_ONE
+    told: bool = True
+    shown: list[PendingToken] = field(default_factory=list)
+    asked: int = 0
 
-    loop, reply, shown, log, asked = decode(policy, toss), None, [], [], 0
+    def toss(self, probs, _) -> int:
+        assert self.coin or max(probs) == 1.0
+        return self.coin(probs) if self.coin else int(np.argmax(probs))
 
-    def draw(model: Toy, at: tuple[int, ...]) -> int:
-        return model(at).best if coin is None else coin(model.law(at, law).probs)
-
-    while True:
-        try:
-            request = loop.send(reply)
-        except StopIteration:
-            return shown, log
-        log.append(request)
+    def answer(self, request):
         match request:
-            case Draft(at, limit, gate, after, _):
-                span, rows, call, looked, room = [], [], None, None, min(limit, max_tokens - len(at))
-                while len(span) < room and call is None:
-                    row = small(at)
-                    place = DraftPosition(len(at), rows)
-                    if (call := gate.before(row, place)) is not None:
-                        looked = row
-                        break
-                    token = draw(small, at)
-                    drawn_from = None if coin is None else small.law(at, law)
-                    span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
-                    at += (token,)
-                    call = gate.after(row, token, place)
-                    rows = [*rows, row]
-                    if call == "drop":
-                        span, call = span[:-1], "check"
-                        break
-                    if token == end:
-                        break
-                ended = bool(span) and span[-1].id == end
-                reply = Drafted(
-                    tuple(span), call or gate.when_full, looked or (small(at) if after and not ended else None)
-                )
-            case Check(at, span, after):
-                asked += 1
-                if fails and fails(asked):
-                    reply = NoAnswer("cut")
-                    continue
-                ids = tuple(pending.id for pending in span)
-                count = len(span) + (after and not (ids and ids[-1] == end))
-                scored = [large.shown(at + ids[:i], k, ids[i] if i < len(ids) else None) for i in range(count)]
-                reply = Scored(tuple(scored[:short]))
-            case Write(at, _, ban, along, _, rows):
-                asked += 1
-                if fails and fails(asked):
-                    reply = NoAnswer("cut")
-                    continue
-                token = draw(Made(lambda _, at=at, ban=ban: without(large(at), ban)) if ban else large, at)
-                pending = PendingToken(token, "cloud", "written", draft_row=small(at) if along else None)
-                pending = replace(pending, target_row=large.shown(at, k) if told and rows else None)
-                reply = Wrote((pending,), ended=token == end)
+            case Draft():
+                return self.draft(request)
             case Emit(tokens):
-                reply = AnswerContinues()
-                for pending in tokens:
-                    shown.append(pending)
-                    if pending.id == end:
-                        reply = AnswerEnded("stop")
-                        break
-                    if len(shown) == max_tokens:
-                        reply = AnswerEnded("length")
-                        break
+                return self.emit(tokens)
+        self.asked += 1
+        if self.fails and self.fails(self.asked):
+            return NoAnswer("cut")
+        return self.check(request) if isinstance(request, Check) else self.write(request)
+
+    def draw(self, model: Toy, at: tuple[int, ...]) -> int:
+        return model(at).best if self.coin is None else self.coin(model.law(at, self.law).probs)
+
+    def draft(self, request: Draft) -> Drafted:
+        at, gate, span, rows, call, looked = request.at, request.gate, [], [], None, None
+        room = min(request.limit, self.max_tokens - len(at))
+        while len(span) < room and call is None and not (span and span[-1].id == self.end):
+            row, place = self.small(at), DraftPosition(len(at), rows)
+            if (call := gate.before(row, place)) is not None:
+                looked = row
+                break
+            token = self.draw(self.small, at)
+            drawn_from = None if self.coin is None else self.small.law(at, self.law)
+            span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
+            at += (token,)
+            call, rows = gate.after(row, token, place), [*rows, row]
+        if call == "drop":
+            span, call = span[:-1], "check"
+        if looked is None and request.wants_next_row and not (span and span[-1].id == self.end):
+            looked = self.small(at)
+        return Drafted(tuple(span), call or gate.when_full, looked)
+
+    def check(self, request: Check) -> Scored:
+        ids = tuple(pending.id for pending in request.span)
+        count = len(ids) + (request.wants_next_row and not (ids and ids[-1] == self.end))
+        at = [(request.at + ids[:i], ids[i] if i < len(ids) else None) for i in range(count)]
+        return Scored(tuple(self.large.shown(before, self.k, token) for before, token in at[: self.short]))
+
+    def write(self, request: Write) -> Wrote:
+        at, ban = request.at, request.ban
+        token = self.draw(Made(lambda prefix: without(self.large(prefix), ban)) if ban else self.large, at)
+        pending = PendingToken(
+            token, "cloud", "written", draft_row=self.small(at) if request.wants_draft_rows else None
+        )
+        row = self.large.shown(at, self.k) if self.told and request.wants_target_rows else None
+        return Wrote((replace(pending, target_row=row),), ended=token == self.end)
+
+    def emit(self, tokens) -> AnswerContinues | AnswerEnded:
+        for pending in tokens:
+            self.shown.append(pending)
+            if pending.id == self.end:
+                return AnswerEnded("stop")
+            if len(self.shown) == self.max_tokens:
+                return AnswerEnded("length")
+        return AnswerContinues()
 
 
 def without(row: Dense, ban: frozenset[int]) -> Dense:

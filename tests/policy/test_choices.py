@@ -167,3 +167,16 @@ def test_another_value_of_what_has_no_effect_decodes_alike(toys, name, chosen, s
     assert logs[0] == logs[1]
     assert policies[0].effective == policies[1].effective
     assert policies[0].guarantee(sampling, 10) == policies[1].guarantee(sampling, 10)
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+@each("name", PRESETS)
+def test_every_policy_says_in_one_line_what_it_does_where_it_is_from_and_what_it_guarantees(name):
+    found = PRESETS[name]
+    assert found.name == preset(name, PolicyOptions()).name == name
+    for said in (found.summary, found.source, found.guarantee):
+        assert said == said.strip() != ""
+        assert "\n" not in said
+        assert not said.endswith(".")

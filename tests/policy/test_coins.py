@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +100,10 @@ def test_a_sure_thing_is_drawn(size):
     probs = np.zeros(size)
     probs[-1] = 1.0
     assert SeededCoin(0)(probs, CoinKey(0, "draft", 0)) == size - 1
+
+
+def test_a_reply_out_of_turn_is_refused(toys):
+    loop = decode(preset("kl", PolicyOptions()), SeededCoin(0))
+    assert isinstance(next(loop), Draft)
+    with pytest.raises(TypeError, match="does not answer"):
+        loop.send(AnswerContinues())

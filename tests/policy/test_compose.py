@@ -391,16 +391,3 @@ def test_who_does_as_the_sentence_says_has_rows_that_determine_the_law():
     (top_k,) = re.findall(r"add --top-k (\d+)", refused("exact", WARM, cloud_top_k=20))
     full = Dense.from_logits(np.random.default_rng(0).standard_normal(100))
     assert determined_distribution(TopK.from_dense(full, 20), replace(WARM, top_k=int(top_k)), 100) is not None
-
-
-# ---- the table -----------------------------------------------------------------------------------------------------
-
-
-@each("name", PRESETS)
-def test_every_policy_says_in_one_line_what_it_does_where_it_is_from_and_what_it_guarantees(name):
-    found = PRESETS[name]
-    assert found.name == built(name).name == name
-    for said in (found.summary, found.source, found.guarantee):
-        assert said == said.strip() != ""
-        assert "\n" not in said
-        assert not said.endswith(".")

@@ -58,17 +58,13 @@ TEMPERED = (Sampling(1.3, min_p=1e-12), Sampling(1.3, min_p=0.4), Sampling(0.7, 
 PREFIXES = [prefix for length in range(LENGTH) for prefix in itertools.product(range(2), repeat=length)]
 
 
-def grid(*axes, quick):
+def grid(*axes, quick=lambda *_: True):
     """Parametrize by the quick run's combinations, and by all others, a slow case a pair; each begins with its pair."""
     rows = list(itertools.product(range(NUM_PAIRS), *axes))
     fast = [row for row in rows if row[0] == 0 and quick(*row)]
     rest = [[row for row in rows if row[0] == i and row not in fast] for i in range(NUM_PAIRS)]
     slow = [pytest.param(part, id=f"slow-{i}", marks=pytest.mark.slow) for i, part in enumerate(rest) if part]
     return pytest.mark.parametrize("cases", [pytest.param(fast, id="quick"), *slow])
-
-
-def all_quick(*_):
-    return True
 
 
 def once(_, k, way):
@@ -133,7 +129,7 @@ def test_the_law_survives_a_gate_that_asks_before_the_first_token_and_no_bonus(t
 
 
 @pytest.mark.parametrize("name", EXACT)
-@grid((2, 3), TRUNCATED, quick=all_quick)
+@grid((2, 3), TRUNCATED)
 def test_the_law_is_the_targets_own_under_the_users_sampling(toys, pair_of, name, cases):
     """With what the shown tokens determine, and where they do not: then the cloud draws, whatever was drafted."""
     for i, k, sampling in cases:
@@ -345,7 +341,7 @@ def either(pair, deferral, alpha):
 DEFERRALS = (("chow", 0.4), ("diff", 0.02), ("diff", 0.1), ("opt", 0.05), ("opt", 0.3))
 
 
-@grid(DEFERRALS, quick=all_quick)
+@grid(DEFERRALS)
 def test_a_cascade_has_the_law_that_its_deferral_rule_says(toys, pair_of, cases):
     for i, (deferral, alpha) in cases:
         policy = preset("cascade", PolicyOptions(span=2, sampling=AT_ONE, judge=f"cascade-{deferral}:{alpha}"))
@@ -374,7 +370,7 @@ def test_a_cascade_decides_by_the_position_and_not_by_what_was_drafted(pair):
             assert len({judge.defers(large.shown(at, 1, token), small(at)) for token in range(3)}) == 1
 
 
-@grid((0.3, 0.45, 0.6), quick=all_quick)
+@grid((0.3, 0.45, 0.6))
 def test_u_hlm_has_its_closed_form(toys, pair_of, cases):
     """Tokens that are not asked about keep q; the others are thinned, and what they lose goes to the residual."""
     for i, limit in cases:
@@ -396,7 +392,7 @@ def test_random_gives_each_position_to_one_model_whatever_it_holds(toys, pair, r
     """By the seed and the position alone: under this seed the cloud has the second of three at a rate of 0.3."""
     small, large = pair
     policy = preset("random", PolicyOptions(sampling=Sampling(1.0, seed=4), threshold=rate, hold=1))
-    clouds = [policy.gate.before(small(()), DraftPosition(position, ())) == "write" for position in range(LENGTH)]
+    clouds = [policy.gate.before(small(()), DraftPosition(i, ())) == "write" for i in range(LENGTH)]
     assert clouds == {0.0: [False] * 3, 0.3: [False, True, False], 1.0: [True] * 3}[rate]
     expected = lambda prefix: (large if len(prefix) < LENGTH and clouds[len(prefix)] else small)(prefix)  # noqa: E731
     assert error(toys, policy, pair, expected=expected) < 1e-12

@@ -397,13 +397,3 @@ def test_never_gate_asks_nothing(toys):
     small, large = next(pairs(toys))
     _, log = toys.play(Policy("local", 3, NEVER), small, large, None, LENGTH)
     assert {type(request) for request in log} <= {Draft, Emit}
-
-
-def test_a_reply_out_of_turn_is_refused(toys):
-    from hybrid.policy import SeededCoin, decode
-    from hybrid.policy.requests import AnswerContinues
-
-    loop = decode(preset("kl", PolicyOptions()), SeededCoin(0))
-    assert isinstance(next(loop), Draft)
-    with pytest.raises(TypeError, match="does not answer"):
-        loop.send(AnswerContinues())
