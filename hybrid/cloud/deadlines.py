@@ -49,12 +49,8 @@ class RequestTimeouts:
         self._before_send = before_send
         self.sent_in_epoch: int | None = None
         self._ends_at = self._now() + deadlines.total - waited
-        self.begin_request()
-
-    def begin_request(self) -> None:
-        """Start the clock of another request: until it can leave."""
         self._stage: Literal["connect", "first byte", "read"] = "connect"
-        self._until = self._now() + self._deadlines.connect
+        self._until = self._ends_at
         self._timeout: asyncio.Timeout | None = None
 
     async def mark_sent(self, epoch: int | None) -> None:
@@ -76,15 +72,17 @@ class RequestTimeouts:
         if self._timeout is not None:
             self._timeout.reschedule(min(self._until, self._ends_at))
 
-    def mark_first_byte(self) -> None:
-        """Start the clock between two parts of a body."""
-        self._stage = "read"
-
     @asynccontextmanager
-    async def bound(self) -> AsyncIterator[None]:
-        """Bound what is awaited inside. Raises Unreachable at the deadline that comes first."""
+    async def bound(self, what: Literal["request", "body"]) -> AsyncIterator[None]:
+        """Bound what is awaited inside. Raises Unreachable at the deadline that comes first.
+
+        A "request" is awaited until its headers are there, and begins with the clock until it can leave; a "body" part
+        by part.
+        """
         now = self._now()
-        if self._stage == "read":
+        if what == "request":
+            self._stage, self._until = "connect", now + self._deadlines.connect
+        elif self._stage == "read":
             self._until = now + self._deadlines.read
         if now >= self._ends_at:  # an endpoint that always has more to give would never make us wait
             raise self._late(in_all=True)
@@ -95,6 +93,8 @@ class RequestTimeouts:
             raise self._late(in_all=self._ends_at <= self._until) from None
         finally:
             self._timeout = None
+        if what == "body":
+            self._stage = "read"
 
     @contextmanager
     def pause(self) -> Iterator[None]:

@@ -1,15 +1,16 @@
 """The cloud port over HTTP: the requests of one dialect on one wire.
 
 A probe's result is used until an answer contradicts it; then it is dropped. What an answer shows of the endpoint
-(``Dialect.learn``) holds for the life of the connection, and longer where it was paid for. A question that was refused
-for it at no charge is asked again at once, in the way that is known by then. Several questions may be under way: an
-attempt is judged by the dialect that it was asked in. ``tests/cloud/test_endpoint.py`` and ``test_learned.py``.
+(``Dialect.learn_from_usage``, ``learn_from_error``) holds for the life of the connection, and longer where it was paid
+for. A question that was refused for it at no charge is asked again at once, in the way that is known by then. Several
+questions may be under way: an attempt is judged by the dialect that it was asked in. ``tests/cloud/test_endpoint.py``
+and ``test_learned.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,9 +110,12 @@ class Endpoint:
 
     async def discover(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Discover model and dialect at no charge, and whether the endpoint splits ``probe`` into ``probe_ids``."""
-        with self._wire.hide_key():
+        try:
             async with self._wire.question_deadlines(asked_at).bound_total():
                 self.dialect = await discover(self._wire, self._setup, self._wanted, (probe, probe_ids))
+        except CloudError as error:
+            self._wire.hide_key(error)
+            raise
         self._model = self.can.model
         return self.can
 
@@ -128,8 +132,11 @@ class Endpoint:
 
     async def ping_route(self, path: str) -> None:
         """Send an empty question to a route, which is free. Raises CloudError: the route's refusal."""
-        with self._wire.hide_key():
+        try:
             await self._wire.post(path, {}, most=MAX_FACT_BYTES)
+        except CloudError as error:
+            self._wire.hide_key(error)
+            raise
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
@@ -141,8 +148,7 @@ class Endpoint:
         while True:
             attempt = _Attempt(self.dialect, request_id, deadlines)
             try:
-                with self._judging(attempt):
-                    return await self._score_once(question, attempt)
+                return await self._score_once(question, attempt)
             except CloudError as error:
                 error.charged = attempt.charged.at_least(error.charged)
                 if not self._learn(question, error, attempt):
@@ -167,7 +173,7 @@ class Endpoint:
         scores = replace(step, rows=tuple([replace(row, noise=self._noise) for row in step.rows]))
         if attempt.post is None:
             return scores
-        self.dialect = self.dialect.learn(question, scores.usage)
+        self.dialect = self.dialect.learn_from_usage(question, scores.usage)
         # The charge that the last reply shows counts, whoever read its rows.
         known = dialect.min_usage(question).at_least(attempt.last_usage)
         usage = final_usage(scores.usage, known, dialect.max_usage(question).prompt_tokens)
@@ -199,11 +205,10 @@ class Endpoint:
         while True:
             attempt = _Attempt(self.dialect, request_id, deadlines)
             try:
-                with self._judging(attempt):
-                    async with aclosing(self._write_once(question, attempt)) as chunks:
-                        async for chunk in chunks:
-                            with deadlines.pause():
-                                yield chunk
+                async with aclosing(self._write_once(question, attempt)) as chunks:
+                    async for chunk in chunks:
+                        with deadlines.pause():
+                            yield chunk
             except CloudError as error:
                 if not self._learn(question, error, attempt):
                     raise
@@ -223,7 +228,7 @@ class Endpoint:
             async with aclosing(self._read(continuation, attempt)) as chunks:
                 async for told in chunks:
                     if told.usage is not None:
-                        self.dialect = self.dialect.learn(question, told.usage)
+                        self.dialect = self.dialect.learn_from_usage(question, told.usage)
                     chunk = meter.read(told)
                     rows = chunk.rows if has_rows else (None,) * len(chunk.ids)
                     yield replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
@@ -250,11 +255,17 @@ class Endpoint:
     def _learn(self, question: ModelQuestion, error: CloudError, attempt: _Attempt) -> bool:
         """Take what a failure shows of the endpoint; return whether the question is to be asked again at once.
 
-        Where another question has taught something since this one was asked, that is tried first: several are often
-        refused for the same thing. Raises Unreachable where asking anew may help, but not at once: something was
-        charged.
+        A probe's result that the error contradicts is dropped, and the key is hidden in every error. Where another
+        question has taught something since this one was asked, that is tried first: several are often refused for the
+        same thing. Raises Unreachable where asking anew may help, but not at once: something was charged.
         """
-        changed = attempt.dialect if attempt.post is None else attempt.dialect.learn(question, error)
+        self._wire.hide_key(error)
+        if attempt.post is None:
+            error.sent = False  # what is refused before it is asked costs nothing
+            return False
+        if isinstance(error, MissingCapability | VocabularyMismatch):
+            self._forget_probe()
+        changed = attempt.dialect.learn_from_error(question, error)
         if changed == attempt.dialect:
             return False
         if self.dialect == attempt.dialect:
@@ -265,18 +276,6 @@ class Endpoint:
             msg = f"{error}; from now on it is asked in another way"
             raise Unreachable(msg, sent=error.sent, charged=error.charged, trouble="learned") from error
         return True
-
-    @contextmanager
-    def _judging(self, attempt: _Attempt) -> Iterator[None]:
-        """Drop the probe's result where an error contradicts it; hide the key in every error."""
-        try:
-            with self._wire.hide_key():
-                yield
-        except CloudError as error:
-            error.sent = error.sent and attempt.post is not None  # what is refused before it is asked costs nothing
-            if attempt.post is not None and isinstance(error, MissingCapability | VocabularyMismatch):
-                self._forget_probe()
-            raise
 
     def _forget_probe(self) -> None:
         if self._probe_cache is not None:

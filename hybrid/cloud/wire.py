@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -144,12 +144,14 @@ class Wire:
         only_in: int | None = None,
     ) -> Any:
         deadlines = deadlines or self.question_deadlines()
-        with self._faults():
+        try:
             response = await self._send(request, deadlines, only_in)
             try:
                 raw = await _read(response, deadlines, most)
             finally:
                 await response.aclose()
+        except httpx.TransportError as error:
+            raise _transport_error(error, self.url) from error
         return parse(raw, self.url, shape)
 
     async def _send(
@@ -173,9 +175,8 @@ class Wire:
                 await deadlines.mark_sent(epoch)
 
         request.extensions["trace"] = trace
-        deadlines.begin_request()
         try:
-            async with deadlines.bound():
+            async with deadlines.bound("request"):
                 response = await self._client.send(request, stream=True)
         except BaseException:
             if connection is not None:  # httpcore closes none whose TLS was given up
@@ -205,7 +206,7 @@ class Wire:
         """
         request = self._build_post(path, body, request_id)
         deadlines = deadlines or self.question_deadlines()
-        with self._faults():
+        try:
             response = await self._send(request, deadlines)
             try:
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
@@ -224,27 +225,15 @@ class Wire:
                             yield parse(data, self.url)
             finally:
                 await response.aclose()
+        except httpx.TransportError as error:
+            raise _transport_error(error, self.url) from error
         msg = "the stream was cut before its end"
         raise Unreachable(msg, trouble="cut")
 
-    @contextmanager
-    def hide_key(self) -> Iterator[None]:
-        """Blot the key out of every error: some servers repeat it."""
-        try:
-            yield
-        except CloudError as error:
-            if self._key:
-                error.args = (str(error).replace(self._key, "[the key]"),)
-            raise
-
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
-        """Turn every transport fault into a CloudError."""
-        try:
-            yield
-        except httpx.TransportError as error:
-            root = _root(error)
-            raise _transport_error(error, root, self.url) from error
+    def hide_key(self, error: CloudError) -> None:
+        """Blot the key out of an error: some servers repeat it."""
+        if self._key:
+            error.args = (str(error).replace(self._key, "[the key]"),)
 
     async def _refusal(self, response: httpx.Response, coding: str, deadlines: RequestTimeouts) -> CloudError:
         """Return what another status than a success means to the user, or a body in an encoding."""
@@ -301,7 +290,9 @@ class _Network(httpcore.AnyIOBackend):
         return await connect_first(connect, addresses, lambda stream: stream.aclose())
 
 
-def _transport_error(error: httpx.RequestError, root: BaseException, url: str) -> CloudError:
+def _transport_error(error: httpx.RequestError, url: str) -> CloudError:
+    """Return what a fault of the transport is to the user: its root tells."""
+    root = _root(error)
     said = to_one_line(root) or type(error).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
@@ -325,11 +316,10 @@ async def _parts(response: httpx.Response, deadlines: RequestTimeouts) -> AsyncG
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
     parts = response.aiter_raw()
     while True:
-        async with deadlines.bound():
+        async with deadlines.bound("body"):
             part = await anext(parts, None)
         if part is None:
             return
-        deadlines.mark_first_byte()
         yield part
 
 

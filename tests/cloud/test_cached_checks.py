@@ -149,7 +149,7 @@ def test_an_answer_without_values_is_no_proof_and_is_charged():
     with pytest.raises(MissingCapability, match=CANDIDATES) as refused:
         scoring.send(answered(proof.body, 0) | {"prompt_token_id_logprobs": None})
     assert V2.check_usage(asked, answered(proof.body, 0)) == CloudUsage(2, 1)
-    assert not V2.learn(asked, refused.value).can.candidates
+    assert not V2.learn_from_error(asked, refused.value).can.candidates
 
 
 @each("told", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])

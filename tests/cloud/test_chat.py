@@ -149,9 +149,9 @@ def test_a_longer_preamble_than_is_allowed_for_is_learned():
     chat = Chat(SETUP)
     assert chat.max_usage(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE
     known = chat.min_usage(WRITE).prompt_tokens
-    seen = chat.learn(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
+    seen = chat.learn_from_usage(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
     assert seen.max_usage(WRITE).prompt_tokens == 8 + 3 + 3 * 16 + PREAMBLE + 75
-    assert seen.learn(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
+    assert seen.learn_from_usage(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=6))
@@ -162,7 +162,7 @@ def test_what_one_conversation_teaches_lowers_the_reservation_of_no_other(seen):
     for with_system, more in seen:
         asked = turned if with_system else plain
         before = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
-        chat = chat.learn(asked, CloudUsage(chat.min_usage(asked).prompt_tokens + more, 2))
+        chat = chat.learn_from_usage(asked, CloudUsage(chat.min_usage(asked).prompt_tokens + more, 2))
         after = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
         assert all(a >= b for a, b in zip(after, before, strict=True))
         assert chat.max_usage(asked).prompt_tokens >= chat.min_usage(asked).prompt_tokens + more
@@ -170,7 +170,7 @@ def test_what_one_conversation_teaches_lowers_the_reservation_of_no_other(seen):
 
 def test_what_was_learned_holds_for_any_conversation():
     """Another question of as many turns: what is added to it is what was added to the first one."""
-    seen = Chat(SETUP).learn(WRITE, CloudUsage(Chat(SETUP).min_usage(WRITE).prompt_tokens + 75 + 12, 2))
+    seen = Chat(SETUP).learn_from_usage(WRITE, CloudUsage(Chat(SETUP).min_usage(WRITE).prompt_tokens + 75 + 12, 2))
     other = replace(WRITE, turns=(Message("system", "a"), Message("user", "abcab" * 9)))
     for spelled_as in (Chat(SETUP).min_usage(other).prompt_tokens, 1 + 45):
         assert spelled_as + 75 + 12 <= seen.max_usage(other).prompt_tokens
@@ -184,4 +184,4 @@ def test_the_least_is_the_tokens_of_the_texts():
 
 def test_a_server_that_tells_fewer_tokens_than_were_sent_has_told_nothing_of_what_it_adds():
     plain = replace(WRITE, turns=(Message("user", "cab"),))
-    assert Chat(SETUP).learn(plain, CloudUsage(1, 1)) == Chat(SETUP)
+    assert Chat(SETUP).learn_from_usage(plain, CloudUsage(1, 1)) == Chat(SETUP)

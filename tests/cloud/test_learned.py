@@ -79,7 +79,7 @@ def test_a_server_that_gives_no_list_at_all_is_refused_at_no_charge(question):
 def test_what_a_refusal_names_is_not_believed_where_it_is_no_shorter_list():
     for most in (0, 20, 10**30):
         refused = MissingCapability(f"logprobs: max allowed: {most}", sent=False)
-        assert Vllm(SETUP).learn(SCORE, refused).can == Vllm.can
+        assert Vllm(SETUP).learn_from_error(SCORE, refused).can == Vllm.can
 
 
 def test_what_was_refused_after_something_was_charged_is_asked_anew_with_a_reservation_of_its_own():
@@ -154,8 +154,8 @@ def test_where_whole_answers_lack_it_too_that_is_refused_as_ever():
 def test_a_stream_that_has_told_rows_and_then_none_says_nothing_of_streams():
     made = endpoint(Server(), Vllm(SETUP))
     late = MissingCapability("no rows", charged=CloudUsage(2, 1))
-    assert made.dialect.learn(WRITE, late) is made.dialect
-    assert made.dialect.learn(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
+    assert made.dialect.learn_from_error(WRITE, late) is made.dialect
+    assert made.dialect.learn_from_error(SCORE, MissingCapability("no rows")) is made.dialect, "a check is no stream"
 
 
 # ---- what is kept, and what is not ---------------------------------------------------------------------------------

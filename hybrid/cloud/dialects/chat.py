@@ -19,7 +19,7 @@ from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenA
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
-from hybrid.errors import CloudError, MissingCapability
+from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 
 CHAT = "/v1/chat/completions"
@@ -57,14 +57,12 @@ class Chat(OpenAi):
         turns = question.turns if isinstance(question, WriteQuestion) else ()
         return CloudUsage(sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns), 0)
 
-    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
+    def learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> Self:
         """Learn too the most tokens that the server adds to a conversation: they are reserved from then on.
 
         A smaller number lowers nothing: a template may add its default system message where a conversation brings none.
         """
-        if isinstance(evidence, CloudError):
-            return super().learn(question, evidence)
-        more = evidence.prompt_tokens - self.min_usage(question).prompt_tokens
+        more = usage.prompt_tokens - self.min_usage(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
     def _write(self, question: WriteQuestion) -> Continuation | None:

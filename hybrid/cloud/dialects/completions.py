@@ -25,9 +25,7 @@ from hybrid.cloud.dialects.reading import (
     event_of,
     fields_of,
     finish_of,
-    first_choice,
     guarded,
-    read_shown_usage,
     read_usage,
 )
 from hybrid.cloud.dialects.text_tokens import (
@@ -119,8 +117,9 @@ class Completions(OpenAi):
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are listed after the text that was sent."""
-        text, told = self.setup.text_tokens.text_of(question.prefix + question.span), read_shown_usage(reply)
-        offsets = fields_of(first_choice(reply), "logprobs").get("text_offset")
+        told = super().check_usage(question, reply)
+        text = self.setup.text_tokens.text_of(question.prefix + question.span)
+        offsets = fields_of(reply, "choices", 0, "logprobs").get("text_offset")
         if self.can.scoring_method != "one request" or text is None or not isinstance(offsets, list):
             return told
         written = sum(isinstance(offset, int) and offset >= len(text) for offset in offsets)

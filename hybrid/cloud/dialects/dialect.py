@@ -15,9 +15,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias
 
-from hybrid.cloud.dialects.reading import read_shown_usage
+from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.port import (
     Capabilities,
@@ -33,7 +33,6 @@ from hybrid.cloud.port import (
 from hybrid.errors import CloudError, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
 
-Q = TypeVar("Q", ScoreQuestion, WriteQuestion)
 Json: TypeAlias = Mapping[str, Any]
 
 # Lists that are tried, the longest first, where a server that refuses one does not name the longest that it gives.
@@ -122,11 +121,12 @@ class Dialect(ABC):
 
     def score(self, question: ScoreQuestion) -> ScoreFlow:
         """Yield the requests that score a draft; return its rows."""
-        return self._score(self._fit(question))
+        candidates = question.candidates if self.can.candidates else ()
+        return self._score(replace(question, top_k=self._top_k(question), candidates=candidates))
 
     def write(self, question: WriteQuestion) -> Continuation | None:
         """Return the request that continues a text, and its reader; None: this text cannot be sent (no request)."""
-        return self._write(self._fit(question))
+        return self._write(replace(question, top_k=self._top_k(question)))
 
     @abstractmethod
     def _score(self, question: ScoreQuestion) -> ScoreFlow: ...
@@ -146,30 +146,27 @@ class Dialect(ABC):
         """Return the least that an answer is charged: the tokens sent, and those that a check must write."""
         return min_usage(question)
 
-    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
-        """Return the dialect with what an answer shows of its endpoint; itself if that is nothing new.
-
-        ``evidence``: the usage of an answer, or the error after a request was sent. ``error.sent`` False: uncharged.
-        """
-        if isinstance(evidence, MissingCapability) and not evidence.sent:
-            asked = self._top_k(question)
-            named = _NAMED.search(str(evidence))
-            fewer = int(named[1]) if named else next((k for k in LENGTHS if k < asked), 0)
-            if 0 < fewer < asked:
-                return replace(self, can=replace(self.can, most_k=fewer))
-        cached = isinstance(evidence, CloudUsage) and evidence.cached_tokens > 0
-        if cached and isinstance(question, ScoreQuestion) and not self.can.keeps_cache:
+    def learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> Self:
+        """Return the dialect with what the usage of an answer shows of its endpoint; itself if that is nothing new."""
+        if usage.cached_tokens > 0 and isinstance(question, ScoreQuestion) and not self.can.keeps_cache:
             return replace(self, can=replace(self.can, keeps_cache=True))
         return self
 
-    def _fit(self, question: Q) -> Q:
-        """Lower a question to what this endpoint gives; ``top_k`` 0: no rows."""
-        top_k = self._top_k(question)
-        if isinstance(question, WriteQuestion):
-            return replace(question, top_k=top_k)
-        return replace(question, top_k=top_k, candidates=question.candidates if self.can.candidates else ())
+    def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
+        """Return the dialect with what an error shows of its endpoint; itself if that is nothing new.
+
+        A request was sent before. ``error.sent`` False: it was not charged.
+        """
+        if isinstance(error, MissingCapability) and not error.sent:
+            asked = self._top_k(question)
+            named = _NAMED.search(str(error))
+            fewer = int(named[1]) if named else next((k for k in LENGTHS if k < asked), 0)
+            if 0 < fewer < asked:
+                return replace(self, can=replace(self.can, most_k=fewer))
+        return self
 
     def _top_k(self, question: ModelQuestion) -> int:
+        """How many log-probabilities a question is asked for here: no more than the endpoint gives; 0: no rows."""
         if isinstance(question, WriteQuestion) and not self.can.rows:
             return 0
         vocabulary = self.setup.vocabulary
@@ -183,16 +180,16 @@ class OpenAi(Dialect, ABC):
     """A dialect with OpenAI's bodies and usages, which proxies pass on."""
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
-        """Read the usage, and count the tokens that are shown."""
-        return read_shown_usage(reply)
+        """Read the usage; at least the written tokens that are shown."""
+        ids = fields_of(reply, "choices", 0).get("token_ids")
+        return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
 
-    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
+    def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Learn too that streams lack rows or ids that whole answers may have, as through some proxies."""
-        charged = evidence.charged if isinstance(evidence, MissingCapability) and evidence.sent else None
-        lacking = charged is not None and not charged.completion_tokens
+        lacking = isinstance(error, MissingCapability) and error.sent and not error.charged.completion_tokens
         if lacking and isinstance(question, WriteQuestion) and self.can.streams:
             return replace(self, can=replace(self.can, streams=False))
-        return super().learn(question, evidence)
+        return super().learn_from_error(question, error)
 
     def _continuation(self, path: str, body: Json) -> Post:
         """Return the request for a continuation: a stream with its usage, or a whole answer."""

@@ -20,11 +20,9 @@ from hybrid.cloud.dialects.reading import (
     event_of,
     fields_of,
     finish_of,
-    first_choice,
     guarded,
     id_list,
     number,
-    read_shown_usage,
     read_usage,
     row_of,
 )
@@ -51,9 +49,9 @@ class Fireworks(OpenAi):
 
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:
         """Return what is told, and no fewer tokens than are shown after the echo."""
-        content = fields_of(first_choice(reply), "logprobs").get("content")
+        content = fields_of(reply, "choices", 0, "logprobs").get("content")
         written = len(content) - len(question.span) if isinstance(content, list) else 0
-        return read_shown_usage(reply).at_least(CloudUsage(0, written))
+        return super().check_usage(question, reply).at_least(CloudUsage(0, written))
 
     def _write(self, question: WriteQuestion) -> Continuation | None:
         asked = self._continuation(COMPLETIONS, self._body(question))

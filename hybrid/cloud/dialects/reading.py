@@ -149,24 +149,22 @@ def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsa
 
 def read_usage(reply: Any) -> CloudUsage:
     """Read an OpenAI-style usage, whatever stands there, and if nothing does."""
-    usage = fields_of(reply, "usage")
-    details = fields_of(usage, "prompt_tokens_details")
+    usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
     return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
 
 
-def read_shown_usage(reply: Any) -> CloudUsage:
-    """Read an OpenAI-style usage; at least the written tokens that are shown."""
-    ids = first_choice(reply).get("token_ids")
-    return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
+def fields_of(reply: Any, *path: str | int) -> Mapping[str, Any]:
+    """Return an object inside a reply, by names and places in lists; one without fields where there is none.
 
-
-def first_choice(reply: Any) -> Mapping[str, Any]:
-    """Return the first choice of an OpenAI-style reply; one without fields where there is none."""
-    choices = reply.get("choices") if isinstance(reply, Mapping) else None
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-
-
-def fields_of(reply: Any, name: str) -> Mapping[str, Any]:
-    """Return an object inside a reply; one without fields where there is none."""
-    found = reply.get(name) if isinstance(reply, Mapping) else None
+    >>> fields_of({"choices": [{"logprobs": {"content": []}}]}, "choices", 0, "logprobs")
+    {'content': []}
+    >>> fields_of({"choices": []}, "choices", 0)
+    {}
+    """
+    found = reply
+    for step in path:
+        if isinstance(step, int):
+            found = found[step] if isinstance(found, list) and step < len(found) else None
+        else:
+            found = found.get(step) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else {}

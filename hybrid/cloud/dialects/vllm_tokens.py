@@ -116,12 +116,11 @@ class VllmTokens(OpenAi):
         body = write_body(question, self.setup.model, self.setup.salt)
         return Continuation(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
-    def learn(self, question: ModelQuestion, evidence: CloudUsage | CloudError) -> Self:
+    def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""
-        refused = isinstance(evidence, CloudError) and not evidence.sent and CANDIDATES in str(evidence)
-        if refused and self.can.candidates:
+        if not error.sent and CANDIDATES in str(error) and self.can.candidates:
             return replace(self, can=replace(self.can, candidates=False))
-        return super().learn(question, evidence)
+        return super().learn_from_error(question, error)
 
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
