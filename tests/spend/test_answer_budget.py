@@ -55,11 +55,8 @@ def test_the_limit_is_lowered_to_what_fits_and_that_is_reserved(price, prompt_to
     answer, reserved = with_budget(Account(price, ledger), ask)
     fitting = [n for n in range(1, limit + 1) if price.worst_case(prompt_tokens, n) <= cap]
     if fitting:
-        assert (answer.limit, answer.reservation.nanousd) == (
-            max(fitting),
-            price.worst_case(prompt_tokens, max(fitting)),
-        )
-        assert reserved == answer.reservation.nanousd
+        assert answer.limit == max(fitting)
+        assert answer.reservation.nanousd == reserved == price.worst_case(prompt_tokens, max(fitting))
     else:
         assert isinstance(answer, Denial)
         assert reserved == 0
@@ -398,8 +395,5 @@ def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_ea
     if isinstance(answer, Denial):
         assert not fitting
     else:
-        assert (answer.limit, answer.reservation.nanousd) == (
-            max(fitting),
-            price.worst_case(10, max(fitting), requests),
-        )
-        assert answer.requests == requests
+        assert (answer.limit, answer.requests) == (max(fitting), requests)
+        assert answer.reservation.nanousd == price.worst_case(10, max(fitting), requests)
