@@ -20,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import SecretStr
 
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import usage_after_failure
 from hybrid.cloud.probe import Probe, SettleCharge

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hybrid.cloud.body import MAX_FACT_BYTES
+from hybrid.cloud.bounds import MAX_FACT_BYTES
 from hybrid.cloud.dialects import (
     chat,
     completions,

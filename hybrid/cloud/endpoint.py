@@ -14,8 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.body import MAX_FACT_BYTES
-from hybrid.cloud.deadlines import RequestTimeouts
+from hybrid.cloud.bounds import MAX_FACT_BYTES, RequestTimeouts
 from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextTokens
 from hybrid.cloud.dialects.vllm import MODELS, Vllm

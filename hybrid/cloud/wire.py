@@ -20,8 +20,16 @@ import httpx
 import msgspec
 from pydantic import SecretStr
 
-from hybrid.cloud.body import MAX_FACT_BYTES, MAX_REPLY_BYTES, MAX_ROWS_BYTES, EventReader, LineReader, parse
-from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import (
+    MAX_FACT_BYTES,
+    MAX_REPLY_BYTES,
+    MAX_ROWS_BYTES,
+    Deadlines,
+    EventReader,
+    LineReader,
+    RequestTimeouts,
+    parse,
+)
 from hybrid.cloud.names import connect_first, resolve
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error

@@ -274,6 +274,7 @@ class LlamaEngine:
         self.weights = weights
         self.num_tokens = weights.num_tokens
         self.end_ids = weights.end_ids
+        self.tokenize, self.piece, self.render = weights.tokenize, weights.piece, weights.render
         self.num_context = int(params.n_ctx)  # llama.cpp rounds its own up, but takes no longer batch
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(CHUNK, 0, 1)
@@ -295,18 +296,6 @@ class LlamaEngine:
         """False for recurrent layers: their state is computed again from the prefix."""
         model = self.weights._model
         return not (ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model))
-
-    def tokenize(self, text: str, *, special: bool = False) -> Ids:
-        """Split text into ids."""
-        return self.weights.tokenize(text, special=special)
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of one token."""
-        return self.weights.piece(token)
-
-    def render(self, messages: Sequence[Message]) -> Ids:
-        """Render a conversation."""
-        return self.weights.render(messages)
 
     def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Decode ``ids`` in chunks and return the last ``num_rows`` rows."""

@@ -52,6 +52,21 @@ class RowsWanted:
     everywhere: bool = False
 
 
+@dataclass(frozen=True)
+class ReachedEndpoint:
+    """An endpoint that was reached, and what follows from its capabilities for every request of the answer.
+
+    ``max_context``: more than any answer has where it is not known. ``top_k``: log-probabilities to ask for: as many as
+    are wanted, or the most that the endpoint gives.
+    """
+
+    cloud: Cloud
+    can: Capabilities
+    can_score: bool
+    max_context: int
+    top_k: int
+
+
 class CloudVerifier:
     """Asks the cloud during one answer. Made for it, used once."""
 
@@ -72,7 +87,7 @@ class CloudVerifier:
         self._wanted = wanted
         self._billing = RequestBilling(budget, builder)
         self._vocabulary = VocabularyCheck(engine)
-        self._connection: Connection | None = None
+        self._endpoint: ReachedEndpoint | None = None
         self._refusal: CloudRefusal | None = None
         self._away_since: float | None = None
         self._stream: WriteStream | None = None
@@ -86,24 +101,25 @@ class CloudVerifier:
             return None
         attempt = partial(self._connect, time.monotonic())
         try:
-            self._connection = await (attempt() if connected else self._caller.call(attempt))
+            connection = await (attempt() if connected else self._caller.call(attempt))
         except CloudFailure:
             return None
-        return self._connection[1]
+        self._endpoint = self._reached(*connection)
+        return self._endpoint.can
 
     async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | BudgetDenied | NoAnswer:
         """Have the cloud score a span, in one round trip."""
         try:
             await self.rest()
-            cloud, can = await self._reach()
-            if "score" not in can.abilities:
+            endpoint = await self._reach()
+            if not endpoint.can_score:
                 self._builder.note(_UNWEIGHED)  # nothing else than what was written is checked where no draft can be
                 return BudgetDenied(_UNWEIGHED)
-            question = self._score_question(prompt, request, can)
-            if _room(can, len(question.prefix) + len(question.span)) < 1:
+            question = self._score_question(prompt, request, endpoint)
+            if len(question.prefix) + len(question.span) >= endpoint.max_context:
                 return self._no_answer(_OUTGROWN, "context")
             with waiting():
-                request_id, scores = await self._ask(partial(self._score, cloud, question, len(request.at)))
+                request_id, scores = await self._ask(partial(self._score, endpoint.cloud, question, len(request.at)))
             rows = self._vocabulary.check_scores(scores)
         except (RequestDenied, CloudError) as error:
             return self._fail(error)
@@ -119,11 +135,11 @@ class CloudVerifier:
                 chunk = await self._caller.go_on(stream.read)
             else:
                 await self.rest()
-                cloud, can = await self._reach()
-                if _room(can, len(prompt.ids) + len(request.at)) < 1:
+                endpoint = await self._reach()
+                if len(prompt.ids) + len(request.at) >= endpoint.max_context:
                     return self._no_answer(_OUTGROWN, "context")
-                question = self._write_question(prompt, request, can)
-                opened = await self._ask(partial(self._open_stream, cloud, question, request.at))
+                question = self._write_question(prompt, request, endpoint)
+                opened = await self._ask(partial(self._open_stream, endpoint.cloud, question, request.at))
                 self._stream, chunk = opened
                 stream = opened[0]
             chunk = self._vocabulary.check_written(stream, chunk)
@@ -139,28 +155,24 @@ class CloudVerifier:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    def _score_question(self, prompt: RenderedPrompt, request: Check, can: Capabilities) -> ScoreQuestion:
+    def _score_question(self, prompt: RenderedPrompt, request: Check, endpoint: ReachedEndpoint) -> ScoreQuestion:
         span = ids(request.span)
         after = request.wants_next_row and not (span and span[-1] in self._engine.end_ids)
         candidates: tuple[Ids, ...] = ()
-        if can.candidates and can.same_words:  # an id that it lacks ends SGLang
+        if endpoint.can.candidates and endpoint.can.same_words:  # an id that it lacks ends SGLang
             rows = [pending.draft_row for pending in request.span] + [None] * after
             candidates = tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)
-        return ScoreQuestion(prompt.ids + request.at, span, after, self._top_k(can), candidates, time.monotonic())
+        return ScoreQuestion(prompt.ids + request.at, span, after, endpoint.top_k, candidates, time.monotonic())
 
-    def _write_question(self, prompt: RenderedPrompt, request: Write, can: Capabilities) -> WriteQuestion:
+    def _write_question(self, prompt: RenderedPrompt, request: Write, endpoint: ReachedEndpoint) -> WriteQuestion:
         prefix, begun = prompt.ids + request.at, len(request.at)
         # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
-        rows = request.wants_target_rows or self._wanted.everywhere or not can.ids
+        rows = request.wants_target_rows or self._wanted.everywhere or not endpoint.can.ids
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = self._wanted.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)
-        limit, top_k = min(request.limit, _room(can, len(prefix))), self._top_k(can) if rows else 0
+        limit, top_k = min(request.limit, endpoint.max_context - len(prefix)), endpoint.top_k if rows else 0
         return WriteQuestion(prefix, limit, top_k, sampling, request.ban, begun, prompt.turns, time.monotonic())
-
-    def _top_k(self, can: Capabilities) -> int:
-        """How many log-probabilities to ask for: as many as are wanted, or the most that the endpoint gives."""
-        return self._wanted.top_k if can.most_k is None else min(can.most_k, self._wanted.top_k)
 
     def _pending(self, chunk: Chunk) -> tuple[PendingToken, ...]:
         written = zip(chunk.ids, chunk.rows, strict=True)
@@ -172,15 +184,20 @@ class CloudVerifier:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    async def _reach(self) -> Connection:
-        """Return the connection; one that could not be made before is made now. Raises CloudError."""
+    async def _reach(self) -> ReachedEndpoint:
+        """Return the endpoint; one that could not be made before is made now. Raises CloudError."""
         if refusal := self._refusal:
             raise type(refusal)(str(refusal), sent=False)
         if failure := self._caller.unavailable():
             raise failure
-        if self._connection is None:
-            self._connection = await self._caller.call(partial(self._connect, time.monotonic()))
-        return self._connection
+        if self._endpoint is None:
+            self._endpoint = self._reached(*await self._caller.call(partial(self._connect, time.monotonic())))
+        return self._endpoint
+
+    def _reached(self, cloud: Cloud, can: Capabilities) -> ReachedEndpoint:
+        max_context = sys.maxsize if can.max_context is None else can.max_context
+        top_k = self._wanted.top_k if can.most_k is None else min(can.most_k, self._wanted.top_k)
+        return ReachedEndpoint(cloud, can, "score" in can.abilities, max_context, top_k)
 
     async def _ask(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await a reply, asked for again where that may help; say so if it is the first after an outage."""
@@ -242,11 +259,6 @@ def _kind(error: CloudError) -> DegradedKind:
             return "unreachable"
 
 
-def _room(can: Capabilities, num_tokens: int) -> int:
-    """Tokens the cloud's context has room for after so many; more than any answer has where its size is not known."""
-    return (sys.maxsize if can.max_context is None else can.max_context) - num_tokens
-
-
 class VocabularyCheck:
     """Compares what an endpoint gives with the local vocabulary. Raises VocabularyMismatch at what differs.
 
@@ -264,7 +276,9 @@ class VocabularyCheck:
             if token >= self._engine.num_tokens:
                 continue  # nothing here is called by that number; whether it is likely is looked at below
             ours = self._engine.piece(token).decode("utf-8", "replace")
-            if _PART not in theirs + ours and _without_spaces(theirs) != _without_spaces(ours):
+            if theirs == ours or _PART in theirs + ours:
+                continue
+            if _without_spaces(theirs) != _without_spaces(ours):
                 what = f"token {token}"
                 raise _mismatch(what, theirs, ours)
         self._check_numbers(row.best for row in scores.rows)

@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from functools import partial
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.port import usage_after_failure
@@ -37,12 +36,12 @@ class RequestDenied(Exception):
 
 
 class RequestBilling:
-    """Opens every request of one answer, and settles it with the answer's budget."""
+    """Opens every request of one answer: ``budget`` is the answer's money, and ``builder`` adds up its charges."""
 
     def __init__(self, budget: AnswerBudget, builder: AnswerBuilder) -> None:
         """Take the answer's money, and what its charges add up in."""
-        self._budget = budget
-        self._builder = builder
+        self.budget = budget
+        self.builder = builder
 
     async def open_request(
         self, kind: events.RequestKind, position: int, max_usage: CloudUsage, num_tokens: int | None = None
@@ -54,49 +53,32 @@ class RequestBilling:
         """
         limit = max_usage.completion_tokens
         min_limit = 1 if kind == "write" else limit
-        grant = await self._budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
+        grant = await self.budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
             raise RequestDenied(grant.why)
         reserved = grant.reservation
         if reserved is not None and reserved.returned_nanousd:
             amount = as_usd(reserved.returned_nanousd)
-            self._builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
-        self._builder.requests += 1
-        request = OpenRequest(uuid.uuid4().hex, kind, grant, self._settle, partial(self._budget.mark_sent, grant))
+            self.builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
+        self.builder.requests += 1
+        request = OpenRequest(uuid.uuid4().hex, kind, grant, self)
         num_tokens = grant.limit if num_tokens is None else num_tokens
         nanousd = None if reserved is None else reserved.nanousd
-        self._builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, nanousd))
+        self.builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, nanousd))
         return request
-
-    def _settle(self, request: OpenRequest, usage: CloudUsage | None) -> None:
-        excess = self._budget.settle(request.grant, usage)
-        self._builder.charges.append(usage or request.max_usage)
-        cost = None if usage is None else self._budget.cost(usage)
-        age_ms = round((time.monotonic() - request.began) * 1000, 3)
-        self._builder.publish(events.RequestSettled(request.request_id, request.kind, usage, cost, age_ms))
-        if excess is not None:
-            self._builder.add_overcharge(excess)
 
 
 class OpenRequest:
     """One request under one id, for at most ``max_usage``, until it is settled."""
 
-    def __init__(
-        self,
-        request_id: str,
-        kind: events.RequestKind,
-        grant: Grant,
-        settle: Callable[[OpenRequest, CloudUsage | None], None],
-        mark_sent: Callable[[], Awaitable[Denial | None]],
-    ) -> None:
+    def __init__(self, request_id: str, kind: events.RequestKind, grant: Grant, billing: RequestBilling) -> None:
         """Start its clock."""
         self.request_id = request_id
         self.kind = kind
         self.grant = grant
-        self._settle = settle
-        self._mark_sent = mark_sent
+        self._billing = billing
         self._sent = False
-        self.began = time.monotonic()
+        self._began = time.monotonic()
         self._settled = False
 
     @property
@@ -110,15 +92,23 @@ class OpenRequest:
         Raises RequestDenied where that cannot be recorded.
         """
         if not self._sent:
-            if (denial := await self._mark_sent()) is not None:
+            if (denial := await self._billing.budget.mark_sent(self.grant)) is not None:
                 raise RequestDenied(denial.why)
             self._sent = True
 
     def settle(self, usage: CloudUsage | None) -> None:
         """Record the charge (None: it cannot be known). Only the first call counts."""
-        if not self._settled:
-            self._settled = True
-            self._settle(self, usage)
+        if self._settled:
+            return
+        self._settled = True
+        budget, builder = self._billing.budget, self._billing.builder
+        excess = budget.settle(self.grant, usage)
+        builder.charges.append(usage or self.max_usage)
+        cost = None if usage is None else budget.cost(usage)
+        age_ms = round((time.monotonic() - self._began) * 1000, 3)
+        builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms))
+        if excess is not None:
+            builder.add_overcharge(excess)
 
     def abandon(self, known: CloudUsage | None = None) -> None:
         """Record that we closed it: every token of its limit, since a server charges for what it ran ahead.

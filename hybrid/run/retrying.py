@@ -69,7 +69,8 @@ class Breaker:
         self._in_a_row = 0
         self._cool_down_s = self._config.cool_down_s
         self._open_until: float | None = None
-        self._probing = False
+        self.probing = False
+        """Whether the request that may show that the endpoint is back is under way."""
 
     def __repr__(self) -> str:
         """Show the state."""
@@ -95,19 +96,19 @@ class Breaker:
     @property
     def lets_pass(self) -> bool:
         """Whether a request may leave."""
-        return self.state == "closed" or (self.state == "half-open" and not self._probing)
+        return self._open_until is None or (self._clock() >= self._open_until and not self.probing)
 
     def enter(self) -> bool:
         """Ask for one request to pass; its outcome must be recorded, or that it was abandoned."""
         if not self.lets_pass:
             return False
-        self._probing = self._open_until is not None
+        self.probing = self._open_until is not None
         return True
 
     def record_success(self) -> None:
         """Count a success. It closes what a probe was sent through; one that left before is no probe."""
-        if self._probing:
-            self._open_until, self._probing = None, False
+        if self.probing:
+            self._open_until, self.probing = None, False
             self._cool_down_s = self._config.cool_down_s
             self._outcomes.clear()  # the window begins anew
         if self._open_until is None:
@@ -120,14 +121,14 @@ class Breaker:
         self._in_a_row += 1
         if self._open_until is None and not self._fails_too_often():
             return
-        if self._open_until is None or self._probing:
+        if self._open_until is None or self.probing:
             self._open_until = self._clock() + max(self._cool_down_s, min(hold_s, LONGEST_HOLD_S))
             self._cool_down_s = min(self._config.longest_cool_down_s, 2 * self._cool_down_s)
-            self._probing = False
+            self.probing = False
 
     def record_abandoned(self) -> None:
         """Count nothing: the request ended without an outcome, since its caller has left or could not pay."""
-        self._probing = False
+        self.probing = False
 
     def _fails_too_often(self) -> bool:
         num_known = len(self._outcomes)
@@ -285,11 +286,10 @@ class RetryingCaller:
 
         To be called only where the endpoint is not unavailable. What may show that it is back is asked once.
         """
-        is_probe = self._breaker.state != "closed"
         self._breaker.enter()
         began = self._health.clock()
         try:
-            reply = await self._retry(attempt, 0 if is_probe else self._health.policy.retries)
+            reply = await self._retry(attempt, 0 if self._breaker.probing else self._health.policy.retries)
         except CloudFailure as error:
             self._record_failure(error, self._health.clock() - began)
             raise

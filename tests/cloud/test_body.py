@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from cases import each
 
-from hybrid.cloud.body import MAX_PARSED_BYTES, MAX_SHAPED_BYTES, SMALL_BYTES, parse, parsed_bytes
+from hybrid.cloud.bounds import MAX_PARSED_BYTES, MAX_SHAPED_BYTES, SMALL_BYTES, parse, parsed_bytes
 from hybrid.cloud.dialects.vllm import CompletionsScoreReply
 from hybrid.errors import BadReply, NotAnApi
 
@@ -46,7 +46,7 @@ def test_what_is_not_counted_could_not_be_too_much():
 def test_a_reply_that_would_become_too_much_is_refused_before_it_is_parsed(monkeypatch, shape, value):
     """Whatever it is made of; the bounds are a thousandth here, that a test may take little, too."""
     for name in ("SMALL_BYTES", "MAX_PARSED_BYTES", "MAX_SHAPED_BYTES"):
-        monkeypatch.setattr(f"hybrid.cloud.body.{name}", 2**17)
+        monkeypatch.setattr(f"hybrid.cloud.bounds.{name}", 2**17)
     raw = b'{"choices": [' + b",".join([value.encode()] * 70_000) + b"]}"
     answer, peak = peak_of(parse, raw, "there", shape)
     assert "there answered with more than a reply can hold" in str(answer)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from wordlist import able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import Deadlines, RequestTimeouts
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.vllm_tokens import BLOCK, CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint

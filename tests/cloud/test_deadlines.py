@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from wires import DONE, EVENT, STREAM, WHOLE, post, read_stream
 
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply, Unreachable

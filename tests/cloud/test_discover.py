@@ -12,7 +12,7 @@ import httpx
 import pytest
 from cases import each
 
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.discover import DIALECTS, discover, read_models
 from hybrid.cloud.wire import Wire

@@ -12,8 +12,7 @@ from vocabularies import END, WORDS
 from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.body import parse
-from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import Deadlines, RequestTimeouts, parse
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig, Post

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from cases import each
 
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError
 

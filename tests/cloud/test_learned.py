@@ -27,7 +27,7 @@ from strict_server import (
     logprobs_of,
 )
 
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import LENGTHS, Post

@@ -15,7 +15,7 @@ from cases import each
 from wordlist import WordList, able, drive, opened, recorded
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.body import parse
+from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.text_tokens import TextTokens

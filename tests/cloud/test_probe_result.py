@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wordlist import RECORDED
 
 from hybrid.cloud import WriteQuestion
-from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import Deadlines, RequestTimeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig, tells_rows

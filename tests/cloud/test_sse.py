@@ -11,7 +11,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.cloud.body import BYTE_ORDER_MARK, MAX_EVENT_BYTES, EventReader, LineReader
+from hybrid.cloud.bounds import BYTE_ORDER_MARK, MAX_EVENT_BYTES, EventReader, LineReader
 from hybrid.errors import BadReply
 
 MARK = BYTE_ORDER_MARK.decode()

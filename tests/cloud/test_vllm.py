@@ -19,7 +19,7 @@ from msgspec import Raw
 from wordlist import opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.body import parse
+from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects import vllm
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.errors import BadReply, MissingCapability

@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 

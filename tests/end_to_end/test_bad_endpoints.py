@@ -18,8 +18,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cloud.body import MAX_FACT_BYTES, MAX_ROWS_BYTES
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import MAX_FACT_BYTES, MAX_ROWS_BYTES, Deadlines
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 
 from hybrid.assemble import PROBE
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire

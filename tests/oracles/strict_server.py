@@ -9,7 +9,7 @@ from vocabularies import Pieces
 from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.deadlines import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import Deadlines, RequestTimeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig

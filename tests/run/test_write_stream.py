@@ -9,20 +9,35 @@ from cases import each
 
 from hybrid.cloud import Chunk
 from hybrid.errors import BadReply, TlsFailure, Unreachable
-from hybrid.run.open_request import OpenRequest, WriteStream
+from hybrid.run.open_request import OpenRequest, RequestBilling, WriteStream
 from hybrid.spend import Grant
 from hybrid.types import NO_USAGE, CloudUsage
 
 WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
 
 
-async def recorded():
-    """Write down that the request leaves."""
+class Books:
+    """A budget and a builder: it appends what a request is settled for."""
+
+    def __init__(self, settled):
+        self.settled, self.charges = settled, []
+
+    async def mark_sent(self, _):
+        pass
+
+    def settle(self, _, usage):
+        self.settled.append(usage)
+
+    def cost(self, _):
+        pass
+
+    def publish(self, _):
+        pass
 
 
 def leave_to(settled):
     """Leave for a request of ten tokens that may write eight; what it is settled for is appended."""
-    return OpenRequest("r", "write", Grant(10, 8), lambda _, usage: settled.append(usage), recorded)
+    return OpenRequest("r", "write", Grant(10, 8), RequestBilling(Books(settled), Books(settled)))
 
 
 @pytest.fixture

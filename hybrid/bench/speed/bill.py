@@ -27,7 +27,7 @@ from hybrid.bench.demo import KL
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread
 from hybrid.bench.speed.prefix import MeasuredServer
 from hybrid.cloud import Capabilities, Chunk, Cloud, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.wire import Wire

@@ -15,7 +15,7 @@ from hybrid.assemble import bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, milliseconds, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, RandomModelShape, write_random_model
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext

@@ -27,7 +27,7 @@ from hybrid.assemble import BUNDLED_CLOUD, PROBE, bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio
 from hybrid.bench.speed.random_model import RandomModelShape, write_random_model
 from hybrid.cloud import BeforeSend, Capabilities, Cloud, ScoreQuestion, Scores, unrecorded
-from hybrid.cloud.deadlines import Deadlines
+from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.config import Settings
