@@ -176,7 +176,7 @@ class PolicyChoices(_Group):
         str, Setting("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB)
     ] = "kl"
     gate: Annotated[
-        str | None, Setting("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:CALL]]", KNOB)
+        str | None, Setting("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)
     ] = None
     judge: Annotated[str | None, Setting("Another judge, such as js:0.1 or multiplicative:0.3", "NAME[:X]", KNOB)] = (
         None

@@ -54,7 +54,8 @@ def policies(
         typer.echo(f"  guarantees {p.guarantee}")
         typer.echo(f"  needs      {_needs(needs[p.name])}\n")
     _tell(
-        "gates: --gate NAME[:NUMBER[:CALL]], CALL is keep, check or write", {n: kind for n, (kind, _) in GATES.items()}
+        "gates: --gate NAME[:NUMBER[:DECISION]], DECISION is keep, check or write",
+        {n: kind for n, (kind, _) in GATES.items()},
     )
     _tell("judges: --judge NAME[:NUMBER]", {name: kind for name, (kind, _) in JUDGES.items()})
 

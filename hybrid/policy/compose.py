@@ -168,13 +168,13 @@ def _judge(text: str, choices: PolicyOptions) -> Judge:
 
 
 def parse(text: str, what: str, names: tuple[str, ...]) -> tuple[str, float | None, str | None]:
-    """Split NAME[:NUMBER[:CALL]]: the grammar of policies, gates and judges. Raises UsageError."""
+    """Split NAME[:NUMBER[:DECISION]]: the grammar of policies, gates and judges. Raises UsageError."""
     name, *rest = text.split(":")
     if name not in names:
         msg = f"no {what} is called {name!r}; there are {', '.join(names)}"
         raise UsageError(msg)
     if len(rest) > 2:
-        msg = f"--{what} {text}: at most NAME:NUMBER:CALL"
+        msg = f"--{what} {text}: at most NAME:NUMBER:DECISION"
         raise UsageError(msg)
     try:
         value = float(rest[0]) if rest and rest[0] else None

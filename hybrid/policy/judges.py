@@ -36,9 +36,11 @@ class TailDraw:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``accepted`` is shown, then ``next_token``. ``rejected``: the token drafted next is turned down, and ``why``.
+    """What a judge decides: the tokens that stand, and the one that follows them.
 
-    ``next_divergence`` was measured at the position after the span, where both rows are known.
+    ``accepted`` is shown, then ``next_token``. ``rejected``: the drafted token after ``accepted`` does not stand;
+    ``why`` gives the reason. ``next_divergence`` was measured at the position after the span, where both rows are
+    known.
     """
 
     accepted: Span

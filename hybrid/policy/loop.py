@@ -5,8 +5,7 @@ Theory of operation. ``decode`` yields requests and is sent replies. There are f
 - ``Draft`` -> ``Drafted``: the local model drafts tokens until the gate, the limit or an end token stops it.
 - ``Check`` -> ``Scored``: the cloud gives its rows for a drafted span, in one round trip.
 - ``Write`` -> ``Wrote``: the cloud writes tokens itself, chunk by chunk.
-- ``Emit`` -> ``AnswerContinues`` or ``AnswerEnded``: tokens are shown to the user; nothing that was shown is taken
-back.
+- ``Emit`` -> ``AnswerContinues`` or ``AnswerEnded``: tokens are shown, and never taken back.
 - ``Check`` or ``Write`` -> ``BudgetDenied`` (no money) or ``NoAnswer`` (no cloud): the local model goes on, unchecked.
 
 A round is one ``Draft``; then, as the gate decided, ``Emit`` (keep), ``Check`` and ``Emit`` (check), or ``Emit`` and
@@ -16,8 +15,9 @@ Who owns what. The loop owns the order of requests, and how far the answer is (`
 caches, money and retries; it stops a draft at the gate and says when the answer is over. The gate and the judge are
 pure. The coin is the only randomness; its key counts the rejections, so that no position meets the same coin twice.
 
-How a rejected token is rewound: it is not emitted, and so it is no part of the next request's prefix ``at``. The engine
-shortens its KV cache to that prefix before it drafts again; a stream of the cloud at another prefix is closed.
+How a rejected token is rewound: it is not emitted, so it is not in the next request's prefix ``at``. The engine takes
+it out of its KV cache when it next decodes at that prefix (``engine.cursor``); a stream of the cloud at another prefix
+is closed.
 
 What cannot happen: the loop calls no model, opens no connection, reads no clock and spends no money. A token is never
 retracted. Every answer ends: a round that showed nothing (``doubt`` while the cloud is away, say) is followed by one
@@ -106,7 +106,7 @@ class _Progress:
 
 
 def decode(policy: Policy, coin: Coin) -> Flow[None]:
-    """Write one answer under ``policy``, from its first token to Finish. A policy that compares tosses no coin."""
+    """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin."""
     progress = _Progress(coin=coin)
     if policy.lead:
         yield from _write(_AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")

@@ -54,7 +54,8 @@ class Policy:
     """Tokens of the first block that the cloud writes at a handoff: after a rejection, or where the gate says write.
     0: the cloud writes nothing but the recovered token."""
     handback: Handback | None = None
-    """When the pen goes back. None: after one block. Else blocks double until enough written tokens agree."""
+    """When the pen goes back. None: after one block. Else blocks double until the last ``handback_after`` tokens of one
+    agree."""
     handback_after: int = 1
     """How many written tokens in a row must agree."""
     lead: int = 0

@@ -49,9 +49,9 @@ def ids(span: Span) -> Ids:
 class Draft:
     """Let the local model draft up to ``limit`` tokens after ``at``, while the gate goes on. Answered by Drafted.
 
-    The engine first rewinds its KV cache to ``at``: that is how a rejected token leaves it. ``wants_next_row``: the
-    local row after the span, too. ``rejections`` so far are part of the key of each draw: a position that is drafted
-    again must not repeat the rejected draw.
+    A rejected token is not in ``at``. It leaves the KV cache when the engine next reads a row at another prefix
+    (``engine.cursor``). ``wants_next_row``: the local row after the span, too. ``rejections`` so far are part of the
+    key of each draw: a position that is drafted again must not repeat the rejected draw.
     """
 
     at: Ids
@@ -63,7 +63,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Check:
-    """Have the cloud score a span, in one round trip. Answered by Scored, Refused or NoAnswer.
+    """Have the cloud score a span, in one round trip. Answered by Scored, BudgetDenied or NoAnswer.
 
     ``wants_next_row``: the row after the span, too; of an empty span that row alone.
     """
@@ -75,7 +75,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Write:
-    """Let the cloud write up to ``limit`` tokens. Answered by Wrote (one chunk), Refused or NoAnswer.
+    """Let the cloud write up to ``limit`` tokens. Answered by Wrote (one chunk), BudgetDenied or NoAnswer.
 
     ``limit`` goes upstream and is what the bill reserves. A Write at the position that a stream has reached reads on
     from it. ``ban``: the token must not be one of these. ``wants_draft_rows``: the local rows of what is written are
@@ -93,7 +93,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Emit:
-    """Show these tokens. Answered by Continue or Finish. What was shown is never taken back."""
+    """Show these tokens. Answered by AnswerContinues or AnswerEnded. What was shown is never taken back."""
 
     tokens: Span
 

@@ -2,11 +2,11 @@
 
 The law. An f-divergence is a sum of ``q f(p/q)`` with a convex f. The extreme completions of the target's unseen tail
 are the same two vectors whatever f is: the smallest value at ``p_j = min(cap, level * q_j)`` (water-filling), the
-largest with the cap on the tail tokens that the draft likes least. So a divergence is a ``Term``, summed over two
-vectors that are never built, and every interval here is tight: some completion attains each end. (The first vector by
-the KKT conditions; the second because a convex function is largest at a corner, and what f gains by a probability is
-the less, the more the draft likes its token.) Tested against naive completions, a dense oracle and monotonicity in k
-in ``tests/prob/test_divergence.py`` and ``test_reverse.py``.
+largest with the cap on the tail tokens that the draft likes least. So a divergence is a ``DivergenceTerm``, summed over
+two vectors that are never built, and every interval here is tight: some completion attains each end. (The first vector
+by the KKT conditions; the second because a convex function is largest at a corner, and what f gains by a probability is
+the less, the more the draft likes its token.) Tested against naive completions, a dense oracle and monotonicity in k in
+``tests/prob/test_divergence.py`` and ``test_reverse.py``.
 
 Direction: KL(target || draft), the expectation under the target, unless a name says reverse; in nats. This file must
 not know what a model is.

@@ -2,7 +2,7 @@
 
 The law: every request is settled at most once, and until then its worst case stays reserved. A request that is never
 settled (nobody knows what a broken one cost) counts as its worst case, in the ledger as in the bill. A charge above it
-is recorded, and the answer says so, whatever else went wrong. ``cloud.metering`` says what a request cost.
+is recorded, and the answer says so, whatever else went wrong. ``cloud.port`` says what a request cost.
 
 The law of a stream (``tests/run/test_write_stream.py``). A stream that ended is settled by its last usage, which comes
 with its end or after it. One that we close before is settled by every token of its limit, since a server charges for

@@ -37,7 +37,7 @@ MOST_NANOUSD = 2**53
 
 @dataclass(frozen=True)
 class MaxCost:
-    """A planned request: its price, its prompt and the most completion tokens it may be charged for (at least 1).
+    """The most that a planned request may cost, as price, prompt tokens and completion limit (at least 1).
 
     ``min_limit``: the limit is not lowered below it; a check needs all its rows. ``requests``: HTTP requests, at most.
     """

@@ -52,8 +52,8 @@ _ARGUMENTS: dict[MeasureName, str] = {
 }
 # Half a nat: on the prototype pair 8-token spans at this threshold recovered 0.97 of the gap between the models.
 THRESHOLD = NumberRange(0.5, "a threshold in nats")
-# A check is paid by its prefix, whatever its span: on the bundled pair's calibration split, without a prefix cache, kl
-# costs 1.08 times the cloud alone at spans of 32, 0.92 at 64 and 0.86 at 128, all right (`hybrid demo --calibrate`).
+# A check is paid by its prefix, whatever its span: on the bundled pair's calibration split, without a prefix cache,
+# longer spans and blocks cost less (bench/README.md; `hybrid demo --calibrate`); shorter ones show text sooner.
 KL_SPAN = 32
 LEAD = 8
 # On the calibration split doubt has 64 of 84 problems right (the local model alone 49), at the lowest bill of the
@@ -176,7 +176,10 @@ def _kl(choices: PolicyOptions, nats: float) -> Policy:
 
 
 def _doubt(choices: PolicyOptions, nats: float) -> Policy:
-    """No judge: the local model writes until its entropy is high, then the cloud until KL stays within ``nats``."""
+    """No judge. Local entropy above ``choices.entropy`` (0.5) gives the cloud the pen.
+
+    KL within ``nats`` (``doubt:NATS``) at the last two tokens of a block gives it back.
+    """
     gate = EntropyGate(ENTROPY.value(choices.entropy, "doubt"))
     near, back = threshold_judge(choices, nats), HANDBACK_AFTER
     return Policy("doubt", DOUBT_SPAN, gate, handoff_tokens=HANDOFF_TOKENS, handback=near, handback_after=back)
