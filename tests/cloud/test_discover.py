@@ -15,8 +15,18 @@ from cases import each
 from hybrid.cloud.bounds import Deadlines
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.discover import DIALECTS, discover, read_models
+from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.errors import AccessDenied, BadReply, HybridError, ModelNotFound, NotAnApi, Unreachable, UsageError
+from hybrid.errors import (
+    AccessDenied,
+    BadReply,
+    HybridError,
+    ModelNotFound,
+    NotAnApi,
+    Unreachable,
+    UsageError,
+    VocabularyMismatch,
+)
 
 PROBE = ("a b", (1, 2))
 MODELS = {"data": [{"id": "m", "max_model_len": 512}]}
@@ -27,8 +37,8 @@ PROPS = {"default_generation_settings": {"n_ctx": 256}}
 INFO = {"model_path": "m", "is_generation": True}
 
 
-def look(routes, *, model="", wanted=None, otherwise=NONE):
-    """Look at a server of these routes; what is no Response is JSON."""
+def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
+    """Look at a server of these routes, or connect to it; what is no Response is JSON."""
     asked = []
 
     def handle(request):
@@ -45,7 +55,11 @@ def look(routes, *, model="", wanted=None, otherwise=NONE):
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:
-            return await discover(wire, DialectConfig(model), wanted, PROBE)
+            if not connect:
+                return await discover(wire, DialectConfig(model), wanted, PROBE)
+            endpoint = Endpoint(wire)
+            await endpoint.connect(*PROBE)
+            return endpoint.dialect
         finally:
             await wire.aclose()
 
@@ -154,6 +168,13 @@ def test_how_long_a_text_may_be_is_what_the_list_or_the_familys_own_route_tells(
 )
 def test_vocabularies_are_the_same_if_they_split_the_probe_alike_but_for_an_opening_token(tokens, same):
     assert look(VLLM | {"/tokenize": {"tokens": tokens}})[1].same_words is same
+
+
+def test_an_endpoint_of_another_vocabulary_is_not_connected_to():
+    """Its token ids would be taken for ours, and the text would read well."""
+    assert look(VLLM, connect=True)[1].same_words is True
+    with pytest.raises(VocabularyMismatch, match="m at http://there and the local model do not share a vocabulary"):
+        look(VLLM | {"/tokenize": {"tokens": [1, 3]}}, connect=True)
 
 
 def test_without_a_tokenizer_vocabularies_cannot_be_compared():

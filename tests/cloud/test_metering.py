@@ -24,12 +24,14 @@ KNOWN = st.builds(CloudUsage, st.integers(1, 50), COUNTS)
 @given(told=USAGES, known=KNOWN, more=COUNTS)
 def test_what_is_settled_is_the_greater_of_told_and_known_field_by_field(told, known, more):
     charged = final_usage(told, known, known.prompt_tokens + more)
+    untold = final_usage(CloudUsage(0, told.completion_tokens), known, known.prompt_tokens + more)
+    assert untold.prompt_tokens == known.prompt_tokens + more, "not told: the most that it can be"
     assert charged.completion_tokens == max(told.completion_tokens, known.completion_tokens)
     assert charged.cached_tokens == told.cached_tokens <= charged.prompt_tokens
     if told.prompt_tokens:
         assert charged.prompt_tokens == max(told.prompt_tokens, known.prompt_tokens)
     else:
-        assert charged.prompt_tokens == known.prompt_tokens + more, "not told: the most that it can be"
+        assert charged.prompt_tokens == untold.prompt_tokens
 
 
 @given(honest=USAGES, known=KNOWN, parts=st.integers(1, 20), more=COUNTS)

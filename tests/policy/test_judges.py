@@ -13,7 +13,7 @@ from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import GreedyMatch
 from hybrid.policy.target_sampler import TargetSampler
-from hybrid.prob import Dense, TopK, kl
+from hybrid.prob import Dense, TopK, kl, kl_divergence
 from hybrid.types import Sampling
 
 seeds = st.integers(0, 2**31)
@@ -78,6 +78,20 @@ def test_what_lower_rejects_violates_the_threshold_and_what_upper_keeps_respects
         assert true > threshold - 1e-9
     if not DivergenceThreshold(threshold, "upper", sampler=GREEDY)(case(span, rows)).rejected:
         assert true <= threshold + 1e-9
+
+
+@each("end", ["lower", "upper"])
+def test_the_threshold_itself_is_within_the_threshold_and_so_is_infinity_at_infinity(end):
+    rng = np.random.default_rng(0)
+    span, target = drafted(rng, 1), dense(rng)
+    found = kl_divergence(row := TopK.from_dense(target, 3), span[0].draft_row)
+    excluded = PendingToken(0, "local", "unchecked", draft_row=Dense.from_probs(np.array([1.0, 0.0, 0.0])))
+    other = TopK.from_dense(Dense.from_probs(np.array([0.5, 0.4, 0.1])), 3)
+    assert kl_divergence(other, excluded.draft_row).lower == np.inf
+    for tokens, rows, at in ((span, (row,), getattr(found, end)), ((excluded,), (other,), np.inf)):
+        assert not DivergenceThreshold(at, end, sampler=GREEDY)(case(tokens, rows)).rejected
+        below = np.nextafter(at, 0.0)
+        assert DivergenceThreshold(below, end, sampler=GREEDY)(case(tokens, rows)).rejected
 
 
 def test_the_direction_is_cloud_against_local():

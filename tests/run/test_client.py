@@ -19,7 +19,14 @@ PROMPT = "a b c"
 @each("policy", ["kl", "cloud", "local", "paper", "greedy-exact"])
 @each("after", [1, 4])
 def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, after):
-    h = house()
+    h, emitted = house(), []
+    observe = h.client._tuner.observe  # it is told of every event, read or not
+
+    def observed(event):
+        emitted.extend([event.token.id] if isinstance(event, TokenEmitted) else [])
+        observe(event)
+
+    h.client._tuner.observe = observed
 
     async def leave_early():
         stream = h.client.stream(PROMPT, policy=policy, max_tokens=200, span=4, threshold=0.05)
@@ -33,6 +40,8 @@ def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, a
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
     assert run(leave_early()) == []
+    text = h.prompt + tuple(emitted)
+    assert h.engine.ids == text[: len(h.engine.ids)], "no token in the cache that was not emitted"
     assert h.cloud.num_open == 0
     assert h.ledger.reserved_nanousd == 0
     assert h.ledger.settled_nanousd >= sum(h.price.cost(usage) for usage in h.cloud.charged.values())

@@ -7,6 +7,8 @@ import json
 import pytest
 from cases import each
 
+from hybrid.cloud import WriteQuestion
+from hybrid.policy import SeededCoin
 from hybrid.run.events import TRACE_VERSION, to_json
 from hybrid.run.replay import replay
 
@@ -59,3 +61,35 @@ def test_a_trace_holds_the_seed_and_its_replay_tells_it(client, run, tmp_path, p
 
 def test_settings_that_name_no_seed_draw_no_seed_before_an_answer_is_asked_for(client):
     assert client.settings.seed is None
+
+
+def test_requests_of_one_answer_draw_with_seeds_of_their_own_and_with_the_same_ones_again(house, run):
+    """Under one seed every opening of a handoff would begin with the same noise."""
+
+    def seeds():
+        h = house(seed=7)
+        run(h.client.generate("a b c", temperature=1.0, raw=True, max_tokens=40, policy="kl", span=3, threshold=0.0))
+        return [asked.sampling.seed for asked in h.cloud.questions if isinstance(asked, WriteQuestion)]
+
+    found = seeds()
+    assert len(found) == len(set(found)) > 1
+    assert found == seeds()
+
+
+def test_a_position_that_is_drafted_again_meets_another_coin(house, run, monkeypatch):
+    """The coin that was rejected there would draw the rejected token again: the text would not be the cloud's."""
+    tossed = []
+
+    class Recorded(SeededCoin):
+        def __call__(self, probs, toss):
+            tossed.append(toss)
+            return super().__call__(probs, toss)
+
+    monkeypatch.setattr("hybrid.run.client.SeededCoin", Recorded)
+    choices = {"temperature": 1.0, "raw": True, "max_tokens": 40, "policy": "exact", "overlap": False}
+    rejected = 0
+    for seed in range(4):
+        tossed.clear()
+        rejected += run(house(seed=seed).client.generate("a b c", **choices)).usage.rejected
+        assert len(tossed) == len(set(tossed))
+    assert rejected

@@ -42,11 +42,16 @@ def test_what_is_afforded_fits_the_tightest_cap_and_covers_the_claim(max_cost, c
         assert room is None or found.max_cost.worst_nanousd <= room
 
 
-@given(MAX_COSTS, st.integers(0, 10**6))
-def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, room):
-    """Lower, and money that could be spent is not; higher, and the cap is passed."""
-    fitted = max_cost.fit_to(room)
-    assert (None if fitted is None else fitted.limit) == largest_that_fits(max_cost, room)
+@given(MAX_COSTS, st.integers(0, 10**6), st.integers(1, 300), st.integers(-2, 2))
+def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, any_room, limit, more):
+    """Lower, and money that could be spent is not; higher, and the cap is passed.
+
+    Of rooms drawn from all amounts hardly one lies between the least and the most that a request may cost.
+    """
+    needed = max_cost.price.worst_case(max_cost.prompt_tokens, min(limit, max_cost.limit))
+    for room in (any_room, max(0, needed + more)):
+        fitted = max_cost.fit_to(room)
+        assert (None if fitted is None else fitted.limit) == largest_that_fits(max_cost, room)
 
 
 @each("level", CAP_LEVELS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import count
 
 import pytest
 from cases import each
@@ -87,6 +89,15 @@ def test_a_retry_that_would_leave_too_late_does_not(ask):
     with pytest.raises(Unreachable):
         ask(Unreachable("429", trouble="busy", retry_after_s=3.0), "never asked", within_s=2.0)
     assert ask.left == ["never asked"]
+
+
+def test_the_time_that_attempts_took_counts_as_the_waits_do(ask):
+    """Ten seconds pass whenever the clock is read: a retry within twenty seconds would leave too late."""
+    for within_s, left in ((20.0, ["rows"]), (1e6, [])):
+        health = EndpointHealth(RetryPolicy(within_s=within_s), clock=count(step=10.0).__next__)
+        with suppress(Unreachable):
+            ask(BUSY, "rows", health=health)
+        assert ask.left == left
 
 
 def test_all_questions_share_one_quota(ask):
