@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 import server_environments
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import hybrid
 from hybrid.prob import Dense
@@ -25,6 +25,9 @@ from hybrid.sources import CONFIG_FILE
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
+settings.register_profile(
+    "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+)  # no shrinking
 # No test reads or writes what is the user's own; child processes inherit it. One folder a run, gone with it.
 _OWN = TemporaryDirectory(prefix="hybrid-tests-")
 # The kept environments of real servers alone lie where they always do.

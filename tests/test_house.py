@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +100,18 @@ def test_a_class_name_stands_for_one_thing_in_the_whole_house():
         for name in defined_names(path):
             homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in homes.items() if len(where) > 1 and name not in SHARED_NAMES} == {}
+
+
+def test_every_mutant_fits_the_tree():
+    """Its old text stands exactly once in its file, and the test that kills it is there: the table cannot rot."""
+    rooms = tomllib.loads((ROOT / "tests/mutants.toml").read_text())
+    table = {f"{room}.{name}": mutant for room, named in rooms.items() for name, mutant in named.items()}
+    assert len(table) >= 60
+    for name, mutant in table.items():
+        path, test, *_ = mutant["test"].split("::")
+        assert (ROOT / mutant["file"]).read_text().count(mutant["old"]) == 1, name
+        assert mutant["old"] != mutant["new"], name
+        assert re.search(rf"^(def |class |){test}( =|\(|:)", (ROOT / path).read_text(), re.MULTILINE), name
 
 
 def test_nothing_else_stands_at_the_top_of_the_tree():

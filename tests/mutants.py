@@ -1,0 +1,202 @@
+"""Mutants: laws broken by hand, each with the test that sees it.
+
+    python tests/mutants.py                    every mutant; exit 1 unless the named test kills each
+    python tests/mutants.py --room policy      those of one room
+    python tests/mutants.py --only NAME        one of them
+    python tests/mutants.py --list             what there is
+    python tests/mutants.py --find NAME        the tests of its room that kill it
+
+``mutants.toml`` is the table: a file, a text that stands in it once, what takes its place, the law that this breaks and
+the test that must then be red. Coverage does not show that a law is held, and fluent output hides a broken one; a red
+test shows it. Mutants are made in copies of the tree: the tree itself is never touched. First the named tests must be
+green without a mutant. ``test_house.py`` holds that the table fits the tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# Imported here for the forks' sake: third-party modules, none of the tree's.
+import httpx  # noqa: F401
+import hypothesis  # noqa: F401
+import msgspec  # noqa: F401
+import numpy as np  # noqa: F401
+import pydantic  # noqa: F401
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = Path(__file__).with_suffix(".toml")
+# What pytest says with its exit status: only a test that failed kills; a module that cannot be read is no mutant.
+GREEN, RED = 0, 1
+# A Hypothesis test that fails need not look for its smallest example.
+QUIETLY = ["-q", "-p", "no:cacheprovider", "--tb=no", "--no-header", "--hypothesis-profile=mutants"]
+OUTPUT = "output.txt"
+
+
+class Mutant(NamedTuple):
+    """A change of one place in one file. ``test`` is ``tests/ROOM/FILE.py::NAME``, as pytest takes it."""
+
+    room: str
+    name: str
+    law: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def apply(self, tree: Path) -> bool:
+        """Make the change in a tree; False where the old text does not stand there exactly once."""
+        path = tree / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            return False
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        return True
+
+    def restore(self, tree: Path) -> None:
+        """Take the change back. The date of the file comes back too, and with it the bytecode of it."""
+        shutil.copy2(ROOT / self.file, tree / self.file)
+
+
+def mutants() -> list[Mutant]:
+    """Read the table."""
+    rooms = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return [Mutant(room, name, **fields) for room, named in rooms.items() for name, fields in named.items()]
+
+
+def copy_tree(to: Path) -> Path:
+    """Copy what the tests need: all but the history and what other tools keep."""
+    ignored = shutil.ignore_patterns(".git", ".*_cache", "runs")
+    shutil.copytree(ROOT, to, ignore=ignored, symlinks=True)
+    return to
+
+
+def pytest_in(tree: Path, *words: str) -> tuple[int, str]:
+    """Run tests in a tree; return pytest's exit status and its output."""
+    command = [sys.executable, "-m", "pytest", *QUIETLY, *words]
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def fork_pytest(tree: Path, test: str) -> int:
+    """Run a test in a tree, in a fork that need not import pytest and the libraries again; return its process id."""
+    if pid := os.fork():
+        return pid
+    status = -1
+    try:
+        output = os.open(tree / OUTPUT, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(tree)
+        sys.path[0] = os.environ["PYTHONPATH"] = str(tree)
+        # Two mutants of one second and one length could not be told apart.
+        sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
+        # Libraries that are imported already are not rewritten, and pytest would say so.
+        status = int(pytest.main([*QUIETLY, "-W", "ignore::pytest.PytestAssertRewriteWarning", "-n", "0", "-x", test]))
+    except BaseException:  # noqa: BLE001  (a fork that lived on would run the rest of this script)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status & 0xFF)
+
+
+def results(chosen: Sequence[Mutant], trees: list[Path]) -> Iterator[tuple[Mutant, bool, str]]:
+    """Run each mutant's test, one in each tree at a time; yield whether it was killed, and what to say of it."""
+    waiting, running = list(reversed(chosen)), dict[int, tuple[Mutant, Path, float]]()
+    while waiting or running:
+        while waiting and trees:
+            mutant, tree = waiting.pop(), trees.pop()
+            if mutant.apply(tree):
+                running[fork_pytest(tree, mutant.test)] = mutant, tree, time.monotonic()
+            else:
+                trees.append(tree)
+                yield mutant, False, "the text no longer stands exactly once in its file"
+        if running:
+            pid, status = os.wait()
+            mutant, tree, began = running.pop(pid)
+            yield mutant, *verdict(mutant, os.waitstatus_to_exitcode(status), tree, time.monotonic() - began)
+            mutant.restore(tree)
+            trees.append(tree)
+
+
+def verdict(mutant: Mutant, status: int, tree: Path, took_s: float) -> tuple[bool, str]:
+    """Say what an exit status means."""
+    if status == RED:
+        return True, f"killed by {mutant.test} in {took_s:.1f} s"
+    if status == GREEN:
+        return False, f"SURVIVED {mutant.test} ({took_s:.1f} s)"
+    return False, f"pytest ended with {status}: {(tree / OUTPUT).read_text().strip().splitlines()[-1:]}"
+
+
+def run(chosen: Sequence[Mutant], processes: int) -> bool:
+    """Run mutants, and say of each what became of it; return whether every one was killed."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        first = copy_tree(Path(folder) / "tree-0")
+        tests = sorted({mutant.test for mutant in chosen})
+        status, output = pytest_in(first, "-n", str(processes), "-rf", *tests)
+        if status != GREEN:
+            print(output, "the named tests are not green without a mutant", sep="\n")
+            return False
+        print(f"{len(tests)} tests are green without a mutant ({time.monotonic() - began:.1f} s)", flush=True)
+        others = [Path(folder) / f"tree-{number}" for number in range(1, processes)]
+        for tree in others:
+            shutil.copytree(first, tree, symlinks=True)
+        killed = 0
+        for mutant, is_killed, said in results(chosen, [first, *others]):
+            killed += is_killed
+            print(f"{'ok' if is_killed else 'FAIL':4} {mutant.room} {mutant.name}: {said}", flush=True)
+    print(f"{killed} of {len(chosen)} mutants killed in {time.monotonic() - began:.0f} s")
+    return killed == len(chosen)
+
+
+def find(mutant: Mutant, processes: int) -> bool:
+    """Print the tests of a room that a mutant turns red, the quickest of them last; return whether there are any."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder) / "tree")
+        if not mutant.apply(tree):
+            print(f"{mutant.name}: the text does not stand exactly once in {mutant.file}")
+            return False
+        words = ["-n", str(processes), "-rf", "--durations=0", "--durations-min=0.01", f"tests/{mutant.room}"]
+        status, output = pytest_in(tree, *words)
+    print(output)
+    return status == RED
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--room", help="only the mutants of this room")
+    parser.add_argument("--only", metavar="NAME", help="only this mutant")
+    parser.add_argument("--find", metavar="NAME", help="run all tests of its room against this mutant")
+    parser.add_argument("--list", action="store_true", help="print the table and run nothing")
+    parser.add_argument("-j", type=int, default=2, dest="processes", help="processes at once (default: 2)")
+    args = parser.parse_args()
+    wanted: Callable[[Mutant], bool] = lambda mutant: (  # noqa: E731  (named for the reader)
+        args.room in {None, mutant.room} and (args.only or args.find) in {None, mutant.name}
+    )
+    chosen = [mutant for mutant in mutants() if wanted(mutant)]
+    if not chosen:
+        parser.error("there is no such mutant: --list names them")
+    if args.list:
+        for mutant in chosen:
+            print(f"{mutant.room:7} {mutant.name}: {mutant.law} ({mutant.file}; {mutant.test})")
+        return 0
+    done = find(chosen[0], args.processes) if args.find else run(chosen, args.processes)
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
