@@ -224,6 +224,14 @@ def test_what_is_said_of_unchecked_tokens_is_true_of_each(toys):
     assert min(none, some) > 20
 
 
+def test_a_gate_that_skips_what_a_greedy_draft_would_keep_promises_no_distribution():
+    """Its bound says which token is the cloud's best; drawn tokens that it lets through are the local model's."""
+    chosen = {"gate": "certified:0.1", "judge": "exact", "max_tokens": 10}
+    for sampling, promised in ((GREEDY, True), (AT_ONE, False)):
+        policy = preset("kl", PolicyOptions(sampling=sampling, **chosen))
+        assert policy.guarantee(sampling, 10).startswith("the cloud model's own") is promised, sampling
+
+
 # ---- what an endpoint must be able to do ---------------------------------------------------------------------------
 
 NEEDS = {

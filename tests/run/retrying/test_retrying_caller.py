@@ -119,3 +119,46 @@ def test_what_succeeds_gives_back_what_its_last_retry_cost(ask):
         ask(BUSY, BUSY, BUSY, health=health)
     ask("rows", health=health)
     assert health.quota.remaining == CAPACITY - 2 * COST + 1
+
+
+def test_what_may_show_that_it_is_back_is_asked_once(run):
+    """After a question has failed and the cool-down is over: a probe of a dead endpoint costs one attempt."""
+    now, sent = [0.0], []
+    health = EndpointHealth(RetryPolicy(retries=2), BreakerConfig(cool_down_s=5.0), lambda: now[0], _no_sleep)
+    caller = RetryingCaller(health, lambda _: None)
+
+    async def attempt():
+        sent.append(now[0])
+        raise BUSY
+
+    for moment, expected in ((0.0, 3), (100.0, 1)):
+        now[0] = moment
+        assert caller.unavailable() is None
+        with pytest.raises(Unreachable):
+            run(caller.call(attempt))
+        assert sent.count(moment) == expected
+
+
+def test_no_retry_is_announced_or_paid_for_once_the_endpoint_is_left_alone(ask):
+    health = EndpointHealth(config=BreakerConfig(failures_in_a_row=1))
+    with pytest.raises(Unreachable, match=r"503$"):
+        ask(BUSY, "never asked", health=health)
+    assert (ask.waits, ask.told, ask.left) == ([], [], ["never asked"])
+    assert health.quota.remaining == CAPACITY
+
+
+def test_a_reply_that_breaks_after_it_began_counts_against_the_endpoint_too(run):
+    health = EndpointHealth(config=BreakerConfig(failures_in_a_row=2))
+
+    async def breaks():
+        raise BUSY
+
+    for failed in (1, 2):
+        with pytest.raises(Unreachable):
+            run(RetryingCaller(health, lambda _: None).go_on(breaks))
+        assert health.breaker.in_a_row == failed
+    assert "left alone" in str(RetryingCaller(health, lambda _: None).unavailable())
+
+
+async def _no_sleep(_):
+    pass
