@@ -60,11 +60,13 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 
-    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy; EngineError
-    on entering where the local model cannot be used.
+    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy beside them;
+    EngineError on entering where the local model cannot be used. Flags without a policy are defaults for the answers,
+    which may name one.
     """
     settings = load(config=config, **flags)
-    check_effect(settings, flags)
+    if flags.get("policy") is not None:
+        check_effect(settings, flags)
     return ClientOpener(settings)
 
 
@@ -73,7 +75,7 @@ class ClientOpener:
 
     def __init__(self, settings: Settings) -> None:
         """Check what can be checked without opening anything."""
-        self._settings = settings
+        self.settings = settings
         policy_of(settings)
         self._price, self._prices = _price(settings)
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
@@ -113,7 +115,7 @@ class ClientOpener:
         self._blocking.close()
 
     async def _open(self, stack: AsyncExitStack) -> AsyncClient:
-        settings = self._settings
+        settings = self.settings
         worker = Worker("hybrid-engine")
         stack.callback(worker.close)
         path = settings.local or BUNDLED_LOCAL
@@ -137,7 +139,7 @@ class ClientOpener:
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
         """Take the price that is only known once the endpoint has said which model it serves."""
-        cloud = self._settings.cloud
+        cloud = self.settings.cloud
         if self._prices and cloud and (price := self._prices.price(cloud, capabilities.model)):
             account.set_price(price)
 
@@ -147,13 +149,13 @@ class ClientOpener:
         Nobody charges for the bundled server: a price that is stated for it asks what answers would cost, so it counts
         against this client's own cap, in memory, and never against the caps that the user keeps.
         """
-        path, cloud = ledger_file(self._settings), self._settings.cloud
+        path, cloud = ledger_file(self.settings), self.settings.cloud
         endpoint = endpoint_id(cloud) if cloud else "bundled"
         if path is None or cloud is None:
-            return Account(self._price, MemoryLedger(), endpoint, self._cap, self._settings.spender)
+            return Account(self._price, MemoryLedger(), endpoint, self._cap, self.settings.spender)
         ledger = FileLedger(path.expanduser())
         stack.push_async_callback(asyncio.to_thread, ledger.close)
-        return Account(self._price, ledger, endpoint, self._cap, self._settings.spender)
+        return Account(self._price, ledger, endpoint, self._cap, self.settings.spender)
 
 
 def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:

@@ -94,12 +94,15 @@ def test_every_knob_is_refused_beside_a_policy_that_has_no_use_for_it_and_taken_
         assert is_refused(refusal(hybrid.open, policy=policy, span="auto"), "span", policy, "kl")
 
 
-def test_a_choice_without_a_named_policy_is_held_against_the_one_that_holds():
-    """It is more specific than a default, and than what a file or a variable says."""
-    assert is_refused(refusal(hybrid.open, entropy=0.25), "entropy", "kl", "doubt")
-    Path(CONFIG_FILE).write_text("policy = 'exact'\n")
-    assert is_refused(refusal(hybrid.open, threshold=0.25), "threshold", "exact", "kl")
-    hybrid.open(policy="kl", threshold=0.25)
+def test_a_choice_without_a_named_policy_is_a_default_for_answers_and_of_one_answer_refused():
+    """What a client or a batch is opened with may serve an answer that names its policy; ``ask`` has no such answer."""
+    hybrid.open(entropy=0.25)
+    for policy, acting in (("kl", "doubt"), ("exact", "doubt")):
+        Path(CONFIG_FILE).write_text(f"policy = '{policy}'\n")
+        hybrid.open(entropy=0.25)
+        done = CliRunner().invoke(app, ["ask", "a", "--entropy", "0.25"])
+        assert (done.exit_code, done.stdout) == (2, ""), policy
+        assert is_refused(done.stderr.removeprefix("hybrid: "), "entropy", policy, acting)
 
 
 def test_what_files_and_variables_say_is_ignored_by_a_policy_that_has_no_use_for_it(monkeypatch):

@@ -88,10 +88,13 @@ def _text(prompt: str) -> str:
 
 async def _ask(prompt: str, flags: Flags, *, as_json: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+    from hybrid.run.composition import check_effect  # noqa: PLC0415
 
+    opener = hybrid.open(**flags)
+    check_effect(opener.settings, flags)  # one answer and no other: its flags are held against whatever policy it has
     with closing(Trace(trace)) as file:
         screen = None if as_json else Screen()
-        async with hybrid.open(**flags) as client, aclosing(client.stream(prompt)) as events:
+        async with opener as client, aclosing(client.stream(prompt)) as events:
             async for event in events:
                 file.write(event)
                 if screen:

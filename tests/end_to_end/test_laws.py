@@ -22,7 +22,7 @@ from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.tasks import FAMILIES, distinct
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # 14 families: 15 each of the first four, 14 each of the others.
 PROMPTS = [
