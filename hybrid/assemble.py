@@ -20,13 +20,13 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import SecretStr
 
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import usage_after_failure
 from hybrid.cloud.probe import Probe, SettleCharge
 from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
-from hybrid.config import Settings, SettingsFlags
+from hybrid.config import OpenArguments, Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseCache, measure
@@ -52,7 +52,7 @@ OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 
 def open(  # noqa: A001  (hybrid.open is the front door's name)
-    *, config: Path | str | None = None, **flags: Unpack[SettingsFlags]
+    *, config: Path | str | None = None, **flags: Unpack[OpenArguments]
 ) -> ClientOpener:
     """Prepare a client: ``with`` gives a blocking one, ``async with`` an asynchronous one.
 
@@ -285,7 +285,7 @@ async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[Settle
 
 def _wire(settings: Settings, url: str) -> Wire:
     first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
-    deadlines = Deadlines(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
+    deadlines = Timeouts(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     # A proxy of the environment is for the world outside; it would not find a server on this machine.
     key = _key(settings.api_key_env)
     hint = _key_hint(settings.api_key_env, sent=key is not None)

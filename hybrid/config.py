@@ -4,12 +4,11 @@ A setting is a field of a group (connection, money, decoding, text, sampling, lo
 them. What is derived from a field, and where:
 
 - the ``HYBRID_*`` variable and the TOML key: ``sources.py``; the flags and their help: ``cli/flags.py``
-- what one answer may choose (``Use.ANSWER``), what the working directory's file may set (``Use.PROJECT``), what
-  ``hybrid replay`` and ``hybrid probe`` take
+- what one answer, the working directory's file, ``hybrid replay`` and ``hybrid probe`` may choose: ``SettingPlace``
 - what a policy is built from and what a trace keeps of it: the fields of ``PolicyChoices``
 
 Type checkers want the keyword arguments of ``hybrid.open`` and ``generate`` in a form of their own: ``AnswerChoices``
-and ``SettingsFlags``, at the end. The law: nothing else lists settings (``tests/test_settings.py`` goes through every
+and ``OpenArguments``, at the end. The law: nothing else lists settings (``tests/test_settings.py`` goes through every
 field and each derived place). Where values come from is not known here.
 """
 
@@ -32,7 +31,7 @@ MOST_SPAN = 256
 _SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
-class Use(Flag):
+class SettingPlace(Flag):
     """Where a setting may be chosen, beside ``hybrid.open``, variables and the user's own files, which take all."""
 
     NONE = 0
@@ -58,15 +57,15 @@ class Use(Flag):
 
 
 # A knob of the policy, and all the places that decide how a text is decoded.
-KNOB = Use.FLAG | Use.ANSWER | Use.PROJECT | Use.REPLAY
+KNOB = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT | SettingPlace.REPLAY
 # How tokens are drawn: a replay draws as it was recorded.
-DRAWN = Use.FLAG | Use.ANSWER | Use.PROJECT
-ASKED = Use.FLAG | Use.ANSWER
-PROBED = Use.FLAG | Use.PROBE
+DRAWN = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT
+ASKED = SettingPlace.FLAG | SettingPlace.ANSWER
+PROBED = SettingPlace.FLAG | SettingPlace.PROBE
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingInfo:
     """A sentence about a setting, what a flag's value is called, and where it may be chosen.
 
     ``default``: what None stands for, where the field's own default does not say it.
@@ -74,53 +73,57 @@ class Setting:
 
     help: str
     metavar: str | None = None
-    uses: Use = Use.FLAG
+    uses: SettingPlace = SettingPlace.FLAG
     default: str = ""
 
 
-class _Group(BaseModel):
+class _SettingsGroup(BaseModel):
     """Settings that belong together; None means: the bundled model, the policy's own value, no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ConnectionSettings(_Group):
+class ConnectionSettings(_SettingsGroup):
     """The endpoint, and how long it is waited for."""
 
-    cloud: Annotated[str | None, Setting("Base URL of the endpoint", "URL", default="the bundled large model")] = None
-    cloud_model: Annotated[str | None, Setting("Model name at the endpoint", "M", default="the one it serves")] = None
-    dialect: Annotated[str | None, Setting("The endpoint's dialect", "D", PROBED, default="found out")] = None
-    api_key_env: Annotated[str, Setting("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
-    offline: Annotated[bool, Setting("Send no request", uses=ASKED)] = False
-    cloud_top_k: Annotated[int, Field(ge=1), Setting("Log-probabilities asked for at each position", uses=Use.NONE)] = (
-        20
+    cloud: Annotated[str | None, SettingInfo("Base URL of the endpoint", "URL", default="the bundled large model")] = (
+        None
     )
+    cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", default="the one it serves")] = (
+        None
+    )
+    dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PROBED, default="found out")] = None
+    api_key_env: Annotated[str, SettingInfo("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
+    offline: Annotated[bool, SettingInfo("Send no request", uses=ASKED)] = False
+    cloud_top_k: Annotated[
+        int, Field(ge=1), SettingInfo("Log-probabilities asked for at each position", uses=SettingPlace.NONE)
+    ] = 20
     cache_salt: Annotated[
         str | None,
         Field(min_length=1),
-        Setting("Text that parts this client's prefix cache from others'", uses=Use.NONE),
+        SettingInfo("Text that parts this client's prefix cache from others'", uses=SettingPlace.NONE),
     ] = None
     connect_timeout_s: Annotated[
-        float, Field(gt=0), Setting("Deadline for a connection: the name, a proxy, TLS", uses=Use.NONE)
+        float, Field(gt=0), SettingInfo("Deadline for a connection: the name, a proxy, TLS", uses=SettingPlace.NONE)
     ] = 5.0
     first_byte_timeout_s: Annotated[
-        float, Field(gt=0), Setting("Deadline for the first byte of a reply", uses=Use.NONE)
+        float, Field(gt=0), SettingInfo("Deadline for the first byte of a reply", uses=SettingPlace.NONE)
     ] = 20.0
-    read_timeout_s: Annotated[float, Field(gt=0), Setting("Deadline between two parts of a reply", uses=Use.NONE)] = (
-        10.0
-    )
+    read_timeout_s: Annotated[
+        float, Field(gt=0), SettingInfo("Deadline between two parts of a reply", uses=SettingPlace.NONE)
+    ] = 10.0
     request_timeout_s: Annotated[
-        float, Field(gt=0), Setting("Most waiting for one question, its retries included", uses=Use.NONE)
+        float, Field(gt=0), SettingInfo("Most waiting for one question, its retries included", uses=SettingPlace.NONE)
     ] = 120.0
     cool_down_s: Annotated[
         float,
         Field(gt=0),
-        Setting("How long an endpoint that failed is left alone; doubled while it fails", uses=Use.NONE),
+        SettingInfo("How long an endpoint that failed is left alone; doubled while it fails", uses=SettingPlace.NONE),
     ] = 5.0
     retries: Annotated[
         int,
         Field(ge=0, le=9),
-        Setting("Requests more for a question that failed before anything came of it", uses=Use.NONE),
+        SettingInfo("Requests more for a question that failed before anything came of it", uses=SettingPlace.NONE),
     ] = 2
 
     @field_validator("cloud")
@@ -132,34 +135,41 @@ class ConnectionSettings(_Group):
         return value
 
 
-class MoneySettings(_Group):
+class MoneySettings(_SettingsGroup):
     """What a request costs, how much may be spent, and where that is written."""
 
     price: Annotated[
         str | None,
-        Setting(
+        SettingInfo(
             "USD per million prompt/cached/completion tokens, perhaps /USD per request; or free",
             "P/C/O",
-            PROBED | Use.REPLAY,
+            PROBED | SettingPlace.REPLAY,
         ),
     ] = None
     prices: Annotated[
-        Path | None, Setting("Price file", "FILE", PROBED, default="prices.toml in your configuration folder")
+        Path | None, SettingInfo("Price file", "FILE", PROBED, default="prices.toml in your configuration folder")
     ] = None
     cap: Annotated[
-        str | None, Setting("Most USD this client may spend, besides the caps of `hybrid budget`", "USD", PROBED)
+        str | None, SettingInfo("Most USD this client may spend, besides the caps of `hybrid budget`", "USD", PROBED)
     ] = None
     ledger: Annotated[
         Path | None,
-        Setting("File that keeps what is spent; none: no file", "FILE", PROBED, default="in your state folder"),
+        SettingInfo("File that keeps what is spent; none: no file", "FILE", PROBED, default="in your state folder"),
     ] = None
     spender: Annotated[
-        str | None, Field(min_length=1), Setting("Name under which the cap counts over several runs", uses=Use.NONE)
+        str | None,
+        Field(min_length=1),
+        SettingInfo("Name under which the cap counts over several runs", uses=SettingPlace.NONE),
     ] = None
     conversation: Annotated[
         str | None,
         Field(min_length=1),
-        Setting("Count the question to the conversation NAME", "NAME", ASKED | Use.PROBE, default="this client's own"),
+        SettingInfo(
+            "Count the question to the conversation NAME",
+            "NAME",
+            ASKED | SettingPlace.PROBE,
+            default="this client's own",
+        ),
     ] = None
 
     @field_validator("price", "cap", mode="before")
@@ -169,36 +179,37 @@ class MoneySettings(_Group):
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-class PolicyChoices(_Group):
+class PolicyChoices(_SettingsGroup):
     """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
 
     policy: Annotated[
-        str, Setting("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB)
+        str,
+        SettingInfo("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB),
     ] = "kl"
     gate: Annotated[
-        str | None, Setting("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)
+        str | None, SettingInfo("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)
     ] = None
-    judge: Annotated[str | None, Setting("Another judge, such as js:0.1 or multiplicative:0.3", "NAME[:X]", KNOB)] = (
-        None
-    )
+    judge: Annotated[
+        str | None, SettingInfo("Another judge, such as js:0.1 or multiplicative:0.3", "NAME[:X]", KNOB)
+    ] = None
     scope: Annotated[
-        int | None, Field(ge=0), Setting("Trailing drafted tokens that a check judges", "N", KNOB, default="all")
+        int | None, Field(ge=0), SettingInfo("Trailing drafted tokens that a check judges", "N", KNOB, default="all")
     ] = None
-    bonus: Annotated[bool | None, Setting("Take the cloud's token after a span that stands", uses=KNOB)] = None
+    bonus: Annotated[bool | None, SettingInfo("Take the cloud's token after a span that stands", uses=KNOB)] = None
     threshold: Annotated[
         float | None,
         Field(ge=0),
-        Setting("The same as X in --policy NAME:X", "X", KNOB, "the policy's own"),
+        SettingInfo("The same as X in --policy NAME:X", "X", KNOB, "the policy's own"),
     ] = None
     entropy: Annotated[
         float | None,
         Field(ge=0),
-        Setting("Policy doubt: nats of local entropy above which it asks", "H", KNOB, default="0.5"),
+        SettingInfo("Policy doubt: nats of local entropy above which it asks", "H", KNOB, default="0.5"),
     ] = None
-    strict: Annotated[bool, Setting("Judge by the upper end of the KL interval", uses=KNOB)] = False
+    strict: Annotated[bool, SettingInfo("Judge by the upper end of the KL interval", uses=KNOB)] = False
     span: Annotated[
         int | Literal["auto", "cheap"] | None,
-        Setting(
+        SettingInfo(
             "Tokens drafted before a check; auto: the most tokens a second; cheap: the fewest USD",
             "K",
             KNOB,
@@ -206,12 +217,12 @@ class PolicyChoices(_Group):
         ),
     ] = None
     lead: Annotated[
-        int | None, Field(ge=0), Setting("Tokens the cloud opens the text with", "N", KNOB, default="0; paper: 8")
+        int | None, Field(ge=0), SettingInfo("Tokens the cloud opens the text with", "N", KNOB, default="0; paper: 8")
     ] = None
     hold: Annotated[
         int | None,
         Field(ge=1),
-        Setting("Tokens the cloud writes before it may hand back; then doubled", "N", KNOB, default="4"),
+        SettingInfo("Tokens the cloud writes before it may hand back; then doubled", "N", KNOB, default="4"),
     ] = None
 
     @field_validator("span", mode="before")
@@ -229,21 +240,24 @@ class PolicyChoices(_Group):
 class DecodingSettings(PolicyChoices):
     """The policy, and what is drafted or told beside it."""
 
-    overlap: Annotated[bool, Setting("Draft on while a check is waited for", uses=DRAWN)] = True
+    overlap: Annotated[bool, SettingInfo("Draft on while a check is waited for", uses=DRAWN)] = True
     trace_rows: Annotated[
-        bool, Setting("Tell every row that is read; `hybrid replay` needs them", uses=Use.ANSWER | Use.TRACE)
+        bool,
+        SettingInfo(
+            "Tell every row that is read; `hybrid replay` needs them", uses=SettingPlace.ANSWER | SettingPlace.TRACE
+        ),
     ] = False
 
 
-class TextSettings(_Group):
+class TextSettings(_SettingsGroup):
     """What is put before and around the question, and where the text ends."""
 
-    system: Annotated[str | None, Setting("System message", "TEXT", ASKED)] = None
-    raw: Annotated[bool, Setting("No chat template: continue the prompt as it stands", uses=ASKED)] = False
-    max_tokens: Annotated[int, Field(ge=1), Setting("Most tokens in the answer", "N", KNOB)] = 512
+    system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED)] = None
+    raw: Annotated[bool, SettingInfo("No chat template: continue the prompt as it stands", uses=ASKED)] = False
+    max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB)] = 512
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
-        Setting("End the text before this string; may be given again", "TEXT", KNOB),
+        SettingInfo("End the text before this string; may be given again", "TEXT", KNOB),
     ] = ()
 
     @field_validator("stop", mode="before")
@@ -259,41 +273,41 @@ class TextSettings(_Group):
             raise ValueError(msg) from None
 
 
-class SamplingSettings(_Group):
+class SamplingSettings(_SettingsGroup):
     """How tokens are drawn, whoever draws them."""
 
     temperature: Annotated[
-        float, Field(ge=0, allow_inf_nan=False), Setting("0: always the most likely token", "T", DRAWN)
+        float, Field(ge=0, allow_inf_nan=False), SettingInfo("0: always the most likely token", "T", DRAWN)
     ] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1), Setting("Nucleus sampling; 1: all", "P", DRAWN)] = 1.0
-    top_k: Annotated[int, Field(ge=0), Setting("Draw from the K best tokens; 0: all", "K", DRAWN)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1), SettingInfo("Nucleus sampling; 1: all", "P", DRAWN)] = 1.0
+    top_k: Annotated[int, Field(ge=0), SettingInfo("Draw from the K best tokens; 0: all", "K", DRAWN)] = 0
     min_p: Annotated[
-        float, Field(ge=0, lt=1), Setting("Drop tokens below this share of the best one's chance", "P", DRAWN)
+        float, Field(ge=0, lt=1), SettingInfo("Drop tokens below this share of the best one's chance", "P", DRAWN)
     ] = 0.0
     seed: Annotated[
-        int | None, Field(ge=0), Setting("Seed of all draws", "S", DRAWN, default="another for every answer")
+        int | None, Field(ge=0), SettingInfo("Seed of all draws", "S", DRAWN, default="another for every answer")
     ] = None
 
 
-class LocalSettings(_Group):
+class LocalSettings(_SettingsGroup):
     """The local model."""
 
     local: Annotated[
-        Path | None, Setting("GGUF file of the local model", "GGUF", PROBED, default="the bundled small model")
+        Path | None, SettingInfo("GGUF file of the local model", "GGUF", PROBED, default="the bundled small model")
     ] = None
     ctx: Annotated[
         int,
         Field(ge=0, lt=2**31),
-        Setting("Local context in tokens; 0: what the model was trained with, 8192 at most", "N"),
+        SettingInfo("Local context in tokens; 0: what the model was trained with, 8192 at most", "N"),
     ] = 0
     threads: Annotated[
-        int | None, Field(ge=1, le=256), Setting("llama.cpp threads", "N", default="one core is left free")
+        int | None, Field(ge=1, le=256), SettingInfo("llama.cpp threads", "N", default="one core is left free")
     ] = None
-    gpu_layers: Annotated[int, Field(ge=-1), Setting("Layers to keep on a GPU; -1: all", "N")] = 0
+    gpu_layers: Annotated[int, Field(ge=-1), SettingInfo("Layers to keep on a GPU; -1: all", "N")] = 0
 
 
 # Every group with the title of its flags, in the order of the help.
-GROUPS: Mapping[str, type[_Group]] = {
+GROUPS: Mapping[str, type[_SettingsGroup]] = {
     "Local model": LocalSettings,
     "Connection": ConnectionSettings,
     "Money": MoneySettings,
@@ -307,12 +321,12 @@ class Settings(SamplingSettings, TextSettings, DecodingSettings, MoneySettings, 
     """What a user may choose."""
 
 
-def setting(name: str) -> Setting:
+def setting(name: str) -> SettingInfo:
     """Return the description of a setting."""
-    return next(each for each in Settings.model_fields[name].metadata if isinstance(each, Setting))
+    return next(each for each in Settings.model_fields[name].metadata if isinstance(each, SettingInfo))
 
 
-def names_for(use: Use) -> frozenset[str]:
+def names_for(use: SettingPlace) -> frozenset[str]:
     """Return the settings that may be chosen in a place."""
     return frozenset(name for name in Settings.model_fields if use in setting(name).uses)
 
@@ -332,7 +346,7 @@ Amount: TypeAlias = str | float
 
 
 class AnswerChoices(TypedDict, total=False):
-    """What one answer may choose, for type checkers: the settings for ``Use.ANSWER``. None: not chosen."""
+    """What one answer may choose, for type checkers: the settings for ``SettingPlace.ANSWER``. None: not chosen."""
 
     offline: bool | None
     conversation: str | None
@@ -360,7 +374,7 @@ class AnswerChoices(TypedDict, total=False):
     seed: int | None
 
 
-class SettingsFlags(AnswerChoices, total=False):
+class OpenArguments(AnswerChoices, total=False):
     """What ``hybrid.open`` takes, for type checkers: every setting. None: not given."""
 
     local: Path | str | None

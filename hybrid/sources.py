@@ -9,8 +9,8 @@ setting wins:
 4. ``hybrid.toml`` in the working directory
 5. without 3, the user's own: ``hybrid.toml`` in their configuration folder
 
-The law: the fourth may come from whoever wrote the folder, so it sets what ``Use.PROJECT`` marks and nothing else; a
-file that says more is refused as a whole (``tests/test_config.py`` goes through every field). The fifth may say
+The law: the fourth may come from whoever wrote the folder, so it sets what ``SettingPlace.PROJECT`` marks and nothing
+else; a file that says more is refused as a whole (``tests/test_config.py`` goes through every field). The fifth may say
 everything, so nobody else may be able to write it.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
 
-from hybrid.config import NO_LEDGER, Settings, Use, names_for
+from hybrid.config import NO_LEDGER, SettingPlace, Settings, names_for
 from hybrid.errors import UsageError, to_one_line
 
 CONFIG_FILE = "hybrid.toml"
@@ -83,9 +83,9 @@ def load(*, config: Path | str | None = None, **flags: object) -> Settings:
     Raises UsageError with one sentence, which names the file and the line where one is to be mended.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    origins: dict[str, _Source] = {}
+    origins: dict[str, _SettingsSource] = {}
     try:
-        sources = [_Source(given), _environment(), *_files(config)]
+        sources = [_SettingsSource(given), _environment(), *_files(config)]
     except OSError as error:
         msg = f"{error.filename} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
@@ -125,7 +125,7 @@ def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SettingsSource:
     """Settings from one place. ``name``: that of a file, or what variables begin with; ``text``: what a file holds."""
 
     values: Mapping[str, object]
@@ -165,13 +165,13 @@ def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambd
         raise UsageError(msg) from None
 
 
-def _environment() -> _Source:
+def _environment() -> _SettingsSource:
     said = {name.upper(): value for name, value in os.environ.items()}
     named = {setting: f"{PREFIX}{setting.upper()}" for setting in Settings.model_fields}
-    return _Source({setting: said[name] for setting, name in named.items() if name in said}, PREFIX)
+    return _SettingsSource({setting: said[name] for setting, name in named.items() if name in said}, PREFIX)
 
 
-def _files(config: Path | str | None) -> Iterator[_Source]:
+def _files(config: Path | str | None) -> Iterator[_SettingsSource]:
     """Yield what the files say, the first to win first. Raises UsageError for one that cannot be read or trusted."""
     named, here, own = config or os.environ.get(CONFIG_VARIABLE), Path(CONFIG_FILE), _own_file(CONFIG_FILE)
     trusted = Path(named) if named else own
@@ -184,10 +184,10 @@ def _files(config: Path | str | None) -> Iterator[_Source]:
         yield _read(own, str(own))
 
 
-def _read(path: Path, name: str) -> _Source:
+def _read(path: Path, name: str) -> _SettingsSource:
     try:
         text = path.read_bytes().decode()
-        return _Source(tomllib.loads(text), name, text)
+        return _SettingsSource(tomllib.loads(text), name, text)
     except ValueError as error:  # not UTF-8, or not TOML
         msg = f"{name}: {to_one_line(error)}"
         raise UsageError(msg) from None
@@ -196,9 +196,9 @@ def _read(path: Path, name: str) -> _Source:
         raise UsageError(msg) from None
 
 
-def _only_decoding(here: _Source) -> _Source:
+def _only_decoding(here: _SettingsSource) -> _SettingsSource:
     """Return what a file of the working directory says. Raises UsageError where it says what it may not."""
-    project = names_for(Use.PROJECT)
+    project = names_for(SettingPlace.PROJECT)
     if beyond := [name for name in here.values if name in Settings.model_fields and name not in project]:
         lines = {name: here.line(name) for name in beyond}
         told = ", ".join(name if number is None else f"{name} (line {number})" for name, number in lines.items())

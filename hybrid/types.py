@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 Ids: TypeAlias = tuple[int, ...]
 TokenSource: TypeAlias = Literal["local", "cloud"]
-TokenOrigin: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
+TokenOutcome: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
 FinishReason: TypeAlias = Literal["stop", "length"]
 DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capability", "context", "budget", "charge"]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the

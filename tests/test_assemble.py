@@ -77,9 +77,9 @@ def test_an_empty_salt_is_refused():
 
 
 def test_a_salt_belongs_to_the_client():
-    from hybrid.config import Use, names_for
+    from hybrid.config import SettingPlace, names_for
 
-    assert "cache_salt" not in names_for(Use.ANSWER)
+    assert "cache_salt" not in names_for(SettingPlace.ANSWER)
 
 
 PRICES = """

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.config import Settings, Use, names_for
+from hybrid.config import SettingPlace, Settings, names_for
 from hybrid.errors import UsageError
 from hybrid.run.events import TRACE_VERSION
 from hybrid.sources import APP, CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
@@ -85,7 +85,7 @@ def test_every_setting_is_decided_to_be_a_strangers_choice_or_not():
 
 def test_a_stranger_chooses_nothing_that_an_answer_cannot_choose():
     """What belongs to models, endpoint and money is fixed when a client is opened; decoding is not."""
-    assert DECODING.keys() <= names_for(Use.ANSWER)
+    assert DECODING.keys() <= names_for(SettingPlace.ANSWER)
 
 
 @each("name", DECODING)

@@ -17,7 +17,16 @@ from hybrid.cli.batch import batch
 from hybrid.cli.flags import help_of
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
-from hybrid.config import GROUPS, AnswerChoices, PolicyChoices, Settings, SettingsFlags, Use, names_for, setting
+from hybrid.config import (
+    GROUPS,
+    AnswerChoices,
+    OpenArguments,
+    PolicyChoices,
+    SettingPlace,
+    Settings,
+    names_for,
+    setting,
+)
 from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions
 from hybrid.run import client, composition
@@ -73,7 +82,14 @@ min_p                 faw--- 0.0
 seed                  faw--- None
 """
 ROWS = {name: (uses, ast.literal_eval(default)) for name, uses, default in map(str.split, PROMISED.split("\n")[1:-1])}
-LETTERS = {"f": Use.FLAG, "a": Use.ANSWER, "w": Use.PROJECT, "r": Use.REPLAY, "p": Use.PROBE, "t": Use.TRACE}
+LETTERS = {
+    "f": SettingPlace.FLAG,
+    "a": SettingPlace.ANSWER,
+    "w": SettingPlace.PROJECT,
+    "r": SettingPlace.REPLAY,
+    "p": SettingPlace.PROBE,
+    "t": SettingPlace.TRACE,
+}
 # What each command has beside the settings. ``probe`` takes two as its own arguments.
 COMMANDS = {
     "ask": ("ft", {"prompt", "as_json", "trace"}),
@@ -147,7 +163,7 @@ def test_an_answer_may_choose_what_is_its_own_and_nothing_else():
 
 
 def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_setting_has():
-    answers, every = get_type_hints(AnswerChoices), get_type_hints(SettingsFlags)
+    answers, every = get_type_hints(AnswerChoices), get_type_hints(OpenArguments)
     assert answers.keys() == places("a")
     assert every.keys() == ROWS.keys()
     for name, field in Settings.model_fields.items():

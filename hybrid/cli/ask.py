@@ -15,7 +15,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
-from hybrid.config import Use
+from hybrid.config import SettingPlace
 from hybrid.errors import UsageError
 from hybrid.run.events import Finished
 from hybrid.sources import CONFIG_FILE
@@ -52,7 +52,7 @@ endpoint unusable, 130 interrupted (143 terminated).
 """
 
 
-@takes_flags(Use.FLAG, Use.TRACE)
+@takes_flags(SettingPlace.FLAG, SettingPlace.TRACE)
 def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
     *,

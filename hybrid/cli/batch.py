@@ -23,7 +23,7 @@ from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
 from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
-from hybrid.config import Use
+from hybrid.config import SettingPlace
 from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, escape_controls
 from hybrid.run.answer import Answer
 
@@ -57,7 +57,7 @@ DECODING = frozenset(("policy", "gate", "judge"))
 GenerateAnswer: TypeAlias = Callable[..., Answer]
 
 
-@takes_flags(Use.FLAG)
+@takes_flags(SettingPlace.FLAG)
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
     out: Annotated[Path, typer.Argument(help="Where the answers go, one a line.", metavar="OUT")],

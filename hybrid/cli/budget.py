@@ -19,7 +19,7 @@ from rich.text import Text
 from hybrid.cli.exits import exit_codes
 from hybrid.errors import UsageError, escape_controls
 from hybrid.sources import ledger_file, load
-from hybrid.spend import StoredCapLevel, as_usd, endpoint_id, usd_to_nanousd
+from hybrid.spend import StoredCapScope, as_usd, endpoint_id, usd_to_nanousd
 
 if TYPE_CHECKING:
     from hybrid.spend.durable import LedgerAdmin, LedgerEntry
@@ -137,7 +137,7 @@ def set_(
     ledger: LedgerFlag = None,
 ) -> None:
     """Set caps, in USD; none removes one."""
-    given: dict[StoredCapLevel, str | None] = {
+    given: dict[StoredCapScope, str | None] = {
         "total": total, "month": month, "day": day, "conversation": conversation, "request": request
     }  # fmt: skip
     with exit_codes(), _books(ledger) as (books, path):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid.config import GROUPS, Settings, SettingsFlags, Use, setting
+from hybrid.config import GROUPS, OpenArguments, SettingPlace, Settings, setting
 
 Command = TypeVar("Command", bound=Callable[..., None])
 ConfigFlag = Annotated[
@@ -25,13 +25,13 @@ ConfigFlag = Annotated[
 ]
 
 
-class Flags(SettingsFlags, total=False):
+class Flags(OpenArguments, total=False):
     """What was given on the command line; None where it was not."""
 
     config: Path | None
 
 
-def takes_flags(*uses: Use) -> Callable[[Command], Command]:
+def takes_flags(*uses: SettingPlace) -> Callable[[Command], Command]:
     """Let a command's signature name the settings of these uses as options, where it has ``**flags``.
 
     Typer reads signatures. The options stand after the arguments and before those that are the command's own, which

@@ -13,7 +13,7 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
-from hybrid.config import Use
+from hybrid.config import SettingPlace
 from hybrid.errors import escape_controls
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _VOCABULARY = {True: "the local model's", False: "another than the local model's
 _WIDTH = 23  # of what stands before a fact
 
 
-@takes_flags(Use.PROBE)
+@takes_flags(SettingPlace.PROBE)
 def probe(
     url: Annotated[str, typer.Argument(help="Base URL of the endpoint.", show_default=False)],
     *,

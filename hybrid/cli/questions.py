@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hybrid.config import Use, names_for
+from hybrid.config import SettingPlace, names_for
 from hybrid.errors import UsageError, to_one_line
 from hybrid.run.conversation import TextOrTurns, question_from
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20
-CHOICES = names_for(Use.ANSWER) - names_for(Use.TRACE)
+CHOICES = names_for(SettingPlace.ANSWER) - names_for(SettingPlace.TRACE)
 _ENVELOPE = frozenset(("body", "method", "url"))
 
 

@@ -12,7 +12,7 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
-from hybrid.config import Use
+from hybrid.config import SettingPlace
 
 EPILOG = """
 A trace is replayed with the settings it was recorded with, but for those given here; a --policy that is given starts
@@ -32,7 +32,7 @@ Exit codes: 0 decoded, 1 a row is missing, 2 usage.
 """
 
 
-@takes_flags(Use.REPLAY)
+@takes_flags(SettingPlace.REPLAY)
 def replay(
     trace: Annotated[Path, typer.Argument(help="A file that --trace and --trace-rows wrote.", metavar="TRACE")],
     *,

@@ -46,7 +46,7 @@ COUNTED_AT_ONCE = 1 << 18  # stays in a core's cache
 
 
 @dataclass(frozen=True)
-class Deadlines:
+class Timeouts:
     """Seconds.
 
     ``connect``: until a request can leave, with the look-up of a name, proxies and TLS. ``first_byte``: from then to
@@ -60,11 +60,11 @@ class Deadlines:
     total: float = 120.0
 
 
-class RequestTimeouts:
+class QuestionDeadlines:
     """The deadlines of one question, in one request or several."""
 
     def __init__(
-        self, deadlines: Deadlines, url: str, asked_at: float | None = None, before_send: BeforeSend = unrecorded
+        self, deadlines: Timeouts, url: str, asked_at: float | None = None, before_send: BeforeSend = unrecorded
     ) -> None:
         """Take the deadlines, what messages call the endpoint, and when the question was first asked (None: now).
 

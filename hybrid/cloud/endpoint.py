@@ -14,9 +14,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.bounds import MAX_FACT_BYTES, RequestTimeouts
-from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectConfig, Post, tells_rows
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.bounds import MAX_FACT_BYTES, QuestionDeadlines
+from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectConfig, Post, tells_rows
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
 from hybrid.cloud.discover import discover
 from hybrid.cloud.port import (
@@ -48,7 +48,7 @@ class _Attempt:
 
     dialect: Dialect
     request_id: str
-    deadlines: RequestTimeouts
+    deadlines: QuestionDeadlines
     post: Post | None = None
     num_replies: int = 0
     last_usage: CloudUsage = NO_USAGE
@@ -78,7 +78,7 @@ class Endpoint:
         ``probe_cache``: the results of earlier probes.
         """
         self._wire = wire
-        self._setup = DialectConfig(model or "", TextTokens(words) if words else None, salt)
+        self._setup = DialectConfig(model or "", TextVocabulary(words) if words else None, salt)
         self._wanted = dialect
         self._probe_cache = probe_cache
         self.dialect: Dialect = Vllm(self._setup)
@@ -234,7 +234,7 @@ class Endpoint:
         for chunk in meter.remaining():
             yield chunk
 
-    async def _read(self, continuation: Continuation, attempt: _Attempt) -> AsyncGenerator[Chunk, None]:
+    async def _read(self, continuation: ContinuationRequest, attempt: _Attempt) -> AsyncGenerator[Chunk, None]:
         """Send the request of a continuation, and yield what the dialect reads in each event of the reply."""
         post = continuation.post
         if post.stream is None:

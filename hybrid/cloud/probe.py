@@ -27,7 +27,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
 SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
-OpenReservation: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
+ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
 """Reserves the most that one question may be charged, and gives a function that settles its charge."""
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
@@ -48,7 +48,7 @@ class Probe:
     endpoint: Endpoint
     prefix: Ids
     turns: tuple[Message, ...]
-    reserve: OpenReservation
+    reserve: ReserveCharge
     tell: Callable[[str], None]
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)

@@ -24,10 +24,10 @@ from hybrid.cloud.bounds import (
     MAX_FACT_BYTES,
     MAX_REPLY_BYTES,
     MAX_ROWS_BYTES,
-    Deadlines,
     EventReader,
     LineReader,
-    RequestTimeouts,
+    QuestionDeadlines,
+    Timeouts,
     parse,
 )
 from hybrid.cloud.names import connect_first, resolve
@@ -57,7 +57,7 @@ class Wire:
         self,
         url: str,
         api_key: SecretStr | None,
-        deadlines: Deadlines,
+        deadlines: Timeouts,
         *,
         through_proxies: bool = True,
         key_hint: str = KEY_HINT,
@@ -74,7 +74,7 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            # ``RequestTimeouts`` bounds everything: httpx knows no first byte and no total, and connecting only in
+            # ``QuestionDeadlines`` bounds everything: httpx knows no first byte and no total, and connecting only in
             # parts.
             timeout=None,  # noqa: S113
             # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
@@ -113,9 +113,9 @@ class Wire:
 
     def question_deadlines(
         self, asked_at: float | None = None, before_send: BeforeSend = unrecorded
-    ) -> RequestTimeouts:
-        """Return the deadlines of one question, for all its requests; see ``RequestTimeouts``."""
-        return RequestTimeouts(self._deadlines, self.url, asked_at, before_send)
+    ) -> QuestionDeadlines:
+        """Return the deadlines of one question, for all its requests; see ``QuestionDeadlines``."""
+        return QuestionDeadlines(self._deadlines, self.url, asked_at, before_send)
 
     async def post(
         self,
@@ -123,7 +123,7 @@ class Wire:
         body: Mapping[str, Any],
         request_id: str | None = None,
         shape: type | None = None,
-        deadlines: RequestTimeouts | None = None,
+        deadlines: QuestionDeadlines | None = None,
         most: int | None = None,
         only_in: int | None = None,
     ) -> Any:
@@ -147,7 +147,7 @@ class Wire:
         self,
         request: httpx.Request,
         shape: type | None = None,
-        deadlines: RequestTimeouts | None = None,
+        deadlines: QuestionDeadlines | None = None,
         most: int = MAX_FACT_BYTES,
         only_in: int | None = None,
     ) -> Any:
@@ -163,7 +163,7 @@ class Wire:
         return parse(raw, self.url, shape)
 
     async def _send(
-        self, request: httpx.Request, deadlines: RequestTimeouts, only_in: int | None = None
+        self, request: httpx.Request, deadlines: QuestionDeadlines, only_in: int | None = None
     ) -> httpx.Response:
         """Send a request and return its success, the body unread. Raises what any other answer means."""
         connection: httpcore.AsyncNetworkStream | None = None
@@ -203,7 +203,7 @@ class Wire:
         path: str,
         body: Mapping[str, Any],
         request_id: str,
-        deadlines: RequestTimeouts | None = None,
+        deadlines: QuestionDeadlines | None = None,
         *,
         lines: bool = False,
     ) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -243,7 +243,7 @@ class Wire:
         if self._key:
             error.args = (str(error).replace(self._key, "[the key]"),)
 
-    async def _refusal(self, response: httpx.Response, coding: str, deadlines: RequestTimeouts) -> CloudError:
+    async def _refusal(self, response: httpx.Response, coding: str, deadlines: QuestionDeadlines) -> CloudError:
         """Return what another status than a success means to the user, or a body in an encoding."""
         raw = bytearray()
         if response.is_success:
@@ -320,7 +320,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-async def _parts(response: httpx.Response, deadlines: RequestTimeouts) -> AsyncGenerator[bytes, None]:
+async def _parts(response: httpx.Response, deadlines: QuestionDeadlines) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes. No deadline is held across a yield: it would cancel whoever reads."""
     parts = response.aiter_raw()
     while True:
@@ -331,7 +331,7 @@ async def _parts(response: httpx.Response, deadlines: RequestTimeouts) -> AsyncG
         yield part
 
 
-async def _read(response: httpx.Response, deadlines: RequestTimeouts, most: int) -> bytearray:
+async def _read(response: httpx.Response, deadlines: QuestionDeadlines, most: int) -> bytearray:
     body = bytearray()
     async with aclosing(_parts(response, deadlines)) as parts:
         async for part in parts:
@@ -343,7 +343,7 @@ async def _read(response: httpx.Response, deadlines: RequestTimeouts, most: int)
 
 
 async def _events(
-    response: httpx.Response, deadlines: RequestTimeouts, reader: LineReader | EventReader
+    response: httpx.Response, deadlines: QuestionDeadlines, reader: LineReader | EventReader
 ) -> AsyncGenerator[bytes, None]:
     """Yield what ``reader`` finds in a stream, which may not be endless."""
     total = 0

@@ -36,7 +36,7 @@ _MOST_NUMBERS = 512
 _MOST_NAME, _MOST_DIMS = 64, 4
 
 
-class _Damaged(Exception):
+class _DamagedGguf(Exception):
     """What is wrong with the file; the reader puts the file's name before it."""
 
 
@@ -84,7 +84,7 @@ def read_header(path: Path) -> GgufHeader:
     except (struct.error, OverflowError):  # a number beyond the last byte, or beyond any file's
         msg = f"{path} is damaged or cut off: its header goes on beyond its last byte"
         raise EngineError(msg) from None
-    except _Damaged as damaged:
+    except _DamagedGguf as damaged:
         msg = f"{path} is damaged: {damaged}"
         raise EngineError(msg) from None
 
@@ -101,24 +101,24 @@ class _GgufReader:
         if version not in {2, 3}:
             swapped = version & 0xFFFF == 0
             msg = "its numbers are in big-endian order" if swapped else f"GGUF version {version} is not 2 or 3"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         num_tensors, num_values = self._count(24), self._count(13)
         values: dict[str, MetadataValue] = {}
         for _ in range(num_values):
             key = self._name("key")
             if key in values:
                 msg = f"the key {to_one_line(key)} stands twice"
-                raise _Damaged(msg)
+                raise _DamagedGguf(msg)
             values[key] = self._value(key)
         alignment = values.get(ALIGNMENT, 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             msg = f"{ALIGNMENT} is not a power of two"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         tensors, num_bytes = self._tensors(num_tensors, alignment)
         data_start = self._at + -self._at % alignment
         if num_tensors and data_start + num_bytes > self._size:
             msg = f"it is cut off: its tensors end at byte {data_start + num_bytes}, the file at {self._size}"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         return GgufHeader(path, values, self._tokens, tensors, data_start)
 
     def _number(self, form: str) -> int:
@@ -131,14 +131,14 @@ class _GgufReader:
         count = self._number("Q")
         if count * least_bytes > self._size:
             msg = f"it has room for {self._size // least_bytes} entries and claims {count}"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         return count
 
     def _bytes(self) -> bytes:
         size = self._number("Q")
         if size > self._size - self._at:
             msg = f"a text of {size} bytes does not fit in the file"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         self._at += size
         return self._raw[self._at - size : self._at]
 
@@ -150,7 +150,7 @@ class _GgufReader:
             name = ""
         if not name:
             msg = f"the name of a {what} is empty or not UTF-8"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         return name
 
     def _value(self, key: str) -> MetadataValue:
@@ -164,14 +164,14 @@ class _GgufReader:
             except UnicodeDecodeError:
                 if key.startswith(TEMPLATE):
                     msg = "its chat template is not UTF-8 text"
-                    raise _Damaged(msg) from None
+                    raise _DamagedGguf(msg) from None
                 return raw.decode("utf-8", "replace")
         return self._number(self._form(key, kind))
 
     def _form(self, key: str, kind: int) -> str:
         if kind not in _SCALARS:
             msg = f"the value of {to_one_line(key)} has the unknown type {kind}"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         return _SCALARS[kind]
 
     def _array(self, key: str) -> MetadataValue:
@@ -182,7 +182,7 @@ class _GgufReader:
         num_bytes = count * struct.calcsize("<" + self._form(key, kind))
         if num_bytes > self._size - self._at:
             msg = f"the {count} numbers of {to_one_line(key)} do not fit in the file"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         start, self._at = self._at, self._at + num_bytes
         return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if count <= _MOST_NUMBERS else None
 
@@ -190,7 +190,7 @@ class _GgufReader:
         """Skip texts, but keep those of tokens. The loop calls no function: there may be half a million texts."""
         if count > min(_MOST_STRINGS, self._size // 8):
             msg = f"{to_one_line(key)} claims {count} texts"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         raw, at, read, keep = self._raw, self._at, struct.Struct("<Q").unpack_from, key == TOKENS
         for _ in range(count):
             (size,) = read(raw, at)
@@ -199,7 +199,7 @@ class _GgufReader:
                 self._tokens.append(raw[start:at])
         if at > self._size:
             msg = f"the texts of {to_one_line(key)} do not fit in the file"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         self._at = at
 
     def _tensors(self, count: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
@@ -211,11 +211,11 @@ class _GgufReader:
             name = self._name("tensor")
             if name in tensors or len(name.encode()) >= _MOST_NAME:
                 msg = f"the tensor name {to_one_line(name)} stands twice or is too long"
-                raise _Damaged(msg)
+                raise _DamagedGguf(msg)
             tensor, offset = self._tensor(name), self._number("Q")
             if offset % alignment or (due is not None and offset != due):
                 msg = f"the tensor {to_one_line(name)} does not begin where the one before it ends"
-                raise _Damaged(msg)
+                raise _DamagedGguf(msg)
             tensors[name] = tensor
             size = _num_bytes(name, tensor)
             end = offset + (size or 0)
@@ -226,11 +226,11 @@ class _GgufReader:
         num_dims = self._number("I")
         if num_dims > _MOST_DIMS:
             msg = f"the tensor {to_one_line(name)} has {num_dims} dimensions"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         dims = tuple(self._number("Q") for _ in range(num_dims))
         if not 0 < math.prod(dims) < 2**63:
             msg = f"the tensor {to_one_line(name)} has the dimensions {', '.join(map(str, dims))}"
-            raise _Damaged(msg)
+            raise _DamagedGguf(msg)
         return TensorInfo(dims, self._number("I"))
 
 
@@ -241,5 +241,5 @@ def _num_bytes(name: str, tensor: TensorInfo) -> int | None:
     row = tensor.dims[0] if tensor.dims else 1
     if row % block:
         msg = f"the rows of the tensor {to_one_line(name)} hold {row} numbers, its type blocks of {block}"
-        raise _Damaged(msg)
+        raise _DamagedGguf(msg)
     return math.prod(tensor.dims) // block * size

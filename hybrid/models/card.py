@@ -31,11 +31,11 @@ NUM_PROBLEMS = 150
 SPLIT: Split = "test"
 
 
-class _CardModel(BaseModel):
+class _CardPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ModelShape(_CardModel):
+class ModelShape(_CardPart):
     """The network's sizes."""
 
     width: int
@@ -45,7 +45,7 @@ class ModelShape(_CardModel):
     context: int
 
 
-class TrainingRun(_CardModel):
+class TrainingRun(_CardPart):
     """The training script's note in the file. ``weights``: how often a family came, 1 where it is not named."""
 
     step: int
@@ -57,14 +57,14 @@ class TrainingRun(_CardModel):
     weights: dict[str, float] = {}
 
 
-class Fingerprint(_CardModel):
+class Fingerprint(_CardPart):
     """A file's size and SHA-256."""
 
     bytes: int
     sha256: str
 
 
-class FamilyScore(_CardModel):
+class TaskFamilyScore(_CardPart):
     """A family's right answers with Wilson's interval; ``levels``: right answers and problems of each, from 1."""
 
     n: int
@@ -74,7 +74,7 @@ class FamilyScore(_CardModel):
     levels: tuple[tuple[int, int], ...]
 
 
-class ModelCard(_CardModel):
+class ModelCard(_CardPart):
     """One model. ``beside_large`` is None for the large model itself and for a model with other tokens."""
 
     file: Fingerprint
@@ -84,12 +84,12 @@ class ModelCard(_CardModel):
     shape: ModelShape
     training: TrainingRun | None
     overall: float
-    families: dict[str, FamilyScore]
+    families: dict[str, TaskFamilyScore]
     beside_large: agreement.AgreementSummary | None
     beside_large_by_family: dict[str, agreement.AgreementSummary]
 
 
-class ModelCards(_CardModel):
+class ModelCards(_CardPart):
     """The models of a folder, measured on as many problems of each family."""
 
     split: str
@@ -131,7 +131,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
             training=_training(note),
             overall=round(evaluation.overall(scores), 4),
             families={
-                name: FamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(found))
+                name: TaskFamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(found))
                 for name, found in answers.items()
             },
             beside_large=agreement.Agreement.joined(beside.values()).summary() if beside else None,

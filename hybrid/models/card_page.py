@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from hybrid.models.agreement import AgreementSummary
-from hybrid.models.card import LARGE, FamilyScore, ModelCard, ModelCards
+from hybrid.models.card import LARGE, ModelCard, ModelCards, TaskFamilyScore
 from hybrid.tasks import BY_NAME, FAMILIES, TaskFamily
 from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_given
@@ -179,7 +179,7 @@ def _weaknesses(models: Models) -> str:
     return "\n".join(lines)
 
 
-def _weak(families: Mapping[str, FamilyScore]) -> Iterable[str]:
+def _weak(families: Mapping[str, TaskFamilyScore]) -> Iterable[str]:
     for name, found in families.items():
         family: TaskFamily = BY_NAME[name]
         weak = [

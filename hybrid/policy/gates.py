@@ -75,7 +75,7 @@ class Gate(Protocol):
         ...
 
 
-class GateDefaults:
+class BaseGate:
     """A gate that goes on drafting and promises nothing, where a subclass does not say otherwise."""
 
     when_full: GateDecision
@@ -109,7 +109,7 @@ class GateDefaults:
 
 
 @dataclass(frozen=True)
-class FixedGate(GateDefaults):
+class FixedGate(BaseGate):
     """Decides the same about every span and never ends one early."""
 
     when_full: GateDecision
@@ -120,7 +120,7 @@ class FixedGate(GateDefaults):
 
 
 @dataclass(frozen=True)
-class UncertaintyGate(GateDefaults, ABC):
+class UncertaintyGate(BaseGate, ABC):
     """Ends the draft before a row that is uncertain, with ``decision``; of a full span it decides ``when_full``."""
 
     name: ClassVar[str]
@@ -195,7 +195,7 @@ class MaxProbGate(UncertaintyGate):
 
 
 @dataclass(frozen=True)
-class RandomGate(GateDefaults):
+class RandomGate(BaseGate):
     """Hands the pen over at a position with chance ``rate``: what every gate should be compared with."""
 
     rate: float
@@ -222,7 +222,7 @@ class RandomGate(GateDefaults):
         return f"random:{number_text(self.rate)}:{self.decision}"
 
 
-class TokenCheckGate(GateDefaults):
+class TokenCheckGate(BaseGate):
     """A gate that may have a drawn token checked."""
 
     @property

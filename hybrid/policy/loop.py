@@ -37,7 +37,7 @@ from typing import TypeAlias, TypeVar
 from hybrid.policy.coins import Coin, CoinKey
 from hybrid.policy.gates import ALWAYS, NEVER
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
-from hybrid.policy.policy import Handback, Policy
+from hybrid.policy.policy import AgreementTest, Policy
 from hybrid.policy.requests import (
     AnswerContinues,
     AnswerEnded,
@@ -213,7 +213,7 @@ def _draw_tail(progress: _Progress, tail: TailDraw) -> Flow[None]:
 
 def _handback_rule(policy: Policy) -> HandbackRule:
     """Return when the cloud hands back after a rejection or a ``write``: when the models agree, if that matters."""
-    handback: Handback | None = policy.handback
+    handback: AgreementTest | None = policy.handback
     if handback is None:
         return _AFTER_ITS_TOKENS
     return HandbackRule(

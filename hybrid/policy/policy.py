@@ -26,7 +26,7 @@ ABILITY_TEXT: Mapping[Ability, str] = {
 }
 
 
-class Handback(Protocol):
+class AgreementTest(Protocol):
     """When the cloud gives the pen back: which divergences mean that the two models agree."""
 
     def agrees(self, measured: Divergence) -> bool:
@@ -53,7 +53,7 @@ class Policy:
     handoff_tokens: int = 0
     """Tokens of the first block that the cloud writes at a handoff: after a rejection, or where the gate says write.
     0: the cloud writes nothing but the recovered token."""
-    handback: Handback | None = None
+    handback: AgreementTest | None = None
     """When the pen goes back. None: after one block. Else blocks double until the last ``handback_after`` tokens of one
     agree."""
     handback_after: int = 1

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from hybrid.policy.gates import Gate, GateDecision
 from hybrid.prob import Dense, TopK
-from hybrid.types import Divergence, Ids, TokenOrigin, TokenSource
+from hybrid.types import Divergence, Ids, TokenOutcome, TokenSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class PendingToken:
 
     id: int
     source: TokenSource
-    how: TokenOrigin
+    how: TokenOutcome
     drawn_from: Dense | None = None
     draft_row: Dense | None = None
     target_row: TopK | None = None

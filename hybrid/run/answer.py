@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid.prob import kl_with_noise
 from hybrid.spend import Bill
-from hybrid.types import DegradedKind, Divergence, FinishReason, TokenOrigin, TokenSource
+from hybrid.types import DegradedKind, Divergence, FinishReason, TokenOutcome, TokenSource
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Token:
     id: int
     text: str
     source: TokenSource
-    how: TokenOrigin
+    how: TokenOutcome
     kl: Divergence | None = None
     why: str | None = None
     certificate: float | None = None

@@ -18,7 +18,7 @@ from typing import Unpack
 from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities
-from hybrid.config import AnswerChoices, Settings, Use, names_for
+from hybrid.config import AnswerChoices, SettingPlace, Settings, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
@@ -117,7 +117,7 @@ class AsyncClient:
                     yield text
 
     def _settings_with(self, choices: AnswerChoices) -> Settings:
-        allowed = names_for(Use.ANSWER)
+        allowed = names_for(SettingPlace.ANSWER)
         if fixed := sorted(choices.keys() - allowed):
             own = ", ".join(sorted(allowed))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"

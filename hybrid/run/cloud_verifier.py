@@ -23,7 +23,7 @@ from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream
 from hybrid.run.retrying import RetryingCaller
-from hybrid.run.verifier import RenderedPrompt, Waiting
+from hybrid.run.verifier import RenderedPrompt, WorkWhileWaiting
 from hybrid.spend import AnswerBudget
 from hybrid.types import DegradedKind, Ids, Sampling
 
@@ -107,7 +107,9 @@ class CloudVerifier:
         self._endpoint = self._reached(*connection)
         return self._endpoint.can
 
-    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | BudgetDenied | NoAnswer:
+    async def check(
+        self, prompt: RenderedPrompt, request: Check, waiting: WorkWhileWaiting
+    ) -> Scored | BudgetDenied | NoAnswer:
         """Have the cloud score a span, in one round trip."""
         try:
             await self.rest()

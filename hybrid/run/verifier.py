@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, Scored, Write, Wrote
 from hybrid.types import Ids, Message
 
-Waiting: TypeAlias = Callable[[], AbstractContextManager[None]]
+WorkWhileWaiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opened while a reply is computed elsewhere: the caller works on meanwhile."""
 
 
@@ -33,7 +33,9 @@ class RenderedPrompt:
 class Verifier(Protocol):
     """One larger model during one answer. A position (``at``) counts from the end of the prompt."""
 
-    async def check(self, prompt: RenderedPrompt, request: Check, waiting: Waiting) -> Scored | BudgetDenied | NoAnswer:
+    async def check(
+        self, prompt: RenderedPrompt, request: Check, waiting: WorkWhileWaiting
+    ) -> Scored | BudgetDenied | NoAnswer:
         """Return this model's rows for a drafted span: one a token, then the one after; perhaps fewer than were due."""
         ...
 

@@ -15,7 +15,7 @@ from hybrid.spend.ledger import (
     Reservation,
     Settlement,
     SpendScope,
-    StoredCapLevel,
+    StoredCapScope,
 )
 from hybrid.spend.price import Price, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
@@ -36,7 +36,7 @@ __all__ = [
     "Reservation",
     "Settlement",
     "SpendScope",
-    "StoredCapLevel",
+    "StoredCapScope",
     "as_usd",
     "bill",
     "endpoint_id",

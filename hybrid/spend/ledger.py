@@ -16,12 +16,12 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 from hybrid.spend.price import Price, as_usd
 
-StoredCapLevel: TypeAlias = Literal["request", "conversation", "day", "month", "total"]
-CapLevel: TypeAlias = Literal["client"] | StoredCapLevel
-STORED_CAP_LEVELS: tuple[StoredCapLevel, ...] = get_args(StoredCapLevel)
-CAP_LEVELS: tuple[CapLevel, ...] = ("client", *STORED_CAP_LEVELS)
+StoredCapScope: TypeAlias = Literal["request", "conversation", "day", "month", "total"]
+CapScope: TypeAlias = Literal["client"] | StoredCapScope
+STORED_CAP_LEVELS: tuple[StoredCapScope, ...] = get_args(StoredCapScope)
+CAP_LEVELS: tuple[CapScope, ...] = ("client", *STORED_CAP_LEVELS)
 # Their names in messages.
-NAMES: Mapping[CapLevel, str] = {
+NAMES: Mapping[CapScope, str] = {
     "client": "the cap",
     "request": "the question's cap",
     "conversation": "the conversation's cap",
@@ -30,7 +30,7 @@ NAMES: Mapping[CapLevel, str] = {
     "total": "the total cap",
 }
 # Windows that end with time; the others end with the request, the conversation or the client.
-TIMED: frozenset[CapLevel] = frozenset({"day", "month"})
+TIMED: frozenset[CapScope] = frozenset({"day", "month"})
 # Nine million USD, the most that a cap or a single charge is taken for: a thousand of them still add up in 64 bits.
 MOST_NANOUSD = 2**53
 
@@ -94,7 +94,7 @@ class Denial:
     """Why a request gets no money, in one sentence, and the cap that denies it, if one does."""
 
     why: str
-    level: CapLevel | None = None
+    level: CapScope | None = None
     cap_nanousd: int | None = None
     left_nanousd: int | None = None
 
@@ -103,7 +103,7 @@ class Denial:
 class CapStatus:
     """One cap and the money spent and reserved in its present window."""
 
-    level: CapLevel
+    level: CapScope
     cap_nanousd: int
     spent_nanousd: int
     reserved_nanousd: int
@@ -129,7 +129,7 @@ class Allowance:
     left_nanousd: int | None
 
 
-def windows(scope: SpendScope, at: int) -> dict[CapLevel, str]:
+def windows(scope: SpendScope, at: int) -> dict[CapScope, str]:
     """Name the windows in which spending at a time (UTC, in seconds) counts. Later days and months sort later.
 
     >>> windows(SpendScope("e", "q", "c", "me"), 86_400)["month"]
@@ -229,7 +229,7 @@ def closed_denial(endpoint: str, why: str) -> Denial:
 @dataclass(frozen=True)
 class _MemoryEntry:
     scope: SpendScope
-    windows: Mapping[CapLevel, str]
+    windows: Mapping[CapScope, str]
     reserved: int
 
 
@@ -241,7 +241,7 @@ class MemoryLedger:
     def __init__(
         self,
         cap_nanousd: int | None = None,
-        caps: Mapping[StoredCapLevel, int] | None = None,
+        caps: Mapping[StoredCapScope, int] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Start with nothing spent. ``cap_nanousd`` is the total cap; by default all time is one day."""
@@ -249,7 +249,7 @@ class MemoryLedger:
         self._clock = clock
         self._latest = 0
         self._open: dict[int, _MemoryEntry] = {}
-        self._totals: defaultdict[tuple[CapLevel, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._totals: defaultdict[tuple[CapScope, str], list[int]] = defaultdict(lambda: [0, 0])
         self._closed: dict[str, str] = {}
         self._next = 0
 
@@ -294,12 +294,12 @@ class MemoryLedger:
     def cap_statuses(self, scope: SpendScope) -> list[CapStatus]:
         """See the port. All days and months that are not over count: a clock set back frees nothing."""
         now = windows(scope, int(self._clock()))
-        caps: dict[CapLevel, int] = {level: self._caps[level] for level in STORED_CAP_LEVELS if level in self._caps}
+        caps: dict[CapScope, int] = {level: self._caps[level] for level in STORED_CAP_LEVELS if level in self._caps}
         if scope.cap_nanousd is not None:
             caps["client"] = scope.cap_nanousd
         return [CapStatus(level, caps[level], *self._sum(level, now[level])) for level in CAP_LEVELS if level in caps]
 
-    def _sum(self, level: CapLevel, window: str) -> tuple[int, int]:
+    def _sum(self, level: CapScope, window: str) -> tuple[int, int]:
         counted = [
             total
             for (kind, name), total in self._totals.items()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from wordlist import able, drive
 
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.bounds import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import QuestionDeadlines, Timeouts
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.vllm_tokens import BLOCK, CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
@@ -160,7 +160,7 @@ def test_a_proof_that_is_none_is_charged_for_the_tokens_that_were_sent_whatever_
         _key = None
 
         def question_deadlines(self, asked_at=None, before_send=None):
-            return RequestTimeouts(Deadlines(), self.url, asked_at)
+            return QuestionDeadlines(Timeouts(), self.url, asked_at)
 
         async def post(self, path, body, *_, **__):
             return {"choices": [{}], "usage": told}
@@ -218,7 +218,7 @@ ROUTE = ("--enable-scale-out", "--enable-prompt-tokens-details", "--block-size",
 
 @asynccontextmanager
 async def connected(url):
-    wire = Wire(url, None, Deadlines(), through_proxies=False)
+    wire = Wire(url, None, Timeouts(), through_proxies=False)
     endpoint = Endpoint(wire, None, None, None, "vllm-tokens")
     sent = []
 

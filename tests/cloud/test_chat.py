@@ -21,15 +21,15 @@ from wordlist import opened
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Message, Sampling
 from server_stub.dialects.openai_chat import CreateChatCompletionRequest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "openai-chat.json").read_text())
-FOUR = DialectConfig("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
-SETUP = DialectConfig("m", TextTokens(WORDS))
+FOUR = DialectConfig("m", TextVocabulary(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = DialectConfig("m", TextVocabulary(WORDS))
 USER = Message("user", "cab")
 TURNS = (Message("system", "be brief"), Message("user", "é?"))
 WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_p=0.9, seed=11), turns=TURNS)

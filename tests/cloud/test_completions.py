@@ -21,7 +21,7 @@ from wordlist import able, opened
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.discover import DIALECTS
 from hybrid.errors import BadReply, MissingCapability
@@ -32,9 +32,9 @@ from server_stub.dialects.together import CompletionRequest
 GOLDEN = Path(__file__).parents[1] / "server_stub" / "golden"
 LEGACY, TOGETHER = (json.loads((GOLDEN / f"{name}.json").read_text()) for name in ("openai-legacy", "together"))
 # The golden replies' vocabulary; they answer "a b c", of which the last word is the draft.
-FOUR = DialectConfig("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
+FOUR = DialectConfig("m", TextVocabulary(Pieces(["a ", "b ", "c ", "d "])))
 GOLDEN_SCORE = ScoreQuestion((0, 1), (2,), True, 2)
-SETUP = DialectConfig("m", TextTokens(WORDS))
+SETUP = DialectConfig("m", TextVocabulary(WORDS))
 SCORE = ScoreQuestion((A, B), (C, D), True, 3)
 WRITE = WriteQuestion((A, B), 4, 20, Sampling(0.7, top_p=0.9, seed=11))
 

@@ -6,7 +6,7 @@ from cases import each
 from vocabularies import WORDS
 
 from hybrid.cloud.dialects.dialect import DialectConfig, Post
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.discover import DIALECTS
 from hybrid.cloud.port import ScoreQuestion, WriteQuestion
 from hybrid.types import Message, Sampling
@@ -38,6 +38,6 @@ def asked(dialect, top_k):
 @each("name", [name for name in DIALECTS if not name.startswith("text-")])
 def test_no_more_log_probabilities_are_asked_for_than_there_are_tokens(name):
     """SGLang's server ends at such a number."""
-    dialect = DIALECTS[name].build(DialectConfig("m", TextTokens(WORDS)))
+    dialect = DIALECTS[name].build(DialectConfig("m", TextVocabulary(WORDS)))
     assert max(asked(dialect, 4)) <= 5  # the token itself may be one more
     assert max(asked(dialect, 100)) <= WORDS.num_tokens

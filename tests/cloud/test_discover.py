@@ -12,7 +12,7 @@ import httpx
 import pytest
 from cases import each
 
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.discover import DIALECTS, discover, read_models
 from hybrid.cloud.endpoint import Endpoint
@@ -51,7 +51,7 @@ def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
         yield content
 
     async def run():
-        wire = Wire("http://there", None, Deadlines())
+        wire = Wire("http://there", None, Timeouts())
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:

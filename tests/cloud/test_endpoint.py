@@ -12,7 +12,7 @@ from vocabularies import END, WORDS
 from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.bounds import Deadlines, RequestTimeouts, parse
+from hybrid.cloud.bounds import QuestionDeadlines, Timeouts, parse
 from hybrid.cloud.dialects.chat import PREAMBLE, Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig, Post
@@ -21,7 +21,7 @@ from hybrid.cloud.dialects.llama_cpp_python import LlamaCppPython
 from hybrid.cloud.dialects.llama_server import LlamaServer
 from hybrid.cloud.dialects.ollama import Ollama
 from hybrid.cloud.dialects.sglang import Sglang
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.together import Together
 from hybrid.cloud.dialects.vllm import CompletionsScoreReply, Vllm
 from hybrid.cloud.dialects.vllm_tokens import GenerateScoreReply, VllmTokens
@@ -31,7 +31,7 @@ from hybrid.cloud.port import Scores, usage_after_failure
 from hybrid.errors import BadReply, CloudError, MissingCapability, Unreachable
 from hybrid.types import NO_USAGE, CloudUsage, Message, Sampling
 
-SETUP = DialectConfig("m", TextTokens(WORDS))
+SETUP = DialectConfig("m", TextVocabulary(WORDS))
 ROWLESS = able(Vllm(SETUP), rows=False)
 SCORE = ScoreQuestion((0, 1), (2,), False, 3)
 TURNS = (Message("user", "cab"),)
@@ -50,7 +50,7 @@ class Replies:
         pass
 
     def question_deadlines(self, asked_at=None, before_send=None):
-        return RequestTimeouts(Deadlines(), "http://there", asked_at)
+        return QuestionDeadlines(Timeouts(), "http://there", asked_at)
 
     async def post(self, *_, **__):
         return self._next()

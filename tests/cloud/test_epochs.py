@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from cases import each
 
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError
 
@@ -62,7 +62,7 @@ class Served:
 async def serving():
     served = Served()
     server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Deadlines(total=5))
+    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, Timeouts(total=5))
     try:
         yield served, wire
     finally:

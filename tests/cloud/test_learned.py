@@ -27,7 +27,7 @@ from strict_server import (
     logprobs_of,
 )
 
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import LENGTHS, Post
@@ -209,7 +209,7 @@ def test_a_refusal_inside_a_reply_is_what_it_is_outside(status, said):
         yield json.dumps({"error": {"message": said}}).encode()
 
     async def outside():
-        wire = Wire("http://there", None, Deadlines())
+        wire = Wire("http://there", None, Timeouts())
         transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body()))
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=transport)

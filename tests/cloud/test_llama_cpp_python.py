@@ -18,7 +18,7 @@ from wordlist import WordList, drive, opened, recorded
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.llama_cpp_python import AGAIN, LlamaCppPython
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 
@@ -47,7 +47,7 @@ def pieces(large):
 def speak(pieces, large):
     """The dialect over the large model's vocabulary, with or without an opening token."""
     return lambda *opening: LlamaCppPython(
-        DialectConfig("m", TextTokens(WordList(pieces, large.engine.end_ids, opening)))
+        DialectConfig("m", TextVocabulary(WordList(pieces, large.engine.end_ids, opening)))
     )
 
 

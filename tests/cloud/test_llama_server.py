@@ -18,7 +18,7 @@ from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.llama_server import LlamaServer
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
@@ -32,7 +32,7 @@ PIECES = {
     BOTH: b"\xc3\xa9",
 }
 WORDS = WordList([PIECES.get(i, f"w{i} ".encode()) for i in range(400)], (END, OTHER_END))
-DIALECT = LlamaServer(DialectConfig("m", TextTokens(WORDS)))
+DIALECT = LlamaServer(DialectConfig("m", TextVocabulary(WORDS)))
 PLAIN = {
     "model": "m",
     "return_tokens": True,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import httpx
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
@@ -37,7 +37,7 @@ async def rows_told(noise_nats):
     async def reply():
         yield httpx.Response(200, json=REPLY).content
 
-    wire = Wire("http://there", None, Deadlines())
+    wire = Wire("http://there", None, Timeouts())
     await wire._client.aclose()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=reply()))
     wire._client = httpx.AsyncClient(base_url="http://there", transport=transport)

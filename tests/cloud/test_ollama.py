@@ -19,14 +19,14 @@ from wordlist import able, opened
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.ollama import Ollama
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage, Sampling
 from server_stub.dialects.ollama import GenerateRequest, Options
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "server_stub" / "golden" / "ollama.json").read_text())
-FOUR = DialectConfig("m", TextTokens(Pieces(["a ", "b ", "c ", "d "])))
-SETUP = DialectConfig("m", TextTokens(WORDS))
+FOUR = DialectConfig("m", TextVocabulary(Pieces(["a ", "b ", "c ", "d "])))
+SETUP = DialectConfig("m", TextVocabulary(WORDS))
 SCORE = ScoreQuestion((A, B), (C, D), True, 3)
 WRITE = WriteQuestion((A, B), 4, 40, Sampling(0.7, top_k=40, top_p=0.9, seed=11, min_p=0.1))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wordlist import RECORDED
 
 from hybrid.cloud import WriteQuestion
-from hybrid.cloud.bounds import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import QuestionDeadlines, Timeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig, tells_rows
@@ -289,7 +289,7 @@ class Line:
         pass
 
     def question_deadlines(self, asked_at=None, before_send=None):
-        return RequestTimeouts(Deadlines(), self.url, asked_at)
+        return QuestionDeadlines(Timeouts(), self.url, asked_at)
 
     async def stream(self, *_, **__):
         yield self.answer
@@ -337,9 +337,9 @@ def test_a_question_that_has_no_word_there_contradicts_nothing(path):
     """It was refused here; the endpoint was not asked."""
     from vocabularies import WORDS
 
-    from hybrid.cloud.dialects.text_tokens import TextTokens
+    from hybrid.cloud.dialects.text_tokens import TextVocabulary
 
-    made, probe_cache = endpoint(path, {}, Completions(DialectConfig("m", TextTokens(WORDS))))
+    made, probe_cache = endpoint(path, {}, Completions(DialectConfig("m", TextVocabulary(WORDS))))
     with pytest.raises(MissingCapability, match="--top-k"):
         write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
     assert probe_cache.read(*WHERE) == KNOWN

@@ -19,7 +19,7 @@ from hybrid.cloud import ScoreQuestion
 from hybrid.cloud.dialects import scoring_methods
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.llama_server import LlamaServer
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import Dense, TopK
 
@@ -75,7 +75,7 @@ class Server:
 
 
 def scored(way, question, server):
-    dialect = able(LlamaServer(DialectConfig("m", TextTokens(WORDS))), scoring_method=way)
+    dialect = able(LlamaServer(DialectConfig("m", TextVocabulary(WORDS))), scoring_method=way)
     (asked,), _ = drive(dialect.score(question))
     return drive(dialect.score(question), server(asked.body))[1], dialect.max_usage(question)
 
@@ -163,7 +163,7 @@ def test_a_server_that_writes_without_rows_cannot_score_and_one_that_writes_noth
 
     class Silent:
         tokens: tuple[int, ...] = (0,)
-        setup = DialectConfig(vocabulary=TextTokens(WORDS))
+        setup = DialectConfig(vocabulary=TextVocabulary(WORDS))
 
         def post_completions(self, asked):
             return tuple(asked)
@@ -195,6 +195,6 @@ def test_a_server_that_tells_too_little_is_charged_for_what_it_wrote(way, questi
 @given(question=questions, seed=seeds)
 def test_the_least_is_what_an_honest_server_charges_at_the_least(way, question, seed):
     scores, worst = scored(way, question, Server(seed))
-    least = able(LlamaServer(DialectConfig("m", TextTokens(WORDS))), scoring_method=way).min_usage(question)
+    least = able(LlamaServer(DialectConfig("m", TextVocabulary(WORDS))), scoring_method=way).min_usage(question)
     assert least.prompt_tokens <= scores.usage.prompt_tokens <= worst.prompt_tokens
     assert least.completion_tokens <= scores.usage.completion_tokens <= worst.completion_tokens

@@ -10,7 +10,7 @@ from vocabularies import AB, ACCENT, END, HALF, OTHER_HALF, WORDS, X1, A, B, C, 
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.dialects.text_tokens import (
-    TextTokens,
+    TextVocabulary,
     max_usage_in_bytes,
     named_tokens,
     only_documented,
@@ -20,7 +20,7 @@ from hybrid.cloud.dialects.text_tokens import (
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.types import CloudUsage, Sampling
 
-TEXT_TOKENS = TextTokens(WORDS)
+TEXT_TOKENS = TextVocabulary(WORDS)
 
 
 def test_a_text_names_the_one_token_it_is_the_text_of():
@@ -46,7 +46,7 @@ def test_what_ends_inside_a_character_cannot_be_said():
 
 def test_a_tokeniser_that_puts_a_space_first_does_not_spell_the_rest_of_a_text():
     """SentencePiece: what comes back must spell what was said, to the byte, also in the middle of a word."""
-    vocabulary = TextTokens(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
+    vocabulary = TextVocabulary(Pieces([" a", "b", " ", "a", "<s>", "ab"], opening=(4,), space_first=True))
     assert vocabulary.opening == (4, *vocabulary._words.tokenize(""))
     assert vocabulary.split("ab") == (5,)
     assert vocabulary.split("ba") == (1, 3)

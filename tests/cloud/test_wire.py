@@ -12,14 +12,14 @@ import pytest
 from cases import each
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 
 
 def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
     with pytest.raises(BadReply, match="end its lines"):
-        read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), Deadlines(total=30))
+        read_stream(raw_server(STREAM + b"data: ", b"x" * 2**20), Timeouts(total=30))
 
 
 @each(
@@ -35,7 +35,7 @@ def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
 def test_a_stream_is_read_as_the_standard_says(raw_server, body):
     """A byte order mark, bare carriage returns, an event on two lines, one without data: all of it is allowed."""
     for cut in (1, len(body) // 2, len(body) - 1):
-        assert read_stream(raw_server(STREAM + body[:cut], then=((0.05, body[cut:]),)), Deadlines(total=5)) == 1
+        assert read_stream(raw_server(STREAM + body[:cut], then=((0.05, body[cut:]),)), Timeouts(total=5)) == 1
 
 
 def status(code, *headers):
@@ -63,51 +63,51 @@ def test_a_fault_says_whether_it_may_pass_and_whether_it_may_have_been_charged(
     raw_server, head, trouble, sent, retry_after_s
 ):
     with pytest.raises(CloudFailure) as fault:
-        post(raw_server(head), Deadlines())
+        post(raw_server(head), Timeouts())
     assert (fault.value.trouble, fault.value.sent, fault.value.retry_after_s) == (trouble, sent, retry_after_s)
 
 
 @each("code", [301, 308, 401, 403, 404, 405])
 def test_a_refusal_was_not_computed(raw_server, code):
     with pytest.raises(CloudRefusal) as fault:
-        post(raw_server(status(code)), Deadlines())
+        post(raw_server(status(code)), Timeouts())
     assert not fault.value.sent
 
 
 @each("code", [407, 414, 422, 431])
 def test_what_is_turned_away_unread_is_no_refusal_and_was_not_computed(raw_server, code):
     with pytest.raises(CloudFailure) as fault:
-        post(raw_server(status(code)), Deadlines())
+        post(raw_server(status(code)), Timeouts())
     assert not fault.value.sent
 
 
 def test_a_server_that_does_not_implement_the_method_is_no_bad_day(raw_server):
     """It never will. A proxy's page before a service that is away (502, 503) is one."""
     with pytest.raises(NotAnApi) as fault:
-        post(raw_server(status(501)), Deadlines())
+        post(raw_server(status(501)), Timeouts())
     assert fault.value.sent, "a status of 500 or more never says that nothing was computed"
     for code in (500, 502, 503, 504):
         with pytest.raises(Unreachable):
-            post(raw_server(status(code)), Deadlines())
+            post(raw_server(status(code)), Timeouts())
 
 
 def test_a_refused_connection_may_pass_and_cost_nothing():
     with pytest.raises(Unreachable) as fault:
-        post("http://127.0.0.1:9", Deadlines())
+        post("http://127.0.0.1:9", Timeouts())
     assert (fault.value.trouble, fault.value.sent) == ("connect", False)
 
 
 def test_silence_may_pass_before_the_first_byte_only(raw_server):
     with pytest.raises(Unreachable) as before:
-        post(raw_server(b"", then=((1.0, b""),)), Deadlines(first_byte=0.1))
+        post(raw_server(b"", then=((1.0, b""),)), Timeouts(first_byte=0.1))
     with pytest.raises(Unreachable) as after:
-        post(raw_server(WHOLE + b"{", then=((1.0, b"}"),)), Deadlines(read=0.1))
+        post(raw_server(WHOLE + b"{", then=((1.0, b"}"),)), Timeouts(read=0.1))
     assert (before.value.trouble, after.value.trouble) == ("silent", None)
 
 
 def test_a_stream_that_is_cut_says_so(raw_server):
     with pytest.raises(Unreachable) as fault:
-        read_stream(raw_server(STREAM + EVENT), Deadlines())
+        read_stream(raw_server(STREAM + EVENT), Timeouts())
     assert fault.value.trouble == "cut"
 
 
@@ -129,7 +129,7 @@ def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_ser
     tracemalloc.start()
     try:
         with pytest.raises(NotAnApi, match=rf"in the encoding {coding.decode().lower()}"):
-            READERS[reader](url, Deadlines(total=5))
+            READERS[reader](url, Timeouts(total=5))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -139,17 +139,17 @@ def test_a_body_in_an_encoding_is_refused_before_a_byte_of_it_is_decoded(raw_ser
 @each("reader", READERS)
 def test_the_status_of_a_packed_error_page_still_says_what_is_wrong(raw_server, reader):
     with pytest.raises(AccessDenied, match="answered 401"):
-        READERS[reader](raw_server(packed(401, b"gzip, gzip")), Deadlines(total=5))
+        READERS[reader](raw_server(packed(401, b"gzip, gzip")), Timeouts(total=5))
 
 
 @each("reader", READERS)
 def test_the_status_of_an_endless_error_page_still_says_what_is_wrong(raw_server, reader):
     with pytest.raises(AccessDenied, match="answered 401"):
-        READERS[reader](raw_server(b"HTTP/1.1 401 x\r\n\r\n", b" " * 2**20), Deadlines(total=5))
+        READERS[reader](raw_server(b"HTTP/1.1 401 x\r\n\r\n", b" " * 2**20), Timeouts(total=5))
 
 
 def test_an_encoding_that_is_none_is_read(raw_server):
-    assert post(raw_server(packed(200, b"identity", b"{}")), Deadlines(total=5)) == [{}]
+    assert post(raw_server(packed(200, b"identity", b"{}")), Timeouts(total=5)) == [{}]
 
 
 @each("reader", READERS)
@@ -165,7 +165,7 @@ def test_every_request_asks_for_no_encoding(reader):
         thread = threading.Thread(target=hear)
         thread.start()
         with pytest.raises(Unreachable):
-            READERS[reader](url, Deadlines(total=5))
+            READERS[reader](url, Timeouts(total=5))
         thread.join()
     assert b"\r\naccept-encoding: identity\r\n" in heard[0].lower()
 
@@ -178,7 +178,7 @@ def test_a_body_is_the_json_of_what_is_asked_and_says_so():
         "seed": 2**31 - 1,
         "stream": True,
     }
-    wire = Wire("http://127.0.0.1:9", None, Deadlines())
+    wire = Wire("http://127.0.0.1:9", None, Timeouts())
     request = wire._build_post("/v1/completions", body, "r")
     assert json.loads(request.content) == body
     assert len(request.content) < len(json.dumps(body))  # no byte is spent on blanks

@@ -18,7 +18,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cloud.bounds import MAX_FACT_BYTES, MAX_ROWS_BYTES, Deadlines
+from hybrid.cloud.bounds import MAX_FACT_BYTES, MAX_ROWS_BYTES, Timeouts
 from hybrid.cloud.wire import Wire
 from hybrid.errors import BadReply
 
@@ -111,7 +111,7 @@ def test_a_body_of_a_gigabyte_is_given_up_in_bounded_memory(raw_server, streams)
     url = raw_server(ENDLESS.replace(b"application/json", kind), b" " * 2**20)
 
     async def read():
-        wire = Wire(url, None, Deadlines())
+        wire = Wire(url, None, Timeouts())
         try:
             if streams:
                 return [event async for event in wire.stream("/", {}, "r")]
@@ -195,7 +195,7 @@ def test_the_key_stands_in_no_repr(monkeypatch):
 
     monkeypatch.setenv("HYBRID_API_KEY", KEY)
     key = _key("HYBRID_API_KEY")
-    wire = Wire("http://127.0.0.1:9", key, Deadlines())
+    wire = Wire("http://127.0.0.1:9", key, Timeouts())
     values = (
         key,
         wire,

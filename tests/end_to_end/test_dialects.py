@@ -16,7 +16,7 @@ from cases import each
 import hybrid
 from hybrid.assemble import PROBE
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.errors import MissingCapability
@@ -91,7 +91,7 @@ def reached(spoken, oracles):
         family = FAMILIES[name]
 
         async def working():
-            wire = Wire(spoken(family).url, None, Deadlines(5, 60, 60, 60), through_proxies=False)
+            wire = Wire(spoken(family).url, None, Timeouts(5, 60, 60, 60), through_proxies=False)
             endpoint = Endpoint(wire, words=oracles[0].engine, dialect=family.named)
             try:
                 can = await endpoint.connect(PROBE, oracles[0].engine.tokenize(PROBE))

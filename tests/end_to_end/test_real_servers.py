@@ -23,7 +23,7 @@ import hybrid.assemble
 from hybrid.assemble import PROBE
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.wire import Deadlines, Wire
+from hybrid.cloud.wire import Timeouts, Wire
 from hybrid.engine.llama import Weights
 from hybrid.errors import VocabularyMismatch
 from hybrid.tasks import FAMILIES, distinct
@@ -40,7 +40,7 @@ QUESTIONS = [next(iter(distinct(family, "test", 1, seed=5))).question for family
 @asynccontextmanager
 async def connected(server, words, method=None):
     """The endpoint as ``hybrid.open`` makes it; ``way``: another than its dialect's first."""
-    endpoint = Endpoint(Wire(server.url, None, Deadlines(), through_proxies=False), words=words)
+    endpoint = Endpoint(Wire(server.url, None, Timeouts(), through_proxies=False), words=words)
     try:
         capabilities = await endpoint.connect(PROBE, words.tokenize(PROBE))
         if method:

@@ -21,11 +21,11 @@ from hybrid.models import card as room
 from hybrid.models.agreement import AgreementSummary
 from hybrid.models.answering import AnsweringModel, ModelAnswer
 from hybrid.models.card import (
-    FamilyScore,
     Fingerprint,
     ModelCard,
     ModelCards,
     ModelShape,
+    TaskFamilyScore,
     TrainingRun,
     differences,
     load,
@@ -48,7 +48,7 @@ def score(name, right=NUM):
     of_level = NUM // len(BY_NAME[name].levels)
     levels = tuple((min(max(right - of_level * i, 0), of_level), of_level) for i in range(NUM // of_level))
     share = wilson(right, NUM)
-    return FamilyScore(n=NUM, correct=right, low=round(share.low, 4), high=round(share.high, 4), levels=levels)
+    return TaskFamilyScore(n=NUM, correct=right, low=round(share.low, 4), high=round(share.high, 4), levels=levels)
 
 
 def summary(**other):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 
 from hybrid.assemble import PROBE
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import Capabilities
 from hybrid.cloud.wire import Wire
@@ -23,7 +23,7 @@ async def connected(
     url: str, words: Vocabulary, dialect: str | None = None, model: str | None = None, key: str | None = None
 ) -> AsyncIterator[tuple[Endpoint, Capabilities]]:
     """The endpoint, and what it said that it can do."""
-    wire = Wire(url, SecretStr(key) if key else None, Deadlines(60, 300, 300, 900), through_proxies=False)
+    wire = Wire(url, SecretStr(key) if key else None, Timeouts(60, 300, 300, 900), through_proxies=False)
     endpoint = Endpoint(wire, model, words=words, dialect=dialect)
     try:
         yield endpoint, await endpoint.connect(PROBE, words.tokenize(PROBE))

@@ -9,11 +9,11 @@ from vocabularies import Pieces
 from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.bounds import Deadlines, RequestTimeouts
+from hybrid.cloud.bounds import QuestionDeadlines, Timeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.dialects.vllm_tokens import CANDIDATES, VllmTokens
 from hybrid.cloud.endpoint import Endpoint
@@ -22,7 +22,7 @@ from hybrid.errors import CloudError
 from hybrid.types import Message, Sampling
 
 WORDS = Pieces([*"abcd", "<end>", *(f"<{i}>" for i in range(60))], ends=frozenset({4}))  # more than any list here
-SETUP = DialectConfig("m", TextTokens(WORDS))
+SETUP = DialectConfig("m", TextVocabulary(WORDS))
 SCORE = ScoreQuestion((0, 1), (2, 3), False, 20, ((2, 4), (3, 5)))
 CHECK = replace(SCORE, candidates=())
 WRITE = WriteQuestion((0, 1), 4, 20, Sampling(), turns=(Message("user", "cab"),))
@@ -57,7 +57,7 @@ class Server:
         pass
 
     def question_deadlines(self, asked_at=None, before_send=None):
-        return RequestTimeouts(Deadlines(), self.url, asked_at)
+        return QuestionDeadlines(Timeouts(), self.url, asked_at)
 
     def refusal(self, body):
         name, k = logprobs_of(body)

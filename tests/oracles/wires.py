@@ -8,7 +8,7 @@ from contextlib import aclosing
 from wordlist import able
 
 from hybrid.cloud import Chunk, WriteQuestion
-from hybrid.cloud.dialects.dialect import Continuation, DialectConfig, Post
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectConfig, Post
 from hybrid.cloud.dialects.vllm import Vllm
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -29,7 +29,7 @@ def read_stream(url, deadlines, pause=0.0):
         min_usage = max_usage
 
         def _write(self, question):
-            return Continuation(Post("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
+            return ContinuationRequest(Post("/v1/completions", {}, stream="to done"), lambda _: Chunk((1,), (None,)))
 
     async def read():
         endpoint, seen = Endpoint(Wire(url, None, deadlines)), 0

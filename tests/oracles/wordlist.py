@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybrid.cloud import Chunk, Scores
-from hybrid.cloud.dialects.dialect import Continuation, Dialect, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, Post, ScoreFlow
 
 RECORDED = Path(__file__).parent.parent / "cloud" / "recorded"
 
@@ -52,7 +52,7 @@ def drive(asking: ScoreFlow, *replies: object) -> tuple[list[Post], Scores | Non
     return asked, None
 
 
-def opened(writing: Continuation) -> tuple[Post, Callable[[object], Chunk]]:
+def opened(writing: ContinuationRequest) -> tuple[Post, Callable[[object], Chunk]]:
     """Return what a dialect that writes asks, and what reads one event after the other."""
     return writing.post, writing.read
 

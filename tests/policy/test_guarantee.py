@@ -9,7 +9,7 @@ from cases import each
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, DraftPosition, PolicyOptions, preset
-from hybrid.policy.gates import ALWAYS, GateDefaults, MaxProbGate
+from hybrid.policy.gates import ALWAYS, BaseGate, MaxProbGate
 from hybrid.policy.policy import Policy
 from hybrid.policy.requests import Check, Write
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
@@ -119,7 +119,7 @@ def test_a_gate_that_also_hands_over_or_promises_nothing_is_no_gate_that_checks_
     assert not both.is_exact(GREEDY)
     assert "an unchecked token was drawn where" in both.guarantee(GREEDY, 512)
 
-    class Silent(GateDefaults):
+    class Silent(BaseGate):
         when_full, decision = "keep", "check"
 
     assert Policy("by hand", 2, Silent(), DivergenceThreshold(0.5)).guarantee(GREEDY, 512).startswith(KL.format(0.5))

@@ -27,7 +27,7 @@ from hybrid.bench.demo import KL
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread
 from hybrid.bench.speed.prefix import MeasuredServer
 from hybrid.cloud import Capabilities, Chunk, Cloud, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.wire import Wire
@@ -44,7 +44,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 SHARED = 500
 ARMS = (LARGE, KL, Arm("kl, span 16", "kl", {**KL.choices, "span": 16}))
 # A server may take its time: the runner of vLLM that needs a GPU is interpreted on a processor.
-PATIENCE = Deadlines(first_byte=300.0, read=300.0, total=300.0)
+PATIENCE = Timeouts(first_byte=300.0, read=300.0, total=300.0)
 # How the bundled server stands for four others, by the dialect it is asked in.
 BUNDLED = {
     "vllm": ("--enable-prompt-tokens-details",),

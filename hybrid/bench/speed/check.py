@@ -15,7 +15,7 @@ from hybrid.assemble import bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, milliseconds, ratio
 from hybrid.bench.speed.random_model import HALF_BILLION, RandomModelShape, write_random_model
 from hybrid.cloud import ScoreQuestion
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.engine.bare import BareContext
@@ -42,7 +42,7 @@ async def _endpoint(model: Path, num_tokens: int) -> AsyncIterator[tuple[Endpoin
     """Serve a model and connect to it; beside it, a source of random tokens."""
     rng = np.random.default_rng(0)
     async with bundled_server(model, "--scoring-keeps-cache", "--parallel", "1") as url:
-        wire = Wire(url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
+        wire = Wire(url, None, Timeouts(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
         endpoint = Endpoint(wire, model.stem)
         try:
             yield endpoint, lambda count: tuple(rng.integers(300, num_tokens, count).tolist())

@@ -27,7 +27,7 @@ from hybrid.assemble import BUNDLED_CLOUD, PROBE, bundled_server
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio
 from hybrid.bench.speed.random_model import RandomModelShape, write_random_model
 from hybrid.cloud import BeforeSend, Capabilities, Cloud, ScoreQuestion, Scores, unrecorded
-from hybrid.cloud.bounds import Deadlines
+from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.config import Settings
@@ -170,7 +170,7 @@ async def _client(model: Path, server: MeasuredServer) -> AsyncIterator[tuple[As
     """Open a client whose settings are constructed, not loaded, over an engine and an endpoint that are watched."""
     worker, weights = Worker("bench-engine"), Weights(model)
     engine = await worker.do(lambda _: _TimedEngine(weights, CONTEXT, 1))
-    wire = Wire(server.url, None, Deadlines(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
+    wire = Wire(server.url, None, Timeouts(first_byte=300.0, read=300.0, total=300.0), through_proxies=False)
     watched = _TimedEndpoint(Endpoint(wire, None, None, engine, server.dialect), wire, engine)
 
     async def connect(asked_at: float) -> tuple[Cloud, Capabilities]:

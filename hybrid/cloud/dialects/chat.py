@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
-from hybrid.cloud.dialects.text_tokens import TextTokens, only_documented, read_content, split_text
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
@@ -65,7 +65,7 @@ class Chat(OpenAi):
         more = usage.prompt_tokens - self.min_usage(question).prompt_tokens
         return replace(self, preamble=max(self.preamble, more))
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         """Ask for the whole answer; nothing once it has begun."""
         if question.begun or not question.turns:
             return None
@@ -81,7 +81,7 @@ class Chat(OpenAi):
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
         read = partial(read_event, self.setup.text_tokens, top_k=question.top_k)
-        return Continuation(self._continuation(CHAT, body), read)
+        return ContinuationRequest(self._continuation(CHAT, body), read)
 
 
 SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))
@@ -90,7 +90,7 @@ TEXT_SPEC = DialectSpec("text-chat", partial(Chat, can=replace(Chat.can, dialect
 
 
 @guarded
-def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
+def read_event(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
     choice, usage = event_of(reply)
     if choice is None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -29,7 +29,7 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
 )
 from hybrid.cloud.dialects.text_tokens import (
-    TextTokens,
+    TextVocabulary,
     max_usage_in_bytes,
     named_tokens,
     only_documented,
@@ -71,12 +71,12 @@ class Completions(OpenAi):
         """Return the tokens that are sent, spelled."""
         return scoring_methods.min_usage_by(self.can.scoring_method, question)
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         text = self.setup.text_tokens.text_of(question.prefix)
         if text is None:
             return None
         read = partial(read_event if self.can.streams else read_written, self.setup.text_tokens, top_k=question.top_k)
-        return Continuation(self._continuation(COMPLETIONS, self._body(text, question)), read)
+        return ContinuationRequest(self._continuation(COMPLETIONS, self._body(text, question)), read)
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations."""
@@ -138,7 +138,7 @@ TEXT_SPEC = DialectSpec(
 
 
 @guarded
-def _echoed(words: TextTokens, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
+def _echoed(words: TextVocabulary, question: ScoreQuestion, prefix: str, reply: Any, top_k: int) -> Scores:
     """Read the rows of the draft from its first character on, up to where the server splits it in another way."""
     choice = choice_of(reply)
     logprobs = choice.get("logprobs")
@@ -163,7 +163,7 @@ def _echoed(words: TextTokens, question: ScoreQuestion, prefix: str, reply: Any,
     return Scores(tuple(rows), read_usage(reply))
 
 
-def due_row(words: TextTokens, top: object, piece: str, top_k: int) -> TopK | None:
+def due_row(words: TextVocabulary, top: object, piece: str, top_k: int) -> TopK | None:
     """Return a row; None where what it hides is likelier than what it shows."""
     if not isinstance(top, dict) or not top:
         msg = "the endpoint gave no row (null) for a drafted token"
@@ -173,7 +173,7 @@ def due_row(words: TextTokens, top: object, piece: str, top_k: int) -> TopK | No
 
 
 @guarded
-def read_event(words: TextTokens, reply: Json, top_k: int) -> Chunk:
+def read_event(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
     """Read one event of a stream: its text as local tokens, with the rows of those that it names."""
     choice, usage = event_of(reply)
     if choice is None:

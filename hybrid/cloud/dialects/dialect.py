@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from hybrid.cloud.dialects.reading import fields_of, read_usage
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import (
     Capabilities,
     Chunk,
@@ -70,7 +70,7 @@ ReadEvent: TypeAlias = Callable[[Any], Chunk]
 
 
 @dataclass(frozen=True)
-class Continuation:
+class ContinuationRequest:
     """The request for a continuation, and what reads each event of its reply."""
 
     post: Post
@@ -82,11 +82,11 @@ class DialectConfig:
     """The model's name at the endpoint, the local vocabulary (None: not at hand), the salt of the prefix cache."""
 
     model: str = ""
-    vocabulary: TextTokens | None = None
+    vocabulary: TextVocabulary | None = None
     salt: str | None = None
 
     @property
-    def text_tokens(self) -> TextTokens:
+    def text_tokens(self) -> TextVocabulary:
         """The local vocabulary. Raises ValueError where there is none: the caller's fault."""
         if self.vocabulary is None:
             msg = "this dialect speaks in text and needs the local vocabulary"
@@ -124,7 +124,7 @@ class Dialect(ABC):
         candidates = question.candidates if self.can.candidates else ()
         return self._score(replace(question, top_k=self._top_k(question), candidates=candidates))
 
-    def write(self, question: WriteQuestion) -> Continuation | None:
+    def write(self, question: WriteQuestion) -> ContinuationRequest | None:
         """Return the request that continues a text, and its reader; None: this text cannot be sent (no request)."""
         return self._write(replace(question, top_k=self._top_k(question)))
 
@@ -132,7 +132,7 @@ class Dialect(ABC):
     def _score(self, question: ScoreQuestion) -> ScoreFlow: ...
 
     @abstractmethod
-    def _write(self, question: WriteQuestion) -> Continuation | None: ...
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None: ...
 
     @abstractmethod
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -53,9 +53,9 @@ class Fireworks(OpenAi):
         written = len(content) - len(question.span) if isinstance(content, list) else 0
         return super().check_usage(question, reply).at_least(CloudUsage(0, written))
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         asked = self._continuation(COMPLETIONS, self._body(question))
-        return Continuation(asked, partial(read_chunk, top_k=question.top_k))
+        return ContinuationRequest(asked, partial(read_chunk, top_k=question.top_k))
 
     def _body(self, question: WriteQuestion) -> dict[str, Any]:
         sampling = question.sampling

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, read_written, row_by_text
+from hybrid.cloud.dialects.text_tokens import TextVocabulary, max_usage_in_bytes, read_written, row_by_text
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, final_usage
 from hybrid.errors import BadReply, MissingCapability
@@ -84,7 +84,7 @@ class LlamaCppPython(OpenAi):
         most = len(self.setup.text_tokens.bytes_of(sent)) + 1
         return final_usage(read_usage(reply), CloudUsage(len(sent), 1), most)
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         text = self._text(question.prefix)
         if text is None:
             return None
@@ -92,7 +92,7 @@ class LlamaCppPython(OpenAi):
         if question.ban:
             body["logit_bias"] = {str(token): BAN for token in sorted(question.ban)}
         read = partial(read_written, self.setup.text_tokens, top_k=question.top_k)
-        return Continuation(self._continuation(COMPLETIONS, body), read)
+        return ContinuationRequest(self._continuation(COMPLETIONS, body), read)
 
     def _text(self, ids: Ids) -> str | None:
         """Return what to send: the server puts the opening token before it by itself."""
@@ -124,7 +124,7 @@ SPEC = DialectSpec(
 )
 
 
-def _sayable(words: TextTokens, question: ScoreQuestion) -> Ids | None:
+def _sayable(words: TextVocabulary, question: ScoreQuestion) -> Ids | None:
     """Return as much of the span as ends with a whole character; None where not even the prefix does."""
     for length in range(len(question.span), -1, -1):
         if words.text_of(question.prefix + question.span[:length]) is not None:
@@ -133,7 +133,7 @@ def _sayable(words: TextTokens, question: ScoreQuestion) -> Ids | None:
 
 
 @guarded
-def _echoed(words: TextTokens, question: ScoreQuestion, span: Ids, reply: Any) -> list[tuple[TopK | None, float]]:
+def _echoed(words: TextVocabulary, question: ScoreQuestion, span: Ids, reply: Any) -> list[tuple[TopK | None, float]]:
     """Return the rows that are due, each with what it hides; none where the server splits the text in another way.
 
     They are counted from the end, where the last row is the one after the text whether the list is shifted or not.
@@ -166,7 +166,7 @@ def _pairs(echoed: Sequence[str], span: Ids) -> Iterator[tuple[str, int]]:
     return zip(echoed, span, strict=True)
 
 
-def _end(words: TextTokens, text: Ids) -> int:
+def _end(words: TextVocabulary, text: Ids) -> int:
     """Return which end token is meant: the one that was drafted, or else the one that ends the turns so far."""
     return next((token for token in reversed(text) if token in words.end_ids), min(words.end_ids))
 

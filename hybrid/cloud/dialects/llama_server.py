@@ -23,7 +23,7 @@ from itertools import takewhile
 from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
-from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectSpec, Json, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectSpec, Json, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     count,
@@ -36,7 +36,7 @@ from hybrid.cloud.dialects.reading import (
     rows_for,
     usage_of,
 )
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -81,10 +81,10 @@ class LlamaServer(Dialect):
         parts = reply if isinstance(reply, list) else [reply]
         return sum((_shown(part) for part in parts if isinstance(part, Mapping)), NO_USAGE)
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = self._body(list(question.prefix), question) | {"stream": True}
         read = _LlamaServerEvents(question.top_k, self.setup.text_tokens.end_ids)
-        return Continuation(Post(COMPLETION, body, stream="to finish"), read)
+        return ContinuationRequest(Post(COMPLETION, body, stream="to finish"), read)
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for several continuations; a single prompt stands alone, as the server then answers."""
@@ -162,7 +162,7 @@ class _LlamaServerEvents:
         return Chunk() if ended else chunk
 
 
-def _nameable(words: TextTokens, token: int) -> bool:
+def _nameable(words: TextVocabulary, token: int) -> bool:
     """Whether a grammar's token literal lets a token through.
 
     Not one that ends the text; nor one whose bytes begin with zero or are no whole characters, which llama.cpp turns

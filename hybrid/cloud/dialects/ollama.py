@@ -17,7 +17,7 @@ from typing import Any
 
 from hybrid.cloud.dialects import scoring_methods
 from hybrid.cloud.dialects.dialect import (
-    Continuation,
+    ContinuationRequest,
     Dialect,
     DialectSpec,
     Json,
@@ -26,7 +26,13 @@ from hybrid.cloud.dialects.dialect import (
     ScoreFlow,
 )
 from hybrid.cloud.dialects.reading import NO_ROWS, finish_of, guarded, raise_error_in, usage_of
-from hybrid.cloud.dialects.text_tokens import TextTokens, max_usage_in_bytes, only_documented, read_content, split_text
+from hybrid.cloud.dialects.text_tokens import (
+    TextVocabulary,
+    max_usage_in_bytes,
+    only_documented,
+    read_content,
+    split_text,
+)
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import NO_USAGE, CloudUsage
@@ -69,11 +75,11 @@ class Ollama(Dialect):
         """Return what is told."""
         return _usage(reply) if isinstance(reply, Mapping) else NO_USAGE
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         if self.setup.text_tokens.text_of(question.prefix) is None:
             return None
         asked = Post(GENERATE, self._body(question) | {"stream": True}, stream="lines")
-        return Continuation(asked, self._reading(question))
+        return ContinuationRequest(asked, self._reading(question))
 
     def post_completions(self, questions: Sequence[WriteQuestion]) -> Post:
         """Ask for one continuation."""
@@ -107,7 +113,7 @@ SPEC = DialectSpec("ollama", Ollama, (VERSION, None), "version", models_route=TA
 
 
 @guarded
-def read_line(words: TextTokens, reply: Json, top_k: int) -> Chunk:
+def read_line(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
     """Read one line; the last one tells the usage."""
     raise_error_in(reply)
     text, told = str(reply.get("response") or ""), reply.get("logprobs")

@@ -25,7 +25,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, Sampling
 GREEDY = Sampling()
 
 
-class CompletionDialect(Protocol):
+class MultiPromptDialect(Protocol):
     """A dialect that writes whole continuations, of several prompts in one request if the server takes that."""
 
     @property
@@ -46,7 +46,7 @@ def _write(question: ScoreQuestion, prefix: Ids, limit: int) -> WriteQuestion:
     return WriteQuestion(prefix, limit, question.top_k, GREEDY)
 
 
-def prefixes(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
+def prefixes(writer: MultiPromptDialect, question: ScoreQuestion) -> ScoreFlow:
     """Ask for one token after each prefix, all in one request."""
     asked = [_write(question, question.prefix + question.span[:i], 1) for i in range(question.num_rows)]
     chunks = writer.read_completions(asked, (yield writer.post_completions(asked)))
@@ -58,7 +58,7 @@ def prefixes(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
     return _scores(writer, rows, asked, chunks)
 
 
-def generate(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
+def generate(writer: MultiPromptDialect, question: ScoreQuestion) -> ScoreFlow:
     """Let the model write on; take its rows up to the first token that differs from the draft."""
     asked = [_write(question, question.prefix, question.num_rows)]
     chunks = writer.read_completions(asked, (yield writer.post_completions(asked)))
@@ -71,14 +71,14 @@ def generate(writer: CompletionDialect, question: ScoreQuestion) -> ScoreFlow:
 
 
 def _scores(
-    writer: CompletionDialect, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]
+    writer: MultiPromptDialect, rows: list[TopK], asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]
 ) -> Scores:
     if not rows and any(chunk.ids for chunk in chunks) and not any(any(chunk.rows) for chunk in chunks):
         raise MissingCapability(NO_ROWS)
     return Scores(tuple(rows), sum_usage(writer, asked, chunks))
 
 
-def sum_usage(writer: CompletionDialect, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
+def sum_usage(writer: MultiPromptDialect, asked: Sequence[WriteQuestion], chunks: Sequence[Chunk]) -> CloudUsage:
     """Add up the usages of continuations in one request: at least the tokens written. One may tell for all."""
     told, written, ends = NO_USAGE, 0, writer.setup.text_tokens.end_ids
     for question, chunk in zip(asked, chunks, strict=True):

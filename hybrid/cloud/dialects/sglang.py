@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.cloud.dialects.dialect import Continuation, Dialect, DialectSpec, Json, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectSpec, Json, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     count,
@@ -64,8 +64,8 @@ class Sglang(Dialect):
         written = told.get("output_token_logprobs")
         return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
-        return Continuation(
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
+        return ContinuationRequest(
             Post(GENERATE, write_body(question, self.setup.salt), stream="to done"), _SglangEvents(question)
         )
 

@@ -22,7 +22,7 @@ from hybrid.types import CloudUsage, Ids, Vocabulary
 LONGEST = 48
 
 
-class TextTokens:
+class TextVocabulary:
     """The local vocabulary as a map from texts to token ids; a text of several tokens maps to None."""
 
     def __init__(self, words: Vocabulary) -> None:
@@ -83,7 +83,7 @@ class TextTokens:
 # ---- rows as a mapping of texts, as OpenAI's legacy route lists them ----------------------------------------------
 
 
-def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: int) -> tuple[TopK | None, float]:
+def row_by_text(words: TextVocabulary, listed: Mapping[str, Any], own: str, top_k: int) -> tuple[TopK | None, float]:
     """Return the row of a list by text, and the probability it hides; None where it shows no token at all.
 
     ``own`` is the text of the token beside the list, which is among its entries; beyond ``top_k`` it was appended.
@@ -105,7 +105,7 @@ def row_by_text(words: TextTokens, listed: Mapping[str, Any], own: str, top_k: i
     return (TopK.from_lists(top, named=named, hidden=hidden) if top else None), hidden
 
 
-def max_usage_in_bytes(words: TextTokens, question: ModelQuestion, requests: int) -> CloudUsage:
+def max_usage_in_bytes(words: TextVocabulary, question: ModelQuestion, requests: int) -> CloudUsage:
     """Return the most that requests in text are charged: a token per byte of the prompt, and one that opens it."""
     if isinstance(question, ScoreQuestion):
         prompt = len(words.bytes_of(question.prefix + question.span)) + 1
@@ -114,7 +114,7 @@ def max_usage_in_bytes(words: TextTokens, question: ModelQuestion, requests: int
 
 
 @guarded
-def read_written(words: TextTokens, reply: Any, top_k: int) -> Chunk:
+def read_written(words: TextVocabulary, reply: Any, top_k: int) -> Chunk:
     """Read a continuation in one piece, with the legacy arrays if they are there: its tokens, as its text spells them.
 
     Where texts name tokens the rows are theirs; from the first that does not, the local tokeniser splits the rest.
@@ -142,7 +142,7 @@ def only_documented(question: WriteQuestion, *fields: str) -> None:
         raise MissingCapability(msg)
 
 
-def split_text(words: TextTokens, text: str) -> Ids:
+def split_text(words: TextVocabulary, text: str) -> Ids:
     """Split a text into local tokens. Raises BadReply where they cannot spell it."""
     ids = words.split(text)
     if ids is None:
@@ -152,7 +152,7 @@ def split_text(words: TextTokens, text: str) -> Ids:
 
 
 def named_tokens(
-    words: TextTokens, text: str, logprobs: Mapping[str, Any], top_k: int
+    words: TextVocabulary, text: str, logprobs: Mapping[str, Any], top_k: int
 ) -> tuple[Ids, list[TopK | None], int]:
     """Return the tokens that the arrays name, from the text's beginning on, their rows, and how much they spell."""
     ids: list[int] = []
@@ -175,7 +175,7 @@ def named_tokens(
 
 
 def read_content(
-    words: TextTokens, text: str, content: Sequence[Mapping[str, Any]], top_k: int
+    words: TextVocabulary, text: str, content: Sequence[Mapping[str, Any]], top_k: int
 ) -> tuple[Ids, list[TopK | None], int]:
     """Return the tokens that name the text from its beginning on, their rows, and how many characters they spell."""
     ids: list[int] = []
@@ -191,7 +191,7 @@ def read_content(
     return tuple(ids), rows, read
 
 
-def _listed_id(words: TextTokens, entry: Mapping[str, Any]) -> int | None:
+def _listed_id(words: TextVocabulary, entry: Mapping[str, Any]) -> int | None:
     told = entry.get("bytes")
     if told is not None and not isinstance(told, list):  # bytes(10**12) would be that many zeros
         msg = "a token's bytes are no list"
@@ -199,7 +199,7 @@ def _listed_id(words: TextTokens, entry: Mapping[str, Any]) -> int | None:
     return words.id_of(str(entry["token"]) if told is None else bytes(told))
 
 
-def _listed_row(words: TextTokens, token: int, entry: Mapping[str, Any]) -> TopK | None:
+def _listed_row(words: TextVocabulary, token: int, entry: Mapping[str, Any]) -> TopK | None:
     """Build a row; what it lists without naming a token of ours is hidden mass. None where it names no token at all."""
     if not entry.get("top_logprobs"):
         msg = "the endpoint gave a token without a top-k list: missing, not certain"

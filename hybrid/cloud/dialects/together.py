@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.dialects.completions import Completions, due_row
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, OpenAi, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, guarded, read_usage
-from hybrid.cloud.dialects.text_tokens import TextTokens
+from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import Capabilities, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.prob import TopK
@@ -47,7 +47,7 @@ class Together(OpenAi):
         """Return the tokens that are sent, spelled."""
         return self._legacy.min_usage(question)
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         """Ask for a continuation in one piece: a stream of theirs has no lists."""
         return self._legacy.write(question)
 
@@ -57,7 +57,7 @@ SPEC = DialectSpec("together", Together)
 
 
 @guarded
-def read_scores(words: TextTokens, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
+def read_scores(words: TextVocabulary, question: ScoreQuestion, reply: Any, top_k: int) -> Scores:
     """Read the rows that were due; none where the server splits the draft in another way."""
     choice, prompts = choice_of(reply), reply.get("prompt")
     if not prompts:

@@ -24,7 +24,7 @@ from typing import Any, TypedDict
 from msgspec import Raw
 
 from hybrid.cloud.dialects.dialect import (
-    Continuation,
+    ContinuationRequest,
     DialectSpec,
     Json,
     OpenAi,
@@ -79,9 +79,9 @@ class Vllm(OpenAi):
         body = score_body(question, self.setup.model, self.setup.salt)
         return read_scores(question, (yield Post(COMPLETIONS, body, CompletionsScoreReply)))
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return Continuation(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
+        return ContinuationRequest(self._continuation(COMPLETIONS, body), partial(read_chunk, top_k=question.top_k))
 
 
 # SGLang's is the same.

@@ -26,7 +26,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 from msgspec import Raw
 
-from hybrid.cloud.dialects.dialect import Continuation, DialectSpec, Json, OpenAi, Post, ScoreFlow
+from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, Post, ScoreFlow
 from hybrid.cloud.dialects.reading import (
     NO_ROWS,
     choice_of,
@@ -112,9 +112,9 @@ class VllmTokens(OpenAi):
         scores = read_scores(question, reply, from_cache=True)
         return replace(scores, usage=before + scores.usage.at_least(min_usage(question))), before
 
-    def _write(self, question: WriteQuestion) -> Continuation | None:
+    def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = write_body(question, self.setup.model, self.setup.salt)
-        return Continuation(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
+        return ContinuationRequest(self._continuation(GENERATE, body), partial(read_chunk, top_k=question.top_k))
 
     def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Learn too that no candidates can be asked about: the V1 model runner refuses the field by its name."""

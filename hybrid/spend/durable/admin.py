@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hybrid.errors import UsageError
 from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, replace_charge
 from hybrid.spend.durable.schema import caps_of, checksum, rebuild_totals
-from hybrid.spend.ledger import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapLevel, windows
+from hybrid.spend.ledger import MOST_NANOUSD, STORED_CAP_LEVELS, SpendScope, StoredCapScope, windows
 from hybrid.spend.price import as_usd
 
 # A scope without names: the windows of requests and conversations are not shown.
@@ -18,7 +18,7 @@ _NO_SCOPE = SpendScope("", "", "", "")
 class CapRow:
     """A cap (None: not set) and its present window; caps of a request or a conversation have no window to show."""
 
-    level: StoredCapLevel
+    level: StoredCapScope
     window: str | None
     cap_nanousd: int | None
     spent_nanousd: int | None
@@ -81,7 +81,7 @@ class LedgerAdmin:
                 for level in STORED_CAP_LEVELS
             ]
 
-    def set_cap(self, level: StoredCapLevel, nanousd: int | None) -> None:
+    def set_cap(self, level: StoredCapScope, nanousd: int | None) -> None:
         """Set a cap; None removes it. A cap below what is spent allows nothing more."""
         if nanousd is not None and nanousd > MOST_NANOUSD:
             msg = f"a cap is at most {as_usd(MOST_NANOUSD)}: none removes it"

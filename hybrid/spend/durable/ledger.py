@@ -23,7 +23,7 @@ from hybrid.spend.ledger import (
     CAP_LEVELS,
     MOST_NANOUSD,
     TIMED,
-    CapLevel,
+    CapScope,
     CapStatus,
     Denial,
     MaxCost,
@@ -126,7 +126,7 @@ class FileLedger:
             )
             raise LedgerError(msg)
         self._capped_in = this if kept else None
-        caps: dict[CapLevel, int] = {level: kept[level] for level in CAP_LEVELS if level in kept}
+        caps: dict[CapScope, int] = {level: kept[level] for level in CAP_LEVELS if level in kept}
         if scope.cap_nanousd is not None:
             caps["client"] = scope.cap_nanousd
         names = windows(scope, now)
@@ -146,7 +146,7 @@ def latest_time(db: sqlite3.Connection) -> int:
     return found[0] if found else 0
 
 
-def read_total(db: sqlite3.Connection, level: CapLevel, window: str) -> tuple[int, int]:
+def read_total(db: sqlite3.Connection, level: CapScope, window: str) -> tuple[int, int]:
     """Return the amounts spent and reserved in a window.
 
     All days and months that are not over count. So a clock that was set forward and back again, or back and forward,
@@ -160,7 +160,7 @@ def read_total(db: sqlite3.Connection, level: CapLevel, window: str) -> tuple[in
     return spent, reserved
 
 
-def add_to_totals(db: sqlite3.Connection, names: dict[CapLevel, str], spent: int, reserved: int) -> None:
+def add_to_totals(db: sqlite3.Connection, names: dict[CapScope, str], spent: int, reserved: int) -> None:
     """Add to the totals of some windows; either amount may be negative."""
     db.executemany(
         "INSERT INTO totals VALUES (?1, ?2, max(?3, 0), max(?4, 0)) ON CONFLICT (level, window) DO UPDATE SET "
