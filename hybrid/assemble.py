@@ -13,7 +13,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
@@ -82,6 +82,13 @@ class ClientOpener:
         self._stack = AsyncExitStack()
         self._blocking = ExitStack()
         self._client: AsyncClient | None = None
+
+    if not TYPE_CHECKING:  # a type checker says it by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say how a client is had."""
+            msg = f"no {name!r} before the client is open: with hybrid.open(...) as client (or async with)"
+            raise AttributeError(msg)
 
     async def __aenter__(self) -> AsyncClient:
         """Load the local model; the cloud is reached at the first question that needs it."""

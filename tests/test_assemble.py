@@ -188,3 +188,12 @@ def test_prices_that_are_not_needed_are_not_read(prices):
     prices.write_text("nonsense")
     assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000", price="free"))
     assemble.ClientOpener(load(prices=prices))
+
+
+def test_a_client_that_is_not_open_or_closed_says_what_to_do():
+    with pytest.raises(AttributeError, match="before the client is open"):
+        assemble.open(policy="local").generate("a")
+    with assemble.open(policy="local", threads=1) as client:
+        pass
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        client.generate("a")

@@ -65,7 +65,8 @@ class AsyncClient:
         self._tuner = SpanTuner()
         self._spending = Spending()
         self._answers: set[asyncio.Task[Answer]] = set()
-        self._closed = False
+        self.closed = False
+        """Whether nothing more is answered."""
 
     @property
     def settings(self) -> Settings:
@@ -93,7 +94,7 @@ class AsyncClient:
     async def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> AsyncGenerator[Event, None]:
         """Yield everything that happens while a question is answered; the last event is ``Finished``."""
         settings, question = self._settings_with(choices), question_from(prompt)
-        if self._closed:
+        if self.closed:
             msg = "this client is closed"
             raise RuntimeError(msg)
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -128,7 +129,7 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Stop whatever is still being answered, for a reader that left without closing its stream."""
-        self._closed = True
+        self.closed = True
         answers = set(self._answers)
         for task in answers:
             task.cancel()  # all of them first: the next in line must not begin
@@ -256,6 +257,9 @@ class Client:
     def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Generator[Event, None, None]:
         """Yield everything that happens; see ``AsyncClient.stream``. Closing the generator ends the answer first."""
         happened: SimpleQueue[Event | None] = SimpleQueue()
+        if self._client.closed:
+            msg = "this client is closed"
+            raise RuntimeError(msg)
         pump = self._portal.start_task_soon(self._pump, prompt, choices, happened)
         try:
             while (event := happened.get()) is not None:
