@@ -61,8 +61,8 @@ def rpi(
     ratios = np.divide(gains, gaps, where=known, out=np.zeros(num_resamples))
     return Estimate(
         value=float(gain.sum() / gap.sum()),
-        low=_order_statistic(np.where(known, ratios, -np.inf), TAIL),
-        high=-_order_statistic(np.where(known, -ratios, -np.inf), TAIL),
+        low=order_statistic(np.where(known, ratios, -np.inf), TAIL),
+        high=-order_statistic(np.where(known, -ratios, -np.inf), TAIL),
     )
 
 
@@ -135,6 +135,6 @@ def _resampled_sums(
     return drawn @ (triples[1] - triples[0]), drawn @ (triples[2] - triples[0])
 
 
-def _order_statistic(values: NDArray[np.float64], share: float) -> float:
+def order_statistic(values: NDArray[np.float64], share: float) -> float:
     """Return the smallest value that has at least ``share`` of all at or below it; no interpolation, so inf may be."""
     return float(np.sort(values)[max(0, math.ceil(share * values.size) - 1)])

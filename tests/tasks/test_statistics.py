@@ -14,7 +14,7 @@ from cases import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.tasks.statistics import Estimate, _order_statistic, auroc, rpi, wilson
+from hybrid.tasks.statistics import Estimate, auroc, order_statistic, rpi, wilson
 
 bits = st.tuples(*[st.booleans()] * 3)
 problems = st.lists(bits, min_size=2, max_size=40)
@@ -137,7 +137,7 @@ def test_the_order_of_the_problems_does_not_matter_and_the_seed_does():
 @each(("count", "place"), [(1, 1), (39, 1), (40, 1), (41, 2), (80, 2), (81, 3), (10_000, 250)])
 def test_an_end_is_the_first_value_with_a_fortieth_at_or_below_it(count, place):
     values = np.random.default_rng(1).permutation(np.arange(1.0, count + 1))
-    assert _order_statistic(values, 0.025) == place
+    assert order_statistic(values, 0.025) == place
 
 
 @each(
