@@ -1,0 +1,168 @@
+"""Whether an answer in free words is right: two graders, exact ones.
+
+The law, tested in ``tests/tasks/test_assistant_answers.py``: an answer is right if it names the right thing and none of
+the wrong ones. So an answer that names every label is wrong, in whatever order, as is an empty one, a refusal, and the
+question read back. What is negated is not named: "not Paris" names nothing, "not Sydney but Canberra" names Canberra.
+A doubtful case is graded wrong. This file knows neither the questions nor where they come from.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+
+# An extraction is to be handed out, not the text around it; "The name of the person who wrote this message is" has 10.
+WORDS_BESIDE = 10
+
+_SMALL = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6}
+_VALUES = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)} | {"a": 1}
+_BELOW_100 = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_SMALL[1:10])}))?|{'|'.join(reversed(_SMALL))})"
+_BELOW_1000 = rf"(?:(?:{_BELOW_100}|a)[ -]hundred(?:(?: and)?[ -]{_BELOW_100})?|{_BELOW_100})"
+_WORDED = re.compile(
+    rf"\b(?:(?:{_BELOW_1000}|a)[ -](?:thousand|million)(?:,?(?: and)?[ -]{_BELOW_1000})?|{_BELOW_1000})\b"
+)
+_NUMBER = re.compile(r"(?<![\w.])(?:(?<!\w)-)?\d+(?:\.\d+)?(?!\d|\.\d|(?:st|nd|rd|th)\b)")
+
+_CLAUSE_END = re.compile(r"[.,;:!?()\n]|\bbut\b")
+_NEGATORS = frozenset(("not", "no", "never", "neither", "nor", "without", "than", "cannot", "instead"))
+_NEGATED_AFTER = re.compile(r"\s+(?:(?:is|was|are|were)\s+not\b|(?:is|was|are|were)n't\b)")
+# A part of a longer word, address or number is no mention: "non-positive", "mary.anna@x.org", "KX-22010", "45.50".
+_LEFT, _RIGHT = r"(?<![\w@+])(?<!\w[-.'])", r"(?![\w@+]|-\w|[.']\w(?<!'s))"
+
+
+def fold(text: str) -> str:
+    """Return the text without what does not matter: case, accents, emphasis, the writing of numbers, wide spaces.
+
+    >>> fold("**Brasília** has *twenty-one* “Quadras”, not 1,000.")
+    'brasilia has 21 quadras, not 1000.'
+    """
+    plain = "".join(mark for mark in unicodedata.normalize("NFKD", text) if not unicodedata.combining(mark))
+    plain = plain.replace("\u2019", "'").replace("\u2010", "-").replace("\u2013", "-").replace("\u2212", "-").casefold()
+    plain = re.sub(r"[*`\"\u201c\u201d]|(?<!\w)'|'(?!\w)", "", plain)
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain)
+    plain = re.sub(r"[^\S\n]+", " ", plain)
+    plain = _WORDED.sub(_in_digits, plain)
+    return re.sub(r"\bminus (?=\d)", "-", plain).strip()
+
+
+@dataclass(frozen=True)
+class PhraseAnswer:
+    """Right if every field is named, in this order, and nothing of ``wrong``.
+
+    ``fields``: the accepted forms of each thing that is asked for, mostly one. ``alone``: the answer may have
+    ``WORDS_BESIDE`` words more than the longest forms, since only that is asked for.
+    """
+
+    fields: tuple[tuple[str, ...], ...]
+    wrong: tuple[str, ...] = ()
+    alone: bool = False
+
+    @property
+    def reference(self) -> str:
+        """A right answer, in its shortest form."""
+        return ", ".join(forms[0] for forms in self.fields)
+
+    @property
+    def counterexamples(self) -> tuple[str, ...]:
+        """Wrong answers: those stated, and the fields in the wrong order."""
+        turned = ", ".join(forms[0] for forms in reversed(self.fields))
+        return (*self.wrong, turned) if len(self.fields) > 1 else self.wrong
+
+    def accepts(self, text: str) -> bool:
+        """Tell whether an answer is right."""
+        plain = fold(text)
+        if self.alone and len(plain.split()) > self._most_words:
+            return False
+        named = [self._meanings[match.group()] for match in _affirmed(self._pattern, plain)]
+        if None in named:
+            return False
+        firsts = [named.index(field) if field in named else -1 for field in range(len(self.fields))]
+        return -1 not in firsts and firsts == sorted(firsts)
+
+    @cached_property
+    def _meanings(self) -> dict[str, int | None]:
+        """What each form names: the number of a field, or None, something wrong."""
+        right = {fold(form): field for field, forms in enumerate(self.fields) for form in forms}
+        return dict.fromkeys(map(fold, self.wrong)) | right
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """The longest form at each place, so that "past perfect" is no mention of "past"."""
+        forms = sorted(self._meanings, key=len, reverse=True)
+        return re.compile(f"{_LEFT}(?:{'|'.join(map(re.escape, forms))}){_RIGHT}")
+
+    @cached_property
+    def _most_words(self) -> int:
+        return WORDS_BESIDE + sum(max(len(form.split()) for form in forms) for forms in self.fields)
+
+
+@dataclass(frozen=True)
+class NumberAnswer:
+    """Right if one number is named, this one, in digits or in words; numbers in ``given`` are passed over.
+
+    ``given``: the numbers of the question, where the answer is not among them: "7 times 8 is 56" names 56.
+    """
+
+    value: Decimal
+    given: frozenset[Decimal] = frozenset()
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """A right answer, in digits."""
+        return str(self.value)
+
+    @property
+    def counterexamples(self) -> tuple[str, ...]:
+        """Wrong answers: those stated, and the neighbours of the right one."""
+        return (*self.wrong, str(self.value + 1), str(self.value - 1))
+
+    def accepts(self, text: str) -> bool:
+        """Tell whether an answer is right."""
+        plain = fold(text)
+        if self.value == 1:
+            plain = re.sub(r"\bone\b", "1", plain)
+        found = {Decimal(match.group()) for match in _affirmed(_NUMBER, plain)}
+        passed_over = {sign * number for number in self.given for sign in (1, -1)} - {self.value}
+        return found - passed_over == {self.value}
+
+
+AnswerSpec = PhraseAnswer | NumberAnswer
+
+
+def numbers_of(text: str) -> frozenset[Decimal]:
+    """Return the numbers that a text names, in digits or in words."""
+    return frozenset(Decimal(match.group()) for match in _NUMBER.finditer(fold(text)))
+
+
+def _affirmed(pattern: re.Pattern[str], plain: str) -> Iterator[re.Match[str]]:
+    """Yield the matches that no word of the three before them in their clause negates, nor "is not" after them."""
+    for match in pattern.finditer(plain):
+        before = _CLAUSE_END.split(plain[: match.start()])[-1].split()[-3:]
+        negated = any(word in _NEGATORS or word.endswith("n't") for word in before)
+        if not negated and not _NEGATED_AFTER.match(plain, match.end()):
+            yield match
+
+
+def _in_digits(match: re.Match[str]) -> str:
+    """Write a worded number in digits; a single "one" mostly is no number and stays."""
+    if match.group() == "one":
+        return "one"
+    total = part = 0
+    for word in re.findall(r"[a-z]+", match.group()):
+        if word == "hundred":
+            part *= 100
+        elif word in _SCALES:
+            total, part = total + part * _SCALES[word], 0
+        elif word != "and":
+            part += _VALUES[word]
+    return str(total + part)

@@ -1,0 +1,79 @@
+"""The questions to an assistant: read from their tables, refused where a grader is wrong about what is known."""
+
+import itertools
+import tomllib
+
+import pytest
+from cases import each
+
+from hybrid.tasks.assistant import KINDS, QUESTIONS, parse_questions
+
+GRADED = [question for question in QUESTIONS if question.graded]
+
+
+def parsed(entry, kind="facts"):
+    return list(parse_questions(kind, tomllib.loads(f"max_tokens = 24\n[[question]]\n{entry}")))
+
+
+def test_every_grader_accepts_its_own_answer_in_any_case_and_rejects_what_is_stated_wrong():
+    """Loading has checked it; here by another hand, and with the words of a chat around it."""
+    assert GRADED
+    for question in GRADED:
+        reference = question.answer.reference
+        for right in (reference, reference.upper(), f"{reference}.", f"**{reference}**", f"It is {reference}."):
+            assert question.grade(right), (question.text, right)
+        for wrong in (*question.answer.counterexamples, "", "I do not know.", "As an AI, I cannot.", question.text):
+            assert not question.grade(wrong), (question.text, wrong)
+
+
+def test_naming_every_label_is_wrong_whatever_their_order():
+    for question in GRADED:
+        labels = (question.answer.reference, *question.answer.wrong)
+        for some in itertools.islice(itertools.permutations(labels), 24) if question.kind == "classification" else ():
+            assert not question.grade(", ".join(some)), question.text
+
+
+def test_no_question_is_asked_twice_and_every_text_is_trimmed():
+    assert len({" ".join(question.text.lower().split()) for question in QUESTIONS}) == len(QUESTIONS)
+    assert all(question.text == question.text.strip() != "" for question in QUESTIONS)
+
+
+def test_the_split_depends_on_the_canonical_text_alone():
+    shared = 'any_of = ["Paris"]\ncanonical = "the  capital of France"\ntext = '
+    first, twin = (parsed(f'{shared}"{text}"')[0] for text in ("Capital of France?", "What is the French capital?"))
+    assert first.canonical == twin.canonical == "the capital of france"
+    assert first.split == twin.split
+    alone = parsed('any_of = ["Paris"]\ntext = "Capital  of France?"')[0]
+    assert alone.canonical == "capital of france?"
+
+
+def test_open_questions_have_no_right_answer():
+    question = parsed('text = "Give me advice."\nmax_tokens = 96', "advice")[0]
+    assert not question.graded
+    assert question.max_tokens == 96
+    with pytest.raises(ValueError, match="not graded"):
+        question.grade("Sleep.")
+
+
+@each(
+    ("entry", "message"),
+    [
+        ('text = "Who?"\nany_of = ["Ann"]\nwrong = ["ANN"]', "would be graded right"),
+        ('text = "Who?"\nfields = ["Ann", "Ann"]', "would be graded wrong"),
+        ('text = "Was it Ann?"\nany_of = ["Ann"]', "would be graded right"),
+        ('text = "Was it 7?"\nnumber = 7', "would be graded right"),
+        ('text = "Good?"\nlabel = "mixed"\nlabels = ["good", "bad"]', "not among the labels"),
+        ('text = "Who?"\nany_of = ["Ann"]\nnumber = 7', "clashing keys"),
+        ('text = "Who?"\nany_off = ["Ann"]', "unknown"),
+        ('text = "Who?"\nlabel = "a"', "labels"),
+        ('answer = "Who?"', "text"),
+    ],
+)
+def test_an_entry_that_breaks_a_law_is_refused_with_its_question(entry, message):
+    with pytest.raises(ValueError, match=message):
+        parsed(entry)
+
+
+def test_every_kind_is_graded_as_a_whole_or_not_at_all():
+    for kind in KINDS:
+        assert len({question.graded for question in QUESTIONS if question.kind == kind}) == 1
