@@ -8,6 +8,7 @@ share a ``canonical`` text and so a split. This file knows no model.
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ QuestionSplit = Literal["calibration", "test"]
 KEYS = {"text", "canonical", "max_tokens"}
 # What each grader is told by: one of the first, and what may stand beside it.
 GRADERS = {"any_of": {"wrong"}, "exact": {"wrong"}, "fields": {"wrong"}, "label": {"labels"}, "number": {"wrong"}}
+
+# What is shorter may be an answer: the line "Total 6.80" of a receipt.
+ECHO_WORDS = 6
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,19 @@ def _answer(grader: str, entry: dict[str, Any]) -> AnswerSpec:
 
 
 def _check(answer: AnswerSpec, text: str) -> None:
-    """Refuse a grader that is wrong about what is known: its own answer, stated wrong ones, silence, an echo."""
+    """Refuse a grader that is wrong about what is known: its own answer, stated wrong ones, silence, an echo.
+
+    An echo: the question as a whole, each of its lines and what it quotes, unless that is too short to be one.
+    """
     forms = [form for field in answer.fields for form in field] if isinstance(answer, PhraseAnswer) else []
     single = forms if isinstance(answer, PhraseAnswer) and len(answer.fields) == 1 else []
     for right in (answer.reference, f"{answer.reference}.", *single):
         if not answer.accepts(right):
             msg = f"the right answer {right!r} would be graded wrong"
             raise ValueError(msg)
-    for wrong in (*answer.counterexamples, "", "I am sorry, but I do not know.", text, f"not {answer.reference}"):
+    parts = (*text.splitlines(), *re.findall(r'"(.+?)"', text))
+    echoes = (text, *(part for part in parts if len(part.split()) >= ECHO_WORDS))
+    for wrong in (*answer.counterexamples, "", "I am sorry, but I do not know.", f"not {answer.reference}", *echoes):
         if answer.accepts(wrong):
             msg = f"the wrong answer {wrong!r} would be graded right"
             raise ValueError(msg)
