@@ -29,12 +29,11 @@ from pydantic import ValidationError
 
 from hybrid.config import NO_LEDGER, SettingPlace, Settings, names_for
 from hybrid.errors import UsageError, to_one_line
+from hybrid.folders import home_folder, own_folder
 
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-# The name of this program's folders among the user's own; without an author, which only Windows would show.
-APP = "hybrid-llm"
 # What pydantic finds wrong with a value, as a user reads it; {} is the bound.
 _WORDS = (
     dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number")
@@ -63,18 +62,18 @@ def price_file(settings: Settings) -> Path | None:
 def ledger_file(settings: Settings) -> Path | None:
     """Return the file that keeps what was spent; None where no file is wanted. Raises UsageError without a home."""
     if settings.ledger is None:
-        return _home(user_state_path) / "ledger.sqlite"
+        return home_folder(user_state_path) / "ledger.sqlite"
     return None if settings.ledger == Path(NO_LEDGER) else settings.ledger
 
 
 def findings_file() -> Path:
     """Return the file that keeps what probes have found about endpoints. Raises UsageError without a home."""
-    return _home(user_cache_path) / "endpoints.json"
+    return home_folder(user_cache_path) / "endpoints.json"
 
 
 def models_file() -> Path:
     """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
-    return _home(user_cache_path) / "models.json"
+    return home_folder(user_cache_path) / "models.json"
 
 
 def load(*, config: Path | str | None = None, **flags: object) -> Settings:
@@ -202,7 +201,7 @@ def _only_decoding(here: _SettingsSource) -> _SettingsSource:
     if beyond := [name for name in here.values if name in Settings.model_fields and name not in project]:
         lines = {name: here.line(name) for name in beyond}
         told = ", ".join(name if number is None else f"{name} (line {number})" for name, number in lines.items())
-        own = (_own_folder(user_config_path) or Path("your configuration folder")) / CONFIG_FILE
+        own = (own_folder(user_config_path) or Path("your configuration folder")) / CONFIG_FILE
         msg = (
             f"{here.name}: a file in the working directory may choose how to decode and nothing else: move {told} to "
             f"{own}, or name the file with --config if you trust all of it"
@@ -224,24 +223,5 @@ def _mind_writers(own: Path) -> None:
 
 def _own_file(name: str) -> Path | None:
     """Return a file of the user's configuration folder; None where there is none."""
-    folder = _own_folder(user_config_path)
+    folder = own_folder(user_config_path)
     return folder / name if folder and (folder / name).is_file() else None
-
-
-def _home(kind: Callable[[str], Path]) -> Path:
-    if (folder := _own_folder(kind)) is None:
-        raise UsageError("there is no home folder to keep files in: set HOME to an absolute path")
-    return folder
-
-
-def _own_folder(kind: Callable[[str], Path]) -> Path | None:
-    """Return a folder of the user's; None where they have no home.
-
-    A relative one, which older versions of platformdirs then give, is in the working directory, where anybody may have
-    made it.
-    """
-    try:
-        folder = kind(APP)
-    except RuntimeError:
-        return None
-    return folder if folder.is_absolute() else None

@@ -14,8 +14,9 @@ import hybrid
 from hybrid.cli import app
 from hybrid.config import SettingPlace, Settings, names_for
 from hybrid.errors import UsageError
+from hybrid.folders import APP
 from hybrid.run.events import TRACE_VERSION
-from hybrid.sources import APP, CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
+from hybrid.sources import CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
 DECODING = {
