@@ -1,4 +1,4 @@
-"""The composition root: settings in, running objects out. The only file that knows the bundled models by name."""
+"""The composition root: settings in, running objects out. It knows which bundled models are the default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from hybrid.config import OpenArguments, Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseCache, measure
+from hybrid.engine.real_models import check_installed, model_file
 from hybrid.errors import CloudError, Unreachable, UsageError
+from hybrid.model_names import MODELS, NAMED
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, policy_of
@@ -39,7 +41,6 @@ from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, Pri
 from hybrid.spend.durable import FileLedger
 from hybrid.types import CloudUsage, Ids, Message
 
-MODELS = Path(__file__).parent / "models"
 BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
@@ -77,6 +78,8 @@ class ClientOpener:
         """Check what can be checked without opening anything."""
         self.settings = settings
         policy_of(settings)
+        for name in (settings.local, settings.cloud):
+            check_installed(str(name))
         self._price, self._prices = _price(settings)
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()
@@ -125,12 +128,12 @@ class ClientOpener:
         settings = self.settings
         worker = Worker("hybrid-engine")
         stack.callback(worker.close)
-        path = settings.local or BUNDLED_LOCAL
+        path = await worker.do(lambda _: model_file(settings.local or BUNDLED_LOCAL))
         weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers))
         stack.callback(weights.close)
         _mind_length(weights, settings.ctx)
         # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
-        threads = settings.threads or (1 if settings.cloud is None else None)
+        threads = settings.threads or (1 if _served_here(settings) else None)
         engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
         stack.callback(engine.close)
         account = self.account(stack)
@@ -157,8 +160,8 @@ class ClientOpener:
         against this client's own cap, in memory, and never against the caps that the user keeps.
         """
         path, cloud = ledger_file(self.settings), self.settings.cloud
-        endpoint = endpoint_id(cloud) if cloud else "bundled"
-        if path is None or cloud is None:
+        endpoint = "bundled" if cloud is None or cloud in NAMED else endpoint_id(cloud)
+        if path is None or _served_here(self.settings):
             return Account(self._price, MemoryLedger(), endpoint, self._cap, self.settings.spender)
         ledger = FileLedger(path.expanduser())
         stack.push_async_callback(asyncio.to_thread, ledger.close)
@@ -169,11 +172,16 @@ def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
     """Return the price, if it is known before the endpoint is asked, and else the file that may hold it."""
     if settings.price:
         return Price.parse(settings.price), None
-    if settings.cloud is None:
+    if settings.cloud is None or settings.cloud in NAMED:
         return OWN, None
     path = price_file(settings)
     prices = PriceFile.read(path) if path else None
     return (prices.price(settings.cloud, settings.cloud_model) if prices and settings.cloud_model else None), prices
+
+
+def _served_here(settings: Settings) -> Path | str | None:
+    """Return the model that a server of our own is started for: none named, or one by its name; None for a URL."""
+    return BUNDLED_CLOUD if settings.cloud is None else settings.cloud if settings.cloud in NAMED else None
 
 
 async def _connect(
@@ -185,11 +193,11 @@ async def _connect(
 ) -> tuple[Cloud, Capabilities]:
     """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
     async with AsyncExitStack() as opened:
-        url = settings.cloud
-        if url is None:
-            url, asked_at = await opened.enter_async_context(bundled_server()), None  # its start is no waiting for it
+        url, dialect = settings.cloud or "", settings.dialect
+        if served := _served_here(settings):
+            server = bundled_server(await asyncio.to_thread(model_file, served))
+            url, asked_at, dialect = await opened.enter_async_context(server), None, "vllm"  # no waiting for an answer
         wire = _wire(settings, url)
-        dialect = settings.dialect if settings.cloud else "vllm"
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, probe_cache)
         opened.push_async_callback(endpoint.aclose)
         capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
@@ -199,7 +207,7 @@ async def _connect(
 
 def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
     """Return where findings are kept; the bundled server has nothing to be found out about."""
-    return ProbeCache(findings_file(), words.vocabulary_digest) if settings.cloud else None
+    return None if _served_here(settings) else ProbeCache(findings_file(), words.vocabulary_digest)
 
 
 def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
@@ -246,9 +254,13 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         raise UsageError(msg)
     opening = ClientOpener(settings)
     async with AsyncExitStack() as stack:
-        words = await asyncio.to_thread(Weights, settings.local or BUNDLED_LOCAL, gpu_layers=settings.gpu_layers)
+        local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
+        words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers)
         stack.callback(words.close)
-        wire = _wire(settings, settings.cloud)
+        url, served = settings.cloud, _served_here(settings)
+        if served:
+            url = await stack.enter_async_context(bundled_server(await asyncio.to_thread(model_file, served)))
+        wire = _wire(settings, url)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
         stack.push_async_callback(endpoint.aclose)
         tell("what kind of endpoint this is")
@@ -261,7 +273,8 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         turns = (Message("user", "What is 47 + 86?"),)
         asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
         findings = await asked.run(said, wire.url)
-        ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
+        if not served:  # our own server has another address the next time
+            ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
         return ProbeReport(findings, apply_result(said, findings), noise, flag_advice(findings, settings.cloud_top_k))
 

@@ -25,10 +25,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hybrid.model_names import NAMED
+
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
 MOST_SPAN = 256
-_SPACE = re.compile(r"[\s\x00-\x1f]")
 
 
 class SettingPlace(Flag):
@@ -86,9 +87,9 @@ class _SettingsGroup(BaseModel):
 class ConnectionSettings(_SettingsGroup):
     """The endpoint, and how long it is waited for."""
 
-    cloud: Annotated[str | None, SettingInfo("Base URL of the endpoint", "URL", default="the bundled large model")] = (
-        None
-    )
+    cloud: Annotated[
+        str | None, SettingInfo("URL of the endpoint, or a model's name", "URL", default="the bundled large model")
+    ] = None
     cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", default="the one it serves")] = (
         None
     )
@@ -129,7 +130,7 @@ class ConnectionSettings(_SettingsGroup):
     @field_validator("cloud")
     @classmethod
     def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and not _is_address(value):
+        if value is not None and value not in NAMED and not _is_address(value):
             msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
             raise ValueError(msg)
         return value
@@ -293,7 +294,7 @@ class LocalSettings(_SettingsGroup):
     """The local model."""
 
     local: Annotated[
-        Path | None, SettingInfo("GGUF file of the local model", "GGUF", PROBED, default="the bundled small model")
+        Path | None, SettingInfo("GGUF file of the local model, or its name", "GGUF", PROBED, "the bundled small model")
     ] = None
     ctx: Annotated[
         int,
@@ -334,9 +335,8 @@ def names_for(use: SettingPlace) -> frozenset[str]:
 def _is_address(value: str) -> bool:
     try:
         parts = urlsplit(value)
-        return (
-            parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not _SPACE.search(value)
-        )
+        is_http = parts.scheme in {"http", "https"} and not re.search(r"[\s\x00-\x1f]", value)
+        return is_http and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number
         return False
 

@@ -16,6 +16,7 @@ import uvicorn
 
 from hybrid.engine import Worker
 from hybrid.engine.llama import Weights
+from hybrid.engine.real_models import model_file
 from hybrid.errors import HybridError
 from server_stub.app import App
 from server_stub.arguments import parser
@@ -42,7 +43,8 @@ def main() -> None:
     args = parser().parse_args()
     address = address_of(args.host, beyond_loopback=args.beyond_loopback)
     try:
-        weights = Weights(args.model, gpu_layers=args.gpu_layers)
+        path = model_file(args.model)
+        weights = Weights(path, gpu_layers=args.gpu_layers)
         engines = [weights.context(args.ctx, args.threads) for _ in range(args.parallel)]
     except HybridError as error:
         sys.exit(f"server_stub: {error}")
@@ -51,7 +53,7 @@ def main() -> None:
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
         sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {getattr(error, 'strerror', None) or error}")
     served = Served(
-        name=args.model.stem,
+        name=path.stem,
         vocabulary=weights,
         num_context=engines[0].num_context,
         max_logprobs=args.max_logprobs,

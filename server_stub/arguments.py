@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
         description="Serve a GGUF model with its log-probabilities, as vLLM's /v1/completions does, or another family.",
         epilog="example: python -m server_stub --model large.gguf --port 8000",
     )
-    flags.add_argument("--model", type=Path, required=True, metavar="GGUF")
+    flags.add_argument(
+        "--model", type=Path, required=True, metavar="GGUF", help="file, or a name of `hybrid models list`"
+    )
     flags.add_argument("--port", type=int, required=True, help="0 picks a free one")
     flags.add_argument("--host", default="127.0.0.1", help="address to listen on; others than loopback need the next")
     flags.add_argument(

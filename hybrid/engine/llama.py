@@ -82,6 +82,18 @@ def _give_up(reason: bytes) -> None:
 _LOG = _Log()
 
 
+def take_log() -> None:
+    """Make llama.cpp ready, forget its last complaints and keep those that follow."""
+    _LOG.install()
+    ll.llama_backend_init()
+    _LOG.errors.clear()
+
+
+def last_error() -> str:
+    """Return llama.cpp's last complaint."""
+    return _LOG.errors[-1] if _LOG.errors else "no reason given"
+
+
 class Weights:
     """A model file in memory: its tensors and its vocabulary. Contexts made from it share both."""
 
@@ -89,12 +101,10 @@ class Weights:
         """Load a GGUF file. Raises EngineError: missing, not GGUF, damaged or not loadable."""
         self.path = Path(path)
         check_model(read_header(self.path))
-        _LOG.install()
-        ll.llama_backend_init()
+        take_log()
         params = safe_model_params()
         params.n_gpu_layers = gpu_layers
         self._on_gpu = gpu_layers != 0
-        _LOG.errors.clear()
         self._model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self._model:
             detail = next((e for e in _LOG.errors if "error loading model:" in e), "damaged or of an unknown kind")
@@ -268,8 +278,7 @@ class LlamaEngine:
         _LOG.errors.clear()
         self._ctx = ll.llama_init_from_model(weights._model, params)
         if not self._ctx:
-            said = _LOG.errors[-1] if _LOG.errors else "no reason given"
-            msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {said}"
+            msg = f"llama.cpp cannot open a context of {params.n_ctx} tokens over {weights.path}: {last_error()}"
             raise EngineError(msg)
         self.weights = weights
         self.num_tokens = weights.num_tokens

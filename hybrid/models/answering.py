@@ -41,8 +41,11 @@ class AnsweringModel:
         """Take an engine; it stays the caller's to close."""
         self.engine = engine
 
-    def write(self, question: str, max_tokens: int = MAX_TOKENS) -> ModelAnswer:
-        """Answer a question greedily until the end, ``max_tokens`` or a full context; the lowest id wins a tie."""
+    def write(self, question: str, max_tokens: int = MAX_TOKENS, *, keep_rows: bool = True) -> ModelAnswer:
+        """Answer a question greedily until the end, ``max_tokens`` or a full context; the lowest id wins a tie.
+
+        Without ``keep_rows`` only the last row is kept: at 49,152 tokens each takes 192 KiB.
+        """
         engine = self.engine
         prompt = engine.render([Message("user", question)])
         limit = min(max_tokens, engine.num_context - len(prompt))
@@ -53,6 +56,8 @@ class AnsweringModel:
             ids.append(int(rows[-1].argmax()))
             if ids[-1] in engine.end_ids or len(ids) == limit:
                 break
+            if not keep_rows:
+                rows.clear()
             rows.append(engine.extend((ids[-1],))[-1])
         shown = ids[:-1] if ids[-1] in engine.end_ids else ids
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # half a character at the end is not shown

