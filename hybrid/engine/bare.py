@@ -48,6 +48,11 @@ class BareContext:
         self._length += len(ids)
         return float(ll.llama_get_logits(self._ctx)[0]) if rows else 0.0
 
+    def read(self, ids: Ids) -> None:
+        """Decode a text of any length without rows."""
+        for start in range(0, len(ids), CHUNK):
+            self.decode(ids[start : start + CHUNK], rows=False)
+
     def rewind(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
         ll.llama_memory_seq_rm(self._memory, 0, length, -1)

@@ -13,14 +13,16 @@ import pytest
 from cases import each
 from typer.testing import CliRunner
 
-from hybrid.assemble import BUNDLED_CLOUD
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench import speed
-from hybrid.bench.speed import bill, engine, overlap, prefix
+from hybrid.bench.speed import bill, engine, kl, load, overlap, prefix
+from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
-from hybrid.engine.llama import Weights
+from hybrid.engine.llama import CHUNK, Weights
+from hybrid.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def test_a_file_that_is_there_is_used_again(tmp_path):
 def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
     """Else it would be no baseline: its numbers are the engine's, token by token, in a batch, and after a rewind."""
     weights = Weights(tiny)
-    bare, engine = BareContext(weights, 64, 1, num_rows=4), weights.context(64, 1)
+    bare, engine = BareContext(weights, 1024, 1, num_rows=4), weights.context(1024, 1)
     try:
         bare.decode((300, 301, 302), rows=False)
         engine.extend((300, 301, 302), 0)
@@ -103,6 +105,12 @@ def test_the_bare_loop_decodes_what_the_engine_decodes(tiny):
         bare.rewind(2)
         engine.rewind(2)
         assert bare.decode((9, 8, 7)) == engine.extend((9, 8, 7), 3)[0][0]
+        long = tuple(300 + i for i in range(2 * CHUNK + 5))
+        bare.rewind(0)
+        engine.rewind(0)
+        bare.read(long)
+        engine.extend(long, 0)
+        assert bare.decode((303,)) == engine.extend((303,), 1)[0][0]
     finally:
         bare.close()
         engine.close()
@@ -113,9 +121,10 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     """The first work takes twice as long as the second: that is what is called two, not a half."""
     monkeypatch.setattr(engine, "run_in_turn", lambda *_: ([2.0, 2.0], [1.0, 1.0]))
     monkeypatch.setattr(engine.memory, "peak_mib", lambda loop, _: {"bare": 100.0}.get(loop, 130.0))
-    figures = {figure.name: figure.value.median for figure in engine.run(tiny, lambda _: None, 2).figures}
-    assert figures["drafting step over bare llama_decode"] == 2.0
-    assert figures["create_completion with log-probabilities over a drafting step"] == 2.0
+    random = BenchmarkLoad(tiny)
+    figures = {figure.name: figure.value.median for figure in engine.run(random, lambda _: None, 2).figures}
+    assert figures["after 100 tokens: drafting step over bare llama_decode"] == 2.0
+    assert figures["after 100 tokens: create_completion with log-probabilities over a drafting step"] == 2.0
     assert figures["peak memory above the bare loop, spans of 8"] == 30.0
 
 
@@ -130,8 +139,66 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     monkeypatch.setattr(bill, "BUNDLED", {"sglang": bill.BUNDLED["sglang"]})
     monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
     told = []
-    report = speed.run(name, tiny.parent, told.append, repetitions=2)
+    assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))
     assert told, "nothing was said while it ran"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["engine", "kl", "check", "overlap"])
+def test_a_named_pair_is_measured_at_every_length_that_fits(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "NEAR", 20)
+    monkeypatch.setattr(load, "LONG", (60, 100_000))
+    monkeypatch.setattr(overlap, "CONTEXT", 128)
+    monkeypatch.setattr(overlap, "QUESTIONS_OF_NAMED", 1)
+    monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 3)
+    local, cloud = BUNDLED_LOCAL, BUNDLED_CLOUD
+    if name == "overlap":  # the bundled models end a text that is not in the form of a question
+        shape = RandomModelShape(width=64, hidden=96, layers=2, heads=2, kv_heads=1, context=1024)
+        local = write_random_model(tmp_path.with_name("drafter.gguf"), shape, vocabulary_of=cloud)
+    report = speed.run(name, tmp_path, lambda _: None, 2, pair=NamedPair(local, cloud))
+    assert_reported(name, report)
+    said = " ".join(figure.name for figure in report.figures) + report.setting
+    assert ("after 20 tokens" in said, "after 60 tokens" in said) == (True, name != "kl")
+    assert local.name in report.setting
+    assert (cloud.name in report.setting) is (name in {"kl", "overlap"})
+    assert not list(tmp_path.iterdir()), "a random model was written"
+
+
+def test_what_the_interval_costs_is_told_with_the_mass_that_was_unseen(tmp_path, monkeypatch):
+    """Of rows of two models: an interval is no point where the reference has shown 20 of its tokens."""
+    monkeypatch.setattr(kl, "TOP_K", 2)
+    report = speed.run("kl", tmp_path, lambda _: None, 12, pair=NamedPair(BUNDLED_LOCAL, BUNDLED_CLOUD))
+    notes = {figure.name: figure.note for figure in report.figures}
+    assert float(notes["KL interval"].split()[2]) > 0
+    least, most = (
+        [float(word) for word in notes[f"KL interval, the quarter of {which} unseen mass"].split()[2::2]]
+        for which in ("least", "most")
+    )
+    assert 0 <= least[0] <= least[1] <= most[0] <= most[1] <= 1
+
+
+def test_a_model_that_cannot_be_measured_is_refused_in_a_sentence(tmp_path):
+    small, alien = BUNDLED_LOCAL, BUNDLED_LOCAL.with_name("alien.gguf")
+    with pytest.raises(UsageError, match="needed to measure it"):
+        BenchmarkLoad.of(small, 100_000)
+    for name in ("kl", "overlap"):
+        with pytest.raises(UsageError, match="different vocabularies"):
+            speed.run(name, tmp_path, lambda _: None, 2, pair=NamedPair(alien, BUNDLED_CLOUD))
+
+
+def test_the_text_of_a_named_model_is_one_and_the_same_at_any_length():
+    weights = Weights(BUNDLED_LOCAL)
+    try:
+        named = BenchmarkLoad(BUNDLED_LOCAL, named=True)
+        long = named.text(weights, 20_000)
+        assert len(long) == 20_000
+        assert named.text(weights, 500) == long[:500]
+    finally:
+        weights.close()
+
+
+def assert_reported(name, report):
+    """Every figure is a finite number, and all of it can be printed as JSON."""
     data = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert data["benchmark"] == name
     assert data["machine"]
@@ -218,6 +285,8 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
         ["kl", "--repetitions", "0"],
         ["kl", "--dir", "/dev/null/x"],
         ["kl", "--cloud", "http://127.0.0.1:9"],
+        ["prefix", "--local", "a.gguf"],
+        ["check", "--local", "a.gguf", "--cloud", "b.gguf"],
         ["prefix", "--lengths", "100"],
         ["bill", "--cloud", "http://127.0.0.1:9", "--lengths", "100"],
         *(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybrid.bench.speed import bill, check, engine, kl, ledger, overlap, prefix
+from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport
 from hybrid.bench.speed.prefix import LENGTHS, MeasuredServer
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
@@ -20,23 +21,31 @@ def run(
     report_progress: Callable[[str], None],
     repetitions: int | None = None,
     server: MeasuredServer | None = None,
+    pair: NamedPair | None = None,
 ) -> BenchmarkReport:
     """Run one benchmark; the models it needs are written to ``folder`` unless they are there.
 
-    ``server``: what ``prefix`` or ``bill`` measures in the place of the bundled one.
+    ``server``: what ``prefix`` or ``bill`` measures in the place of the bundled one. ``pair``: what ``engine``, ``kl``,
+    ``check`` and ``overlap`` decode with instead of random weights.
     """
     num = repetitions or REPETITIONS[benchmark]
     if benchmark == "kl":
-        return kl.run(report_progress, num)
+        return kl.run(report_progress, num, pair)
     if benchmark == "ledger":
         return ledger.run(folder, report_progress, num)
     if benchmark == "prefix":
         return prefix.run(folder, report_progress, num, server)
     if benchmark == "bill":
         return bill.run(report_progress, num, server)
-    report_progress("the random model is written, or used again where it is kept")
-    model = write_random_model(folder / "half-billion.gguf", HALF_BILLION)
-    return {"engine": engine.run, "check": check.run, "overlap": overlap.run}[benchmark](model, report_progress, num)
+    if pair is not None:
+        room = {"engine": engine.room(num), "check": check.ROOM, "overlap": overlap.CONTEXT}[benchmark]
+        load = BenchmarkLoad.of(pair.local, room)
+    else:
+        report_progress("the random model is written, or used again where it is kept")
+        load = BenchmarkLoad(write_random_model(folder / "half-billion.gguf", HALF_BILLION))
+    if benchmark == "overlap":
+        return overlap.run(load, report_progress, num, pair.cloud if pair else None)
+    return {"engine": engine.run, "check": check.run}[benchmark](load, report_progress, num)
 
 
-__all__ = ["LENGTHS", "REPETITIONS", "BenchmarkReport", "MeasuredServer", "run"]
+__all__ = ["LENGTHS", "REPETITIONS", "BenchmarkReport", "MeasuredServer", "NamedPair", "run"]

@@ -2,56 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from hybrid.bench.speed import memory
+from hybrid.bench.speed.load import BenchmarkLoad
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio, run_in_turn
-from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.engine import Cursor
 from hybrid.engine.bare import BareContext, completion_chunks
 from hybrid.engine.llama import LlamaEngine, Weights
+from hybrid.types import Ids
 
 TOP_K = 20
-PROMPT = tuple(range(300, 364))
+WARM_UP = 2
+COMPLETION_ROOM = 8
 
 
-def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+def room(repetitions: int) -> int:
+    """Return how many tokens a context needs beyond the text that it holds at first."""
+    return repetitions + WARM_UP + COMPLETION_ROOM
+
+
+def run(load: BenchmarkLoad, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
     """Time a drafting step against ``llama_decode`` alone and ``create_completion``, and weigh both loops."""
-    weights = Weights(model)
+    weights = Weights(load.model)
+    text = load.text(weights, load.lengths[-1] + room(repetitions))
     figures = [
-        *_steps(weights, report_progress, repetitions),
-        _completion(weights, model, report_progress, repetitions),
+        *_steps(weights, load.lengths, text, report_progress, repetitions),
+        _completion(weights, text, load.lengths[0], report_progress, repetitions),
     ]
+    setting = f"{load.describe(weights)}, one thread"
     weights.close()
-    figures += _weigh(model, report_progress)
-    millions = HALF_BILLION.num_parameters // 1_000_000
-    setting = (
-        f"{millions} M parameters, 8 bits, {HALF_BILLION.num_tokens} tokens, one thread, after {len(PROMPT)} tokens"
-    )
+    figures += _weigh(load.model, report_progress)
     return BenchmarkReport("engine", setting, tuple(figures))
 
 
-def _steps(weights: Weights, report_progress: Callable[[str], None], repetitions: int) -> Iterator[Measurement]:
-    report_progress("a drafting step, in turn with the bare loop")
-    num_context = len(PROMPT) + repetitions + 8
-    bare, engine = BareContext(weights, num_context, 1, num_rows=1), weights.context(num_context, 1)
-    bare.decode(PROMPT, rows=False)
-    engine.extend(PROMPT, 0)
-    step = _drafting_step(engine)
-    ours, theirs = run_in_turn(step, lambda i: bare.decode((1000 + i,)), repetitions)
+def _steps(
+    weights: Weights, lengths: Sequence[int], text: Ids, report_progress: Callable[[str], None], repetitions: int
+) -> Iterator[Measurement]:
+    bare, engine = BareContext(weights, len(text), 1, num_rows=1), weights.context(len(text), 1)
+    for length in lengths:
+        report_progress(f"a drafting step after {length} tokens, in turn with the bare loop")
+        held = min(len(engine.ids), length)
+        bare.rewind(held)
+        engine.rewind(held)
+        if held < length:
+            bare.read(text[held:length])
+            engine.extend(text[held:length], 0)
+        step = _drafting_step(engine, text[length:])
+        ours, theirs = run_in_turn(step, partial(_bare_step, bare, text[length:]), repetitions, WARM_UP)
+        yield Measurement(f"after {length} tokens: bare llama_decode, a token", milliseconds(theirs), "ms")
+        yield Measurement(
+            f"after {length} tokens: drafting step over bare llama_decode",
+            ratio(ours, theirs),
+            "ratio",
+            "<= 1.05",
+            f"decode, log-softmax, entropy, top-{TOP_K}",
+        )
     bare.close()
     engine.close()
-    yield Measurement("bare llama_decode, a token", milliseconds(theirs), "ms")
-    what = f"decode, log-softmax, entropy, top-{TOP_K}"
-    yield Measurement("drafting step over bare llama_decode", ratio(ours, theirs), "ratio", "<= 1.05", what)
 
 
-def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
+def _bare_step(bare: BareContext, following: Ids, i: int) -> float:
+    return bare.decode(following[i : i + 1])
+
+
+def _drafting_step(engine: LlamaEngine, following: Ids) -> Callable[[int], None]:
     cursor = Cursor(engine)
 
     def step(i: int) -> None:
-        row = cursor.row((*engine.ids, 1000 + i))
+        row = cursor.row((*engine.ids, following[i]))
         cursor.forget_rows(before=len(engine.ids))
         row.entropy()
         row.top(TOP_K)
@@ -59,16 +81,25 @@ def _drafting_step(engine: LlamaEngine) -> Callable[[int], None]:
     return step
 
 
-def _completion(weights: Weights, model: Path, report_progress: Callable[[str], None], repetitions: int) -> Measurement:
+def _completion(
+    weights: Weights, text: Ids, length: int, report_progress: Callable[[str], None], repetitions: int
+) -> Measurement:
     report_progress(f"create_completion(logprobs={TOP_K}), in turn with a drafting step")
-    engine = weights.context(len(PROMPT) + repetitions + 8, 1)
-    engine.extend(PROMPT, 0)
-    chunks = completion_chunks(model, PROMPT, repetitions + 8, TOP_K)
+    engine = weights.context(length + room(repetitions), 1)
+    engine.extend(text[:length], 0)
+    # A model that ends its text begins it again; what that takes, the median does not see.
+    num_chunks = repetitions + COMPLETION_ROOM
+    chunks = chain.from_iterable(completion_chunks(weights.path, text[:length], num_chunks, TOP_K) for _ in count())
     next(chunks)  # the prompt is read before the first
-    theirs, ours = run_in_turn(lambda _: next(chunks), _drafting_step(engine), repetitions)
+    step = _drafting_step(engine, text[length:])
+    theirs, ours = run_in_turn(lambda _: next(chunks), step, repetitions, WARM_UP)
     engine.close()
     return Measurement(
-        "create_completion with log-probabilities over a drafting step", ratio(theirs, ours), "ratio", ">= 5", "a token"
+        f"after {length} tokens: create_completion with log-probabilities over a drafting step",
+        ratio(theirs, ours),
+        "ratio",
+        ">= 5",
+        "a token",
     )
 
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.bench.speed.measure import BenchmarkReport, Measurement, milliseconds, ratio, run_in_turn
+from hybrid.bench.speed.load import BenchmarkLoad, NamedPair, check_same_vocabulary
+from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION
+from hybrid.engine import Cursor
+from hybrid.engine.bare import BareContext
+from hybrid.engine.llama import Weights
 from hybrid.prob import Dense, TopK, kl_divergence
+from hybrid.types import Divergence, Ids
 
-TOP_K = 20
+TOP_K, WARM_UP = 20, 2
 # Standard deviations of random scores: the less they differ, the more mass lies outside the top 20.
 SCALES = {"a steep row": 8.0, "a middling one": 4.5, "a shallow one": 3.0}
 # What the interval of a sure local model needs more: its tail is too little to be what the shown tokens leave of one.
 SURE = 40.0
 
 
-def run(report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
-    """Time the interval at a 152k vocabulary, beside one pass of numpy's exp over the same row."""
+def run(report_progress: Callable[[str], None], repetitions: int, pair: NamedPair | None = None) -> BenchmarkReport:
+    """Time the interval at a 152k vocabulary, beside one pass of numpy's exp; or on the rows of two models."""
+    if pair:
+        return _run_pair(pair, report_progress, repetitions)
     figures = []
     for name, (scores, target) in _rows().items():
         report_progress(f"KL of {name}")
@@ -27,6 +35,62 @@ def run(report_progress: Callable[[str], None], repetitions: int) -> BenchmarkRe
     return BenchmarkReport(
         "kl", f"{HALF_BILLION.num_tokens} tokens, k = {TOP_K}, float32 scores, one thread", tuple(figures)
     )
+
+
+def _run_pair(pair: NamedPair, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
+    """Time the interval at one position of the text after another, in turn with the local model's bare decoding."""
+    report_progress(f"rows of {pair.local.name} and of {pair.cloud.name}")
+    load = BenchmarkLoad.of(pair.local, repetitions + WARM_UP)
+    local, cloud = Weights(pair.local), Weights(pair.cloud)
+    check_same_vocabulary(local, cloud)
+    before, num = load.lengths[0], repetitions + WARM_UP
+    text = load.text(local, before + num)
+    targets = [TopK.from_dense(row, TOP_K) for row in _read(cloud, text, num)]
+    rows = _read(local, text, num)
+    for row in rows:  # what drafting has computed
+        row.entropy()
+        row.top(TOP_K)
+    bare = BareContext(local, len(text), 1, num_rows=1)
+    bare.read(text[:before])
+    found: list[Divergence] = []
+    report_progress(f"KL at {repetitions} positions, in turn with a bare decode")
+    ours, theirs = run_in_turn(
+        lambda i: found.append(kl_divergence(targets[i], rows[i])),
+        lambda i: bare.decode((text[before + i],)),
+        repetitions,
+        WARM_UP,
+    )
+    bare.close()
+    setting = f"{load.describe(local)}, checked by {pair.cloud.name}, k = {TOP_K}, after {before} tokens, one thread"
+    cloud.close()
+    local.close()
+    figures = _pair_figures(targets[WARM_UP:], found[WARM_UP:], ours, theirs)
+    return BenchmarkReport("kl", setting, tuple(figures))
+
+
+def _read(weights: Weights, text: Ids, num_rows: int) -> list[Dense]:
+    """Return the rows before each of the last ``num_rows`` tokens of the text."""
+    with closing(weights.context(len(text), 1)) as engine:
+        return Cursor(engine).rows(text[:-1], num_rows)
+
+
+def _pair_figures(
+    targets: Sequence[TopK], found: Sequence[Divergence], ours: Sequence[float], theirs: Sequence[float]
+) -> Iterator[Measurement]:
+    """Yield the interval's time, alone and over a bare decode, and at the positions of least and most unseen mass."""
+    tails = np.array([target.tail for target in targets])
+    seconds = np.array(ours)
+    widths = Spread.of([interval.upper - interval.lower for interval in found])
+    yield Measurement("KL interval", milliseconds(ours), "ms", "<= 0.5", f"median width {widths.median:.2g} nats")
+    yield Measurement("KL interval over a bare llama_decode of one token", ratio(ours, theirs), "ratio")
+    for name, chosen in {
+        "least": tails <= np.quantile(tails, 0.25),
+        "most": tails >= np.quantile(tails, 0.75),
+    }.items():
+        note = f"unseen mass {tails[chosen].min():.2g} to {tails[chosen].max():.2g}"
+        yield Measurement(
+            f"KL interval, the quarter of {name} unseen mass", milliseconds(seconds[chosen]), "ms", None, note
+        )
 
 
 def _rows() -> dict[str, tuple[NDArray[np.float32], Dense]]:

@@ -59,7 +59,7 @@ def _bare(weights: Weights) -> Iterator[int]:
     bare = BareContext(weights, NUM_CONTEXT, 1, num_rows=1)
     bare.decode(PROMPT, rows=False)
     for i in range(NUM_SPANS * 16):
-        bare.decode((1000 + i,))
+        bare.decode((PROMPT[i % len(PROMPT)],))
         yield _resident()
 
 

@@ -1,23 +1,26 @@
 """``hybrid bench overlap``: what drafting during a check saves, and tokens a second by policy and round trip.
 
-Without overlap a span takes its draft plus its check, with overlap the longer of the two. The drafter has half a
-billion parameters, the reference ten million and the same vocabulary: most of its work are 17 rows of 152k tokens.
+Without overlap a span takes its draft plus its check, with overlap the longer of the two. The random drafter has half a
+billion parameters, its reference ten million and the same vocabulary: most of its work are 17 rows of 152k tokens. Of
+named models both have their own work, on the same machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, ClientOpener, bundled_server
+from hybrid.bench.speed.load import BenchmarkLoad, check_same_vocabulary, mixed_questions
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds
-from hybrid.bench.speed.random_model import HALF_BILLION, TINY, write_random_model
+from hybrid.bench.speed.random_model import TINY, write_random_model
 from hybrid.config import AnswerChoices, Settings
-from hybrid.errors import Unreachable
+from hybrid.engine.llama import Weights
+from hybrid.errors import Unreachable, UsageError
 from hybrid.run import Answer, AsyncClient, CheckAnswered, Degraded, RequestSent, SpanDrafted
 from hybrid.tasks import FAMILIES, distinct
 
@@ -26,29 +29,83 @@ ROUND_TRIPS_MS = (0, 20, 80, 200)
 BOUND_FROM_MS = 80
 SPAN, SPANS_AN_ANSWER = 8, 12
 POLICIES = ("local", "cloud", "greedy-exact", "kl", "doubt")
-PROBLEMS_A_FAMILY = 3
+PROBLEMS_A_FAMILY, QUESTIONS_OF_NAMED = 3, 8
+CONTEXT = 512
+# Reading thousands of tokens takes a minute.
+PATIENCE_S = 300.0
 
 
-def run(model: Path, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
-    """Measure spans with overlap on and off, in turn, at each round trip; then the bundled pair's tokens a second."""
-    tiny = write_random_model(model.with_name("tiny.gguf"), TINY)
+@dataclass(frozen=True)
+class WrittenPair:
+    """Models whose answers are timed, and the questions."""
+
+    local: Path
+    cloud: Path
+    questions: tuple[str, ...]
+    max_tokens: int
+    context: int = CONTEXT
+
+
+def run(
+    load: BenchmarkLoad, report_progress: Callable[[str], None], repetitions: int, cloud: Path | None = None
+) -> BenchmarkReport:
+    """Measure spans with overlap on and off, in turn, at each round trip; then a pair's tokens a second.
+
+    ``cloud`` is the reference of a named model; where it is another one, the pair is theirs. Of a random model both are
+    chosen here: a tiny reference, and the bundled pair.
+    """
+    setting, prompts = _prompts(load, cloud)
+    reference = cloud or write_random_model(load.model.with_name("tiny.gguf"), TINY)
     figures: list[Measurement] = []
     for latency in ROUND_TRIPS_MS:
-        figures += asyncio.run(_spans(model, tiny, latency, report_progress, repetitions))
-    for latency in ROUND_TRIPS_MS:
-        figures += asyncio.run(_throughput(latency, report_progress))
-    millions = HALF_BILLION.num_parameters // 1_000_000
-    setting = f"drafter of {millions} M parameters, spans of {SPAN}, every check kept; below it the bundled pair"
+        at = prompts if latency == BOUND_FROM_MS else {n: prompts[n] for n in load.lengths[:1]}
+        figures += asyncio.run(_spans(load, reference, at, latency, report_progress, repetitions))
+    if (pair := _written(load.model, cloud)) is not None:
+        setting += f"; tokens a second of {pair.local.name} and {pair.cloud.name}"
+        for latency in ROUND_TRIPS_MS if cloud is None else (ROUND_TRIPS_MS[0], BOUND_FROM_MS):
+            figures += asyncio.run(_throughput(pair, latency, report_progress))
     return BenchmarkReport("overlap", setting, tuple(figures))
 
 
+def _prompts(load: BenchmarkLoad, cloud: Path | None) -> tuple[str, dict[int, str]]:
+    """Return the setting in words, and the text before the spans by its length in tokens."""
+    with closing(Weights(load.model)) as weights:
+        if cloud is not None:
+            with closing(Weights(cloud)) as reference:
+                check_same_vocabulary(weights, reference)
+        # The pieces of a random vocabulary do not come back as they were.
+        text = load.text(weights, load.lengths[-1]) if load.named else weights.tokenize("x")
+        prompts = {n: b"".join(map(weights.piece, text[:n])).decode("utf-8", "ignore") for n in load.lengths}
+        return f"drafter {load.describe(weights)}, spans of {SPAN}, every check kept", prompts
+
+
+def _written(local: Path, cloud: Path | None) -> WrittenPair | None:
+    """Return the pair whose answers are timed; None where a model would check itself."""
+    if cloud is None:
+        questions = [p.question for family in FAMILIES for p in distinct(family, "test", PROBLEMS_A_FAMILY, seed=0)]
+        return WrittenPair(BUNDLED_LOCAL, BUNDLED_CLOUD, tuple(questions), 96)
+    if local == cloud:
+        return None
+    # A real model takes seconds for an answer.
+    return WrittenPair(local, cloud, tuple(mixed_questions()[:QUESTIONS_OF_NAMED]), 48)
+
+
 @asynccontextmanager
-async def _client(latency_ms: int, server: Path, local: Path = BUNDLED_LOCAL) -> AsyncIterator[AsyncClient]:
+async def _client(local: Path, cloud: Path, latency_ms: int, context: int) -> AsyncIterator[AsyncClient]:
     """Open a client whose settings are constructed, not loaded: the user's own have no say in a measurement."""
-    flags = ("--latency-ms", str(latency_ms), "--ctx", "512", "--scoring-keeps-cache")
-    async with bundled_server(server, *flags) as url:
+    flags = ("--latency-ms", str(latency_ms), "--ctx", str(context), "--scoring-keeps-cache")
+    async with bundled_server(cloud, *flags) as url:
         settings = Settings.model_construct(
-            local=local, cloud=url, api_key_env="", price="free", threads=1, ctx=512, seed=0
+            local=local,
+            cloud=url,
+            api_key_env="",
+            price="free",
+            threads=1,
+            ctx=context,
+            seed=0,
+            first_byte_timeout_s=PATIENCE_S,
+            read_timeout_s=PATIENCE_S,
+            request_timeout_s=PATIENCE_S,
         )
         async with ClientOpener(settings) as client:
             yield client
@@ -67,7 +124,7 @@ class SpanTimings:
     ready: list[int] = field(default_factory=list)
 
 
-async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
+async def _answer(client: AsyncClient, prompt: str, *, overlap: bool) -> SpanTimings:
     """Write one answer whose spans are all kept."""
     spans, asked, judged = SpanTimings(), 0.0, 0.0
     choices: AnswerChoices = {
@@ -78,7 +135,7 @@ async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
         "raw": True,
         "overlap": overlap,
     }
-    async for event in client.stream("x", **choices):
+    async for event in client.stream(prompt, **choices):
         now = time.perf_counter()
         match event:
             case RequestSent():
@@ -98,32 +155,54 @@ async def _answer(client: AsyncClient, *, overlap: bool) -> SpanTimings:
 
 
 async def _spans(
-    model: Path, tiny: Path, latency: int, report_progress: Callable[[str], None], repetitions: int
+    load: BenchmarkLoad,
+    cloud: Path,
+    prompts: Mapping[int, str],
+    latency: int,
+    report_progress: Callable[[str], None],
+    repetitions: int,
+) -> list[Measurement]:
+    """Measure behind each prompt, the next of which goes on where the last one ended."""
+    figures: list[Measurement] = []
+    async with _client(load.model, cloud, latency, load.lengths[-1] + CONTEXT) as client:
+        for length, prompt in prompts.items():
+            name = f"{latency} ms, after {length} tokens" if load.named else f"{latency} ms"
+            pairs: list[tuple[float, float, float, float, int]] = []
+            await _answer(client, prompt, overlap=True)  # warm-up
+            for turn in range(repetitions):
+                report_progress(f"spans, {name}, overlap on and off in turn: {len(pairs)} of {repetitions}")
+                orders = (True, False) if turn % 2 else (False, True)
+                both = {on: await _answer(client, prompt, overlap=on) for on in orders}
+                on, off = both[True], both[False]
+                pairs += zip(on.cycles, off.cycles, off.drafts, off.checks, on.ready, strict=False)
+                if len(pairs) >= repetitions or not pairs:
+                    break
+            figures += _span_figures(name, pairs, "<= 1.15" if latency >= BOUND_FROM_MS else None)
+    return figures
+
+
+def _span_figures(
+    name: str, pairs: Sequence[tuple[float, float, float, float, int]], bound: str | None
 ) -> Sequence[Measurement]:
-    """Write the same answer with overlap on and off, in turn, and compare span by span: the texts are the same."""
-    pairs: list[tuple[float, float, float, float, int]] = []
-    async with _client(latency, tiny, model) as client:
-        await _answer(client, overlap=True)  # warm-up
-        for turn in range(1 + (repetitions - 1) // (SPANS_AN_ANSWER - 1)):
-            report_progress(
-                f"spans at a round trip of {latency} ms, overlap on and off in turn: {len(pairs)} of {repetitions}"
-            )
-            both = {on: await _answer(client, overlap=on) for on in ((True, False) if turn % 2 else (False, True))}
-            on, off = both[True], both[False]
-            pairs += zip(on.cycles, off.cycles, off.drafts, off.checks, on.ready, strict=False)
+    """Return the figures of spans, each with and without overlap: the texts are the same."""
+    if not pairs:
+        msg = "the local model ends its text at once: there are no spans to measure"
+        raise UsageError(msg)
     hits = [pair for pair in pairs if pair[-1]]
     share = sum(pair[-1] for pair in pairs) / (SPAN * len(pairs))
     draft, check = (milliseconds([pair[i] for pair in pairs]).median for i in (2, 3))
     alone = f"without overlap a draft takes {draft:.0f} ms, a check {check:.0f} ms"
     ready = f"{len(hits)} of {len(pairs)} spans found {100 * share:.0f} % of their tokens ready"
-    bound = "<= 1.15" if latency >= BOUND_FROM_MS else None
-    name = f"{latency} ms: a span over max(draft, check)"
     return (
         Measurement(
-            name, Spread.of([on / max(draft, check) for on, _, draft, check, _ in hits or pairs]), "ratio", bound, ready
+            f"{name}: a span over max(draft, check)",
+            Spread.of([on / max(draft, check) for on, _, draft, check, _ in hits or pairs]),
+            "ratio",
+            bound,
+            ready,
         ),
         Measurement(
-            f"{latency} ms: the same without overlap",
+            f"{name}: the same without overlap",
             Spread.of([off / max(draft, check) for _, off, draft, check, _ in pairs]),
             "ratio",
             None,
@@ -132,24 +211,25 @@ async def _spans(
     )
 
 
-async def _throughput(latency: int, report_progress: Callable[[str], None]) -> Sequence[Measurement]:
-    """Take the bundled pair's tokens a second over the same problems, another rule first at each."""
-    problems = [p for family in FAMILIES for p in distinct(family, "test", PROBLEMS_A_FAMILY, seed=0)]
+async def _throughput(pair: WrittenPair, latency: int, report_progress: Callable[[str], None]) -> Sequence[Measurement]:
+    """Take a pair's tokens a second over the same problems, another rule first at each."""
     answers: dict[str, list[Answer]] = {policy: [] for policy in POLICIES}
-    async with _client(latency, BUNDLED_CLOUD) as client:
-        for i, problem in enumerate(problems):
-            report_progress(f"tokens a second at a round trip of {latency} ms: problem {i + 1} of {len(problems)}")
+    async with _client(pair.local, pair.cloud, latency, pair.context) as client:
+        for i, question in enumerate(pair.questions):
+            report_progress(
+                f"tokens a second at a round trip of {latency} ms: problem {i + 1} of {len(pair.questions)}"
+            )
             for j in range(len(POLICIES)):
                 policy = POLICIES[(i + j) % len(POLICIES)]
                 await client.generate("x", policy="local", raw=True, max_tokens=1)  # no prompt is left in the cache
-                answers[policy].append(await client.generate(problem.question, policy=policy, max_tokens=96))
+                answers[policy].append(await client.generate(question, policy=policy, max_tokens=pair.max_tokens))
     return [_rate(f"{latency} ms: {policy}", found) for policy, found in answers.items()]
 
 
 def _rate(name: str, answers: Sequence[Answer]) -> Measurement:
     seconds = [answer.timing.total_ms / 1000 for answer in answers]
     num_tokens = [len(answer.tokens) for answer in answers]
-    note = f"{sum(num_tokens) / sum(seconds):.0f} over all {len(answers)} answers of the bundled pair"
+    note = f"{sum(num_tokens) / sum(seconds):.0f} over all {len(answers)} answers"
     return Measurement(
         name, Spread.of([n / s for n, s in zip(num_tokens, seconds, strict=True)]), "tokens/s", None, note
     )
