@@ -1,0 +1,99 @@
+"""An engine that decodes no prefix twice.
+
+Many rules read the same text: what the cloud wrote, what the local model drafted. The rows of a prefix are kept as they
+came first, so a rule that comes later reads them for nothing.
+
+The law (``tests/bench/test_world.py``): a row depends on its prefix alone, whatever was read before. It is a fresh
+context's own where both were decoded in batches of one shape, to the last bit; else within the model's noise.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybrid.engine import Engine, Interrupted, IsCancelled, num_shared
+from hybrid.engine.port import MEND_CONTEXT, Logits, never
+from hybrid.errors import ContextOverflow
+from hybrid.types import Ids, Message
+
+# A row of 49,152 scores takes 197 kB, so this many take half a gigabyte: a question's, under some thirty rules.
+MAX_ROWS = 2500
+
+
+class MemoEngine:
+    """An engine over another one, whose cache catches up only where a row is not known."""
+
+    has_exact_rewind = True
+
+    def __init__(self, engine: Engine, max_rows: int = MAX_ROWS) -> None:
+        """Take an engine that nobody else drives, and how many rows are kept: those that were read last."""
+        self._engine = engine
+        self._max_rows = max_rows
+        self._rows: OrderedDict[Ids, Logits] = OrderedDict()
+        self._ids: Ids = ()
+        self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
+        self.num_decoded = 0
+        """Tokens decoded so far."""
+
+    @property
+    def ids(self) -> Ids:
+        """The tokens that were taken, decoded or not."""
+        return self._ids
+
+    def tokenize(self, text: str, *, special: bool = False) -> Ids:
+        """Split text into ids."""
+        return self._engine.tokenize(text, special=special)
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one token."""
+        return self._engine.piece(token)
+
+    def render(self, messages: Sequence[Message]) -> Ids:
+        """Render a conversation."""
+        return self._engine.render(messages)
+
+    def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
+        """Append tokens and return the rows after the last ``num_rows`` of them, decoding what is not known."""
+        text = self._ids + ids
+        if len(text) > self.num_context:
+            msg = f"{len(text)} tokens do not fit the context of {self.num_context}: {MEND_CONTEXT}"
+            raise ContextOverflow(msg)
+        if cancelled():
+            raise Interrupted
+        lengths = range(len(text) - num_rows + 1, len(text) + 1)
+        missing = [length for length in lengths if text[:length] not in self._rows]
+        if missing:
+            self._decode(text[: missing[-1]], missing[0], cancelled)
+        rows = np.empty((num_rows, self.num_tokens), dtype=np.float32)
+        for i, length in enumerate(lengths):
+            rows[i] = self._rows[text[:length]]
+            self._rows.move_to_end(text[:length])
+        self._ids = text
+        while len(self._rows) > self._max_rows:
+            self._rows.popitem(last=False)
+        return rows
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens. Their rows are kept."""
+        self._ids = self._ids[:length]
+
+    def forget(self) -> None:
+        """Forget every row: the next question has other prefixes."""
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Free the engine's memory."""
+        self._rows.clear()
+        self._engine.close()
+
+    def _decode(self, text: Ids, first: int, cancelled: IsCancelled) -> None:
+        """Read the rows after the first ``first`` tokens of a text and after each longer part of it."""
+        start = min(num_shared(self._engine.ids, text), first - 1)
+        self._engine.rewind(start)
+        found = self._engine.extend(text[start:], len(text) - first + 1, cancelled)
+        self.num_decoded += len(text) - start
+        for length, row in enumerate(found, start=first):
+            self._rows.setdefault(text[:length], row.copy())

@@ -1,0 +1,281 @@
+"""A world in which every rule can be tried for little: both models in this process, every row kept by its prefix.
+
+Theory of operation. A question is answered by the product itself (``run.client``: the loop, the drafter, the driver,
+the verifier, the ledger), over two ports that stand for models: the local engine and the cloud, both over a
+``MemoEngine``. So a rule costs only the rows that no rule before it has read. Each request is recorded with the tokens
+that were sent and written: what it would have cost is worked out afterwards, under any tariff (``tariffs.py``).
+
+The law (``tests/bench/test_world.py``): the texts, the requests and the bills are those of the client over the bundled
+server, up to near ties (one prefix decoded in two ways).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.assemble import local_noise
+from hybrid.bench.arms import PRICE, Arm
+from hybrid.bench.experiments.memo import MemoEngine
+from hybrid.cloud import (
+    BeforeSend,
+    Capabilities,
+    Chunk,
+    ModelQuestion,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    max_usage,
+    unrecorded,
+)
+from hybrid.cloud.dialects.vllm import BAN
+from hybrid.config import NO_LEDGER, Settings
+from hybrid.engine import Cursor, Worker
+from hybrid.engine.llama import Weights
+from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
+from hybrid.run import AsyncClient, Finished, LocalModel, RequestSettled
+from hybrid.run.answer import Answer
+from hybrid.run.events import RequestKind, Started
+from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.types import CloudUsage, Ids, Sampling
+
+# Enough for the longest prompt and answer of the questions; a longer cache only takes memory.
+NUM_CONTEXT = 1024
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """One request: the tokens that were sent, the last ``num_scored`` of them to be scored, and those that came back.
+
+    ``usage`` is what it was charged where nothing is told of a cache.
+    """
+
+    kind: RequestKind
+    sent: Ids
+    num_scored: int
+    written: Ids
+    usage: CloudUsage
+
+
+@dataclass(frozen=True)
+class WorldAnswer:
+    """An answer with its prompt's tokens and every request that was sent for it."""
+
+    prompt: Ids
+    answer: Answer
+    requests: tuple[RecordedRequest, ...]
+
+    @property
+    def ids(self) -> Ids:
+        """The shown tokens."""
+        return tuple(token.id for token in self.answer.tokens)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text ended by itself, with a token that is not shown."""
+        return self.answer.finish_reason == "stop"
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """What a text loses under the reference at its own prefixes, in nats: one number a token, shape (T,).
+
+    The token that ended the text is the last of them, if the text ended by itself. ``excess``: log P(best) - log
+    P(token); ``nll``: -log P(token).
+    """
+
+    excess: Floats
+    nll: Floats
+
+
+class World:
+    """Both models, and a client over them. Made by ``open_world``; answers one question at a time."""
+
+    def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker, noise: float) -> None:
+        """Take the two engines, the local one's thread and its noise in nats."""
+        self.local, self.cloud, self.noise = local, cloud, noise
+        self._reference = Cursor(cloud)
+        self._remote = MemoCloud(cloud)
+        account = Account(Price.parse(PRICE), MemoryLedger())
+        self._client = AsyncClient(LocalModel(local, worker, noise), self._connect, account, world_settings())
+
+    async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
+        """Answer a question as an arm does. Raises UsageError for an arm that cannot be."""
+        self._remote.sent.clear()
+        settled: dict[str, RequestSettled] = {}
+        prompt: Ids = ()
+        drawn: Any = {"temperature": sampling.temperature, "seed": sampling.seed, "max_tokens": max_tokens}
+        async for event in self._client.stream(question, policy=arm.policy, **drawn, **arm.choices):
+            match event:
+                case Started():
+                    prompt = event.prompt
+                case RequestSettled():
+                    settled[event.request_id] = event
+                case Finished():
+                    return WorldAnswer(prompt, event.answer, self._recorded(settled))
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)
+
+    def loss(self, answered: WorldAnswer) -> TextLoss:
+        """Return what an answer's text loses under the reference. The token that ends a text is the likeliest such."""
+        text = answered.ids
+        num = len(text) + answered.ended
+        if not num:
+            return TextLoss(np.zeros(0), np.zeros(0))
+        rows = self._reference.rows(answered.prompt + text[: num - 1], num)
+        ends = np.array(sorted(self.cloud.end_ids), dtype=np.int64)
+        pairs = zip(rows, text + (-1,) * answered.ended, strict=True)
+        scores = np.array([row.logits[ends].max() if token < 0 else row.logits[token] for row, token in pairs])
+        best, totals = np.array([row.logits.max() for row in rows]), np.array([row.log_total for row in rows])
+        return TextLoss((best - scores).astype(np.float64), totals - scores)
+
+    def rows(self, prompt: Ids, text: Ids) -> tuple[list[Dense], list[Dense]]:
+        """Return both models' rows before each token of a text: the local model's, the reference's."""
+        at = prompt + text[:-1]
+        return Cursor(self.local, self.noise).rows(at, len(text)), Cursor(self.cloud).rows(at, len(text))
+
+    def forget(self) -> None:
+        """Forget a question's rows."""
+        self.local.forget()
+        self.cloud.forget()
+
+    async def aclose(self) -> None:
+        """Stop answering."""
+        await self._client.aclose()
+
+    async def _connect(self, asked_at: float) -> tuple[MemoCloud, Capabilities]:  # noqa: ARG002  (the port's shape)
+        return self._remote, await self._remote.connect("", ())
+
+    def _recorded(self, settled: dict[str, RequestSettled]) -> tuple[RecordedRequest, ...]:
+        """Return the requests in the order in which they were sent; what was settled tells what each was charged."""
+        known = ((settled[name], sent) for name, sent in self._remote.sent.items())
+        return tuple(
+            RecordedRequest(event.kind, sent.text, sent.num_scored, tuple(sent.written), event.usage)
+            for event, sent in known
+            if event.usage is not None
+        )
+
+
+@dataclass
+class SentRequest:
+    """What came in with a request, and what has been written for it so far."""
+
+    text: Ids
+    num_scored: int
+    written: list[int]
+
+
+class MemoCloud:
+    """A cloud that reads its rows from a ``MemoEngine``. It draws as the bundled server does, and tells no cache."""
+
+    def __init__(self, engine: MemoEngine) -> None:
+        """Take the reference."""
+        self._engine = engine
+        self._cursor = Cursor(engine)
+        self.sent: dict[str, SentRequest] = {}
+        """Every request since this was last emptied, by its id."""
+
+    async def connect(  # the port's shape
+        self,
+        probe: str,  # noqa: ARG002
+        probe_ids: Ids,  # noqa: ARG002
+        asked_at: float | None = None,  # noqa: ARG002
+    ) -> Capabilities:
+        """Say that it can do what the bundled server can."""
+        return Capabilities("reference", "vllm", self._engine.num_context, same_words=True, keeps_cache=False)
+
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
+        """One request by ids."""
+        return max_usage(question)
+
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
+        """Score a draft."""
+        await before_send()
+        text = question.prefix + question.span
+        self.sent[request_id] = SentRequest(text, len(question.span), [])
+        read = text if question.after else text[:-1]
+        dense = self._cursor.rows(read, question.num_rows) if question.num_rows else []
+        actual = (*question.span, *[None] * question.after)
+        rows = tuple(_shown(row, question.top_k, token) for row, token in zip(dense, actual, strict=True))
+        return Scores(rows, CloudUsage(len(text), 1))
+
+    async def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
+        """Write until an end token or the limit."""
+        await before_send()
+        sent = self.sent[request_id] = SentRequest(question.prefix, 0, [])
+        rng = np.random.default_rng(question.sampling.seed)
+        text, end_ids = question.prefix, self._engine.end_ids
+        limit = min(question.limit, self._engine.num_context - len(text))
+        for number in range(1, limit + 1):
+            row = self._cursor.row(text)
+            token = _draw(row, question, rng)
+            sent.written.append(token)
+            text = (*text, token)
+            shown = _shown(row, question.top_k, token) if question.top_k else None
+            if token in end_ids or number == limit:
+                finish: Any = "stop" if token in end_ids else "length"
+                yield Chunk((token,), (shown,), finish=finish)
+                yield Chunk(usage=CloudUsage(len(question.prefix), number))
+                return
+            yield Chunk((token,), (shown,))
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def _shown(row: Dense, top_k: int, actual: int | None) -> TopK:
+    """Return what an endpoint shows of a row. Nobody has measured its noise."""
+    return TopK.from_dense(Dense(row.logits, row.log_total, UNMEASURED), top_k, actual)
+
+
+def _draw(row: Dense, question: WriteQuestion, rng: np.random.Generator) -> int:
+    """Draw a token as the bundled server does, with its random numbers."""
+    if question.ban:
+        scores: NDArray[np.float64] = row.logits.astype(np.float64)
+        scores[sorted(question.ban)] += BAN
+        row = Dense.from_logits(scores)
+    if question.sampling.greedy:
+        return row.best
+    return int(rng.choice(row.num_tokens, p=warp(row, question.sampling).probs))
+
+
+def world_settings() -> Settings:
+    """Return the settings of a world's client. They are constructed, not loaded: the user's own do not count."""
+    own: dict[str, Any] = {
+        "policy": "cloud",
+        "price": PRICE,
+        "ledger": Path(NO_LEDGER),
+        "seed": 0,
+        "overlap": False,  # nothing is waited for
+    }
+    return Settings.model_construct(**own)
+
+
+@asynccontextmanager
+async def open_world(local: Path, cloud: Path, num_context: int = NUM_CONTEXT) -> AsyncIterator[World]:
+    """Load both models, a context and a thread each. Raises EngineError."""
+    with ExitStack() as stack:
+        worker = Worker("hybrid-world")
+        stack.callback(worker.close)
+        engines, noise = [], []
+        for path in (local, cloud):
+            weights = Weights(path)
+            stack.callback(weights.close)
+            longest = weights.longest_context or num_context
+            engine = weights.context(min(num_context, longest), threads=1)
+            stack.callback(engine.close)
+            noise.append(local_noise(weights, engine))  # before rows are kept: it reads a text in two ways
+            engines.append(MemoEngine(engine))
+        world = World(*engines, worker, noise[0])
+        try:
+            yield world
+        finally:
+            await world.aclose()
