@@ -143,7 +143,7 @@ class ClientOpener:
             self.learn(account, capabilities)
             return cloud, capabilities
 
-        noise = await worker.do(lambda _: local_noise(weights, engine, settings.gpu_layers))
+        noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
         self._client = AsyncClient(LocalModel(engine, worker, noise), connect, account, settings)
         return self._client
 
@@ -210,7 +210,7 @@ def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
     return None if _served_here(settings) else ProbeCache(findings_file(), words.vocabulary_digest)
 
 
-def local_noise(weights: Weights, engine: Engine, gpu_layers: int = 0) -> float:
+def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
     """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
     with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
         if (known := NoiseCache(models_file()).read(weights.path, gpu_layers)) is not None:

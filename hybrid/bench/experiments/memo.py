@@ -3,14 +3,15 @@
 Many rules read the same text: what the cloud wrote, what the local model drafted. The rows of a prefix are kept as they
 came first, so a rule that comes later reads them for nothing.
 
-The law (``tests/bench/test_world.py``): a row depends on its prefix alone, whatever was read before. It is a fresh
-context's own where both were decoded in batches of one shape, to the last bit; else within the model's noise.
+The law (``tests/bench/test_world.py``): a row depends on its prefix alone, whatever was read before. With
+``together`` it does so to the last bit: it is the row of a context that reads so many tokens at once and each further
+one by itself, as a draft is written. Without, it is such a context's within the model's noise.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class MemoEngine:
         self._rows: OrderedDict[Ids, Logits] = OrderedDict()
         self._ids: Ids = ()
         self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
+        self.together: int | None = None
+        """Tokens at the beginning that are decoded at once, those after them one by one; None: all as they come."""
         self.num_decoded = 0
         """Tokens decoded so far."""
 
@@ -93,7 +96,16 @@ class MemoEngine:
         """Read the rows after the first ``first`` tokens of a text and after each longer part of it."""
         start = min(num_shared(self._engine.ids, text), first - 1)
         self._engine.rewind(start)
-        found = self._engine.extend(text[start:], len(text) - first + 1, cancelled)
         self.num_decoded += len(text) - start
-        for length, row in enumerate(found, start=first):
-            self._rows.setdefault(text[:length], row.copy())
+        for end in self._ends(start, len(text)):
+            num_rows = max(0, end + 1 - max(first, start + 1))
+            found = self._engine.extend(text[start:end], num_rows, cancelled)
+            for length, row in enumerate(found, start=end - num_rows + 1):
+                self._rows.setdefault(text[:length], row.copy())
+            start = end
+
+    def _ends(self, start: int, end: int) -> Iterable[int]:
+        """Return where the batches end that decode a part of a text."""
+        if self.together is None:
+            return (end,)
+        return range(min(max(self.together, start + 1), end), end + 1)

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.assemble import local_noise
 from hybrid.bench.arms import PRICE, Arm
 from hybrid.bench.experiments.memo import MemoEngine
 from hybrid.cloud import (
@@ -35,7 +34,7 @@ from hybrid.cloud import (
     unrecorded,
 )
 from hybrid.cloud.dialects.vllm import BAN
-from hybrid.config import NO_LEDGER, Settings
+from hybrid.config import NO_LEDGER, AnswerChoices, Settings
 from hybrid.engine import Cursor, Worker
 from hybrid.engine.llama import Weights
 from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
@@ -43,7 +42,7 @@ from hybrid.run import AsyncClient, Finished, LocalModel, RequestSettled
 from hybrid.run.answer import Answer
 from hybrid.run.events import RequestKind, Started
 from hybrid.spend import Account, MemoryLedger, Price
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import CloudUsage, Ids, Message, Sampling
 
 # Enough for the longest prompt and answer of the questions; a longer cache only takes memory.
 NUM_CONTEXT = 1024
@@ -97,21 +96,22 @@ class TextLoss:
 class World:
     """Both models, and a client over them. Made by ``open_world``; answers one question at a time."""
 
-    def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker, noise: float) -> None:
-        """Take the two engines, the local one's thread and its noise in nats."""
-        self.local, self.cloud, self.noise = local, cloud, noise
+    def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker) -> None:
+        """Take the two engines, and the thread of the local one."""
+        self.local, self.cloud = local, cloud
         self._reference = Cursor(cloud)
         self._remote = MemoCloud(cloud)
         account = Account(Price.parse(PRICE), MemoryLedger())
-        self._client = AsyncClient(LocalModel(local, worker, noise), self._connect, account, world_settings())
+        self._client = AsyncClient(LocalModel(local, worker, UNMEASURED), self._connect, account, world_settings())
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
         """Answer a question as an arm does. Raises UsageError for an arm that cannot be."""
         self._remote.sent.clear()
+        # As the client does: the prompt at once, the draft token by token. A model of few bits reads them differently.
+        self.local.together = len(self.local.render((Message("user", question),)))
         settled: dict[str, RequestSettled] = {}
         prompt: Ids = ()
-        drawn: Any = {"temperature": sampling.temperature, "seed": sampling.seed, "max_tokens": max_tokens}
-        async for event in self._client.stream(question, policy=arm.policy, **drawn, **arm.choices):
+        async for event in self._client.stream(question, **answer_choices(arm, sampling, max_tokens)):
             match event:
                 case Started():
                     prompt = event.prompt
@@ -138,7 +138,15 @@ class World:
     def rows(self, prompt: Ids, text: Ids) -> tuple[list[Dense], list[Dense]]:
         """Return both models' rows before each token of a text: the local model's, the reference's."""
         at = prompt + text[:-1]
-        return Cursor(self.local, self.noise).rows(at, len(text)), Cursor(self.cloud).rows(at, len(text))
+        return Cursor(self.local, UNMEASURED).rows(at, len(text)), Cursor(self.cloud).rows(at, len(text))
+
+    def local_row(self, at: Ids) -> Dense:
+        """Return the local model's row after some tokens, the prompt's among them."""
+        return Cursor(self.local, UNMEASURED).row(at)
+
+    def cloud_row(self, at: Ids) -> Dense:
+        """Return the reference's row after some tokens, the prompt's among them."""
+        return Cursor(self.cloud).row(at)
 
     def forget(self) -> None:
         """Forget a question's rows."""
@@ -247,6 +255,12 @@ def _draw(row: Dense, question: WriteQuestion, rng: np.random.Generator) -> int:
     return int(rng.choice(row.num_tokens, p=warp(row, question.sampling).probs))
 
 
+def answer_choices(arm: Arm, sampling: Sampling, max_tokens: int) -> AnswerChoices:
+    """Return what an arm chooses for one answer."""
+    drawn = AnswerChoices(temperature=sampling.temperature, seed=sampling.seed, max_tokens=max_tokens)
+    return {**arm.choices, **drawn, "policy": arm.policy}
+
+
 def world_settings() -> Settings:
     """Return the settings of a world's client. They are constructed, not loaded: the user's own do not count."""
     own: dict[str, Any] = {
@@ -265,16 +279,15 @@ async def open_world(local: Path, cloud: Path, num_context: int = NUM_CONTEXT) -
     with ExitStack() as stack:
         worker = Worker("hybrid-world")
         stack.callback(worker.close)
-        engines, noise = [], []
+        engines: list[MemoEngine] = []
         for path in (local, cloud):
             weights = Weights(path)
             stack.callback(weights.close)
             longest = weights.longest_context or num_context
             engine = weights.context(min(num_context, longest), threads=1)
             stack.callback(engine.close)
-            noise.append(local_noise(weights, engine))  # before rows are kept: it reads a text in two ways
             engines.append(MemoEngine(engine))
-        world = World(*engines, worker, noise[0])
+        world = World(engines[0], engines[1], worker)
         try:
             yield world
         finally:

@@ -1,0 +1,109 @@
+"""A sample of a world's answers, written again by the client over the bundled server.
+
+The two may part where two tokens, or a divergence and its threshold, are so near that how a prefix was decoded decides.
+So what is told of a difference is how near the two likeliest tokens were, to either model, where the texts part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from hybrid.assemble import PROBE, bundled_server
+from hybrid.bench.arms import PRICE, Arm
+from hybrid.bench.experiments.world import NUM_CONTEXT, World, WorldAnswer, answer_choices, world_settings
+from hybrid.cloud.bounds import Timeouts
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.wire import Wire
+from hybrid.engine import Worker, num_shared
+from hybrid.engine.llama import Weights
+from hybrid.prob import UNMEASURED
+from hybrid.run import AsyncClient, Finished, LocalModel, RequestSent, RequestSettled
+from hybrid.run.cloud_verifier import Connection
+from hybrid.spend import Account, MemoryLedger, Price
+from hybrid.types import CloudUsage, Sampling
+
+# One answer in twenty.
+SHARE = 0.05
+# The two models' noise was measured at up to 0.05 nats a token, so that much either way turns two tokens round.
+NEAR_TIE_NATS = 0.1
+
+
+def is_sampled(question: str, arm: Arm, share: float = SHARE) -> bool:
+    """Whether an answer is among those that are checked: by its words, so that a run that goes on checks the same."""
+    digest = hashlib.sha256(f"{arm.name}: {question}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") < share * 2**32
+
+
+@asynccontextmanager
+async def open_driver(local: Path, cloud: Path) -> AsyncIterator[AsyncClient]:
+    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bundled_server(cloud))
+        worker = Worker("hybrid-driver")
+        stack.callback(worker.close)
+        weights = Weights(local)
+        stack.callback(weights.close)
+        engine = weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1)
+        stack.callback(engine.close)
+        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, "vllm")
+        stack.push_async_callback(endpoint.aclose)
+
+        async def connect(asked_at: float) -> Connection:
+            return endpoint, await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
+
+        account = Account(Price.parse(PRICE), MemoryLedger())
+        client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, world_settings())
+        stack.push_async_callback(client.aclose)
+        yield client
+
+
+async def compare(
+    client: AsyncClient,
+    world: World,
+    question: str,
+    arm: Arm,
+    sampling: Sampling,
+    answered: WorldAnswer,
+    max_tokens: int,
+) -> dict[str, Any]:
+    """Write an answer again and say whether text, requests and bill are the same; where not, how near a tie it was."""
+    sent: list[tuple[Any, ...]] = []
+    async for event in client.stream(question, **answer_choices(arm, sampling, max_tokens)):
+        match event:
+            case RequestSent():
+                sent.append((event.kind, event.position))
+            case RequestSettled() if event.usage:
+                sent[-1] += _charged(event.usage)
+            case Finished():
+                found = event.answer
+    ids, expected = tuple(token.id for token in found.tokens), answered.ids
+    ours = [
+        (each.kind, len(each.sent) - each.num_scored - len(answered.prompt), *_charged(each.usage))
+        for each in answered.requests
+    ]
+    same_text, same_requests = ids == expected, sent == ours
+    report = {
+        "arm": arm.name,
+        "text": same_text,
+        "requests": same_requests,
+        "bill": found.bill.nanousd == answered.answer.bill.nanousd,
+    }
+    if not same_text:
+        shared = num_shared(ids, expected)
+        report |= {"parts_at": shared, "gap": _gap(world, answered, shared)}
+    return report
+
+
+def _charged(usage: CloudUsage) -> tuple[int, int]:
+    return usage.prompt_tokens, usage.completion_tokens
+
+
+def _gap(world: World, answered: WorldAnswer, length: int) -> float:
+    """Return how near the two likeliest tokens are after some tokens of the answer, to the model that is least sure."""
+    at = answered.prompt + answered.ids[:length]
+    rows = (world.local_row(at), world.cloud_row(at))
+    return min(first - second for (_, first), (_, second) in (row.top(2) for row in rows))

@@ -1,0 +1,116 @@
+"""What is run: the pairs, the rules with their dials, and the sections of the default run.
+
+A section is a pair of models at one temperature, some questions, and the rules that answer them. The sections' sizes
+are chosen so that all of them fit 45 minutes on two idle cores (``bench/README.md`` has the measured speeds).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hybrid.bench.arms import Arm
+from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
+
+PairName = Literal["q3", "d2", "d4"]
+REFERENCE = "real"
+PAIRS: dict[PairName, str] = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
+LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
+# A rule's default, and the dials that tell the most of it: thresholds in nats.
+RULES = (
+    *(
+        Arm(f"kl {t:g}, span {span}", "kl", {"threshold": t, "span": span})
+        for t, span in ((0.5, 32), (1.5, 32), (3, 64))
+    ),
+    *(Arm(f"doubt {entropy:g}", "doubt", {"entropy": entropy}) for entropy in (0.5, 1.5, 3)),
+    *(Arm(f"doubt {h:g}, back at 0.5", "doubt", {"entropy": h, "threshold": 0.5}) for h in (3, 4)),
+    *(Arm(f"excess {t:g}", "excess", {"threshold": t}) for t in (0.5, 1, 2)),
+    *(Arm(f"excess {t:g}, hold 12", "excess", {"threshold": t, "hold": 12}) for t in (0.5, 1, 2)),
+    *(Arm(name, name) for name in ("paper", "fsd", "relaxed", "cascade", "certified", "bild", "random")),
+)
+EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
+EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"))
+U_HLM = Arm("u-hlm", "u-hlm")
+# At temperature 0.7: one rule of each kind, for a sampled text shares little with another's.
+SAMPLED = ("kl 0.5, span 32", "kl 1.5, span 32", "doubt 3, back at 0.5", "excess 0.5", "excess 1", "excess 2, hold 12")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A pair at a temperature on some questions. ``positions``: the two models are compared along the cloud's text."""
+
+    name: str
+    pair: PairName
+    temperature: float
+    questions: tuple[AssistantQuestion, ...]
+    arms: tuple[Arm, ...]
+    positions: bool = False
+
+    @property
+    def num_units(self) -> int:
+        """Answers to be written."""
+        return len(self.questions) * len(self.arms)
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """What was asked for. None of ``num``, ``pair`` and ``temperature``: the default run's."""
+
+    num: int | None = None
+    pair: PairName | None = None
+    temperature: float | None = None
+    split: QuestionSplit = "test"
+    seed: int = 0
+
+
+def greedy_arms() -> tuple[Arm, ...]:
+    """Return every rule that a greedy text can have, the two models alone first."""
+    return (CLOUD, LOCAL, *RULES, EXACT_GREEDY)
+
+
+def sampled_arms(temperature: float) -> tuple[Arm, ...]:
+    """Return the rules of a sampled run; at temperature 1 the exact ones, whose law holds there from a top-k list."""
+    if temperature == 1.0:
+        return (CLOUD, LOCAL, *EXACT_SAMPLED, U_HLM)
+    return (CLOUD, LOCAL, *(rule for rule in RULES if rule.name in SAMPLED))
+
+
+def draw_questions(
+    split: QuestionSplit | None, num: int, seed: int, *, graded: bool = False
+) -> Sequence[AssistantQuestion]:
+    """Draw questions in an order that the seed alone decides; fewer where there are not so many."""
+    found = [each for each in QUESTIONS if split in {None, each.split} and (each.graded or not graded)]
+    return sorted(found, key=lambda each: hashlib.sha256(f"{seed} {each.text}".encode()).digest())[:num]
+
+
+def sections(plan: TextPlan) -> tuple[Section, ...]:
+    """Return what a plan runs."""
+
+    def section(pair: PairName, temperature: float, num: int, arms: tuple[Arm, ...]) -> Section:
+        drawn = draw_questions(plan.split, plan.num or num, plan.seed)
+        return Section(f"{pair} at {temperature:g}", pair, temperature, tuple(drawn), arms, temperature == 0.0)
+
+    def graded(pair: PairName) -> Section:
+        drawn = draw_questions(None, plan.num or 300, plan.seed, graded=True)
+        return Section(f"{pair} graded", pair, 0.0, tuple(drawn), (CLOUD, LOCAL))
+
+    every = (
+        section("q3", 0.0, 80, greedy_arms()),
+        section("d2", 0.0, 50, greedy_arms()),
+        section("d4", 0.0, 50, (CLOUD, LOCAL)),
+        section("q3", 0.7, 50, sampled_arms(0.7)),
+        section("d2", 0.7, 40, (CLOUD, LOCAL)),
+        section("q3", 1.0, 30, sampled_arms(1.0)),
+        graded("q3"),
+        graded("d2"),
+    )
+    chosen = [each for each in every if plan.pair in {None, each.pair}]
+    if plan.temperature is None:
+        return tuple(chosen)
+    same = [each for each in chosen if each.temperature == plan.temperature]
+    if same:
+        return tuple(same)
+    pair, temperature = plan.pair or "q3", plan.temperature
+    return (section(pair, temperature, 50, sampled_arms(temperature)),)
