@@ -55,9 +55,9 @@ Examples:
 
   hybrid bench overlap --dir /tmp/models --repetitions 60
 
-  hybrid bench engine --local model.gguf
+  hybrid bench engine --local real
 
-  hybrid bench kl --local model-q3.gguf --cloud model.gguf
+  hybrid bench kl --local real:q3 --cloud real
 
   hybrid bench prefix --cloud http://127.0.0.1:30000 --lengths 100,1000,8000
 
@@ -90,13 +90,13 @@ def bench(
     ] = None,
     local: Annotated[
         str | None,
-        typer.Option(help="engine, kl, check, overlap: measure this model.", metavar="FILE", show_default=False),
+        typer.Option(help="engine, kl, check, overlap: measure this model.", metavar="NAME|FILE", show_default=False),
     ] = None,
     cloud: Annotated[
         str | None,
         typer.Option(
             help="prefix, bill: measure this server; kl, overlap: the reference of --local.",
-            metavar="URL|FILE",
+            metavar="URL|NAME|FILE",
             show_default=False,
         ),
     ] = None,
@@ -123,8 +123,8 @@ def bench(
 bench.__doc__ = f"{bench.__doc__}\n{EPILOG}"
 
 
-def _read_pair(what: Benchmark, local: str | None, cloud: str | None) -> tuple[Path, Path] | None:
-    """Return the files of the model to measure and of its reference; None without --local."""
+def _read_pair(what: Benchmark, local: str | None, cloud: str | None) -> tuple[str, str] | None:
+    """Return the names of the model to measure and of its reference; None without --local."""
     if local is None:
         return None
     if what not in {Benchmark.engine, Benchmark.kl, Benchmark.check, Benchmark.overlap}:
@@ -133,7 +133,7 @@ def _read_pair(what: Benchmark, local: str | None, cloud: str | None) -> tuple[P
     if cloud is not None and what not in {Benchmark.kl, Benchmark.overlap}:
         msg = f"hybrid bench {what} measures one model: leave --cloud away"
         raise UsageError(msg)
-    return Path(local), Path(local if cloud is None else cloud)
+    return local, local if cloud is None else cloud
 
 
 def _read_server(what: Benchmark, cloud: str | None, dialect: str | None, lengths: str | None) -> dict[str, Any] | None:
@@ -162,16 +162,17 @@ def _measure(
     repetitions: int | None,
     folder: Path | None,
     server: dict[str, Any] | None,
-    pair: tuple[Path, Path] | None,
+    pair: tuple[str, str] | None,
 ) -> BenchmarkReport:
     try:
         from hybrid.bench import speed  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+        from hybrid.engine.real_models import model_file  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = f"hybrid bench needs the package {error.name}: pip install '.[bench]'"
         raise UsageError(msg) from None
     running = speed.MeasuredServer(**server) if server else None
-    named = speed.NamedPair(*pair) if pair else None
     with _model_folder(folder) as models, progress("the model is written") as report_progress:
+        named = speed.NamedPair(*(model_file(name, report_progress) for name in pair)) if pair else None
         return speed.run(what.value, models, report_progress, repetitions, running, named)
 
 

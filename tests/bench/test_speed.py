@@ -177,6 +177,15 @@ def test_what_the_interval_costs_is_told_with_the_mass_that_was_unseen(tmp_path,
     assert 0 <= least[0] <= least[1] <= most[0] <= most[1] <= 1
 
 
+def test_a_pair_is_named_as_everywhere(monkeypatch):
+    """By the names of models, or by files; what has no reference is measured against itself."""
+    asked, report = [], BenchmarkReport("kl", "a setting", (Measurement("a", Spread(1.0, 1.0, 1.0, 1), "ms"),))
+    monkeypatch.setattr(speed, "run", lambda *given: asked.append(given[-1]) or report)
+    for flags in (["--local", "small", "--cloud", "large"], ["--local", str(BUNDLED_LOCAL)], []):
+        assert CliRunner().invoke(app, ["bench", "kl", *flags]).exit_code == 0
+    assert asked == [NamedPair(BUNDLED_LOCAL, BUNDLED_CLOUD), NamedPair(BUNDLED_LOCAL, BUNDLED_LOCAL), None]
+
+
 def test_a_model_that_cannot_be_measured_is_refused_in_a_sentence(tmp_path):
     small, alien = BUNDLED_LOCAL, BUNDLED_LOCAL.with_name("alien.gguf")
     with pytest.raises(UsageError, match="needed to measure it"):
