@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import cycle, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.bench.speed.load import BenchmarkLoad, NamedPair, check_same_vocabulary
+from hybrid.bench.speed.load import BenchmarkLoad, NamedPair, check_same_vocabulary, mixed_questions
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, milliseconds, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION
 from hybrid.engine import Cursor
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense, TopK, kl_divergence
-from hybrid.types import Divergence, Ids
+from hybrid.types import Divergence, Message
 
 TOP_K, WARM_UP = 20, 2
+# Tokens of an answer, at most.
+ANSWER = 32
 # Standard deviations of random scores: the less they differ, the more mass lies outside the top 20.
 SCALES = {"a steep row": 8.0, "a middling one": 4.5, "a shallow one": 3.0}
 # What the interval of a sure local model needs more: its tail is too little to be what the shown tokens leave of one.
@@ -38,40 +41,44 @@ def run(report_progress: Callable[[str], None], repetitions: int, pair: NamedPai
 
 
 def _run_pair(pair: NamedPair, report_progress: Callable[[str], None], repetitions: int) -> BenchmarkReport:
-    """Time the interval at one position of the text after another, in turn with the local model's bare decoding."""
-    report_progress(f"rows of {pair.local.name} and of {pair.cloud.name}")
-    load = BenchmarkLoad.of(pair.local, repetitions + WARM_UP)
-    local, cloud = Weights(pair.local), Weights(pair.cloud)
-    check_same_vocabulary(local, cloud)
-    before, num = load.lengths[0], repetitions + WARM_UP
-    text = load.text(local, before + num)
-    targets = [TopK.from_dense(row, TOP_K) for row in _read(cloud, text, num)]
-    rows = _read(local, text, num)
-    for row in rows:  # what drafting has computed
-        row.entropy()
-        row.top(TOP_K)
-    bare = BareContext(local, len(text), 1, num_rows=1)
-    bare.read(text[:before])
-    found: list[Divergence] = []
-    report_progress(f"KL at {repetitions} positions, in turn with a bare decode")
-    ours, theirs = run_in_turn(
-        lambda i: found.append(kl_divergence(targets[i], rows[i])),
-        lambda i: bare.decode((text[before + i],)),
-        repetitions,
-        WARM_UP,
-    )
-    bare.close()
-    setting = f"{load.describe(local)}, checked by {pair.cloud.name}, k = {TOP_K}, after {before} tokens, one thread"
-    cloud.close()
-    local.close()
+    """Time the interval at positions of the local model's own answers, in turn with its bare decoding."""
+    num = repetitions + WARM_UP
+    load = BenchmarkLoad.of(pair.local, num)
+    with closing(Weights(pair.local)) as local, closing(Weights(pair.cloud)) as cloud:
+        check_same_vocabulary(local, cloud)
+        report_progress(f"{pair.local.name} answers questions, {pair.cloud.name} reads along")
+        with closing(_answer_rows(local, cloud)) as positions:
+            rows, targets = zip(*islice(positions, num), strict=True)
+        report_progress(f"KL at {repetitions} positions, in turn with a bare decode")
+        before, found = load.lengths[0], list[Divergence]()
+        text = load.text(local, before + num)
+        with closing(BareContext(local, len(text), 1, num_rows=1)) as bare:
+            bare.read(text[:before])
+            ours, theirs = run_in_turn(
+                lambda i: found.append(kl_divergence(targets[i], rows[i])),
+                lambda i: bare.decode((text[before + i],)),
+                repetitions,
+                WARM_UP,
+            )
+        setting = f"answers of {load.describe(local)}, checked by {pair.cloud.name}, k = {TOP_K}, one thread"
     figures = _pair_figures(targets[WARM_UP:], found[WARM_UP:], ours, theirs)
     return BenchmarkReport("kl", setting, tuple(figures))
 
 
-def _read(weights: Weights, text: Ids, num_rows: int) -> list[Dense]:
-    """Return the rows before each of the last ``num_rows`` tokens of the text."""
-    with closing(weights.context(len(text), 1)) as engine:
-        return Cursor(engine).rows(text[:-1], num_rows)
+def _answer_rows(local: Weights, cloud: Weights) -> Generator[tuple[Dense, TopK], None, None]:
+    """Yield the local row and the reference's at each position of greedy answers to questions, for ever."""
+    with closing(local.context(0, 1)) as drafter, closing(cloud.context(0, 1)) as reader:
+        drafting, reading = Cursor(drafter), Cursor(reader)
+        for question in cycle(mixed_questions()):
+            text = prompt = local.render([Message("user", question)])
+            rows = list[Dense]()
+            while len(rows) < ANSWER and not (rows and text[-1] in local.end_ids):
+                rows.append(drafting.row(text))
+                rows[-1].entropy()  # what drafting has computed, too
+                rows[-1].top(TOP_K)
+                text += (rows[-1].best,)
+            shown = reading.rows(text[:-1], len(text) - len(prompt))
+            yield from zip(rows, (TopK.from_dense(row, TOP_K) for row in shown), strict=True)
 
 
 def _pair_figures(
