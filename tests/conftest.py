@@ -45,12 +45,16 @@ os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
 os.environ["HYBRID_SERVERS"] = _KEPT
 
 # The files that take longest, in that order, by ``pytest --durations``: begun first, none of them is waited for at the
-# end. (pytest-xdist by itself begins with the files of most cases.)
+# end. (pytest-xdist by itself begins with the files of most cases.) Where the slow tests run too, theirs take longest.
 LONGEST = (
     "end_to_end/test_raw_bytes.py",
     "end_to_end/test_texts.py",
-    "spend/test_kills.py",
     "end_to_end/test_demo.py",
+    "end_to_end/test_greedy_laws.py",
+    "end_to_end/test_sampled_laws.py",
+    "spend/test_kills.py",
+    "spend/test_durable_ledger.py",
+    "run/test_overlap.py",
     "end_to_end/test_fault_matrix.py",
     "end_to_end/test_counting_cloud.py",
     "end_to_end/test_ask.py",
@@ -58,6 +62,9 @@ LONGEST = (
     "end_to_end/test_dialects.py",
     "end_to_end/test_faults.py",
     "examples/test_training.py",
+    "tasks/test_mix.py",
+    "tasks/test_families.py",
+    "bench/test_speed.py",
 )
 
 MODELS = Path(hybrid.__file__).parent / "models"

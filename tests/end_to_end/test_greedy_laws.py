@@ -1,0 +1,59 @@
+"""Greedy, every exact rule gives the large model's own text, token for token: the bundled pair, llama.cpp and HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from cases import each
+
+import hybrid
+from hybrid.tasks import FAMILIES, distinct
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+# 14 families: 15 each of the first four, 14 each of the others; the families take turns.
+BY_FAMILY = [
+    [problem.question for problem in distinct(family, "test", 14 + (number < 4), seed=11)]
+    for number, family in enumerate(FAMILIES)
+]
+PROMPTS = [questions[i] for i in range(15) for questions in BY_FAMILY if i < len(questions)]
+MAX_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def greedy_texts(oracles):
+    """The large model's own, with where a near tie makes another one as good."""
+    return [oracles[1].text(question, MAX_TOKENS) for question in PROMPTS]
+
+
+def check_texts(stub, expected_texts, policy, choices):
+    """Compare as many texts as are expected, from the first prompt on."""
+    parted = 0
+    with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, policy=policy, **choices) as client:
+        for question, (expected, tie) in zip(PROMPTS, expected_texts, strict=False):
+            got = tuple(token.id for token in client.generate(question).tokens)
+            parted += got != expected
+            assert got[:tie] == expected[:tie], question
+    print(f"{policy}: {parted} of {len(expected_texts)} texts part, each at a near tie")
+    assert parted <= len(expected_texts) // 10
+
+
+@each(
+    ("policy", "choices"),
+    [
+        ("greedy-exact", {}),
+        ("kl", {"threshold": 0.0}),
+        ("greedy-exact", {"gate": "survival:0.5", "span": 32}),
+    ],
+    ids=str,
+)
+def test_greedy_rules_give_the_large_models_text_on_200_prompts(stub, greedy_texts, policy, choices):
+    assert len(greedy_texts) == 200
+    check_texts(stub, greedy_texts, policy, choices)
+
+
+@each(("policy", "choices"), [("exact", {}), ("block", {}), ("relaxed", {"threshold": 1.0})], ids=str)
+def test_at_temperature_zero_rules_that_sample_give_it_too_on_five_prompts_of_each_family(
+    stub, greedy_texts, policy, choices
+):
+    """At temperature 0 they check as greedy-exact does, and are enumerated in ``tests/policy``."""
+    check_texts(stub, greedy_texts[: 5 * len(BY_FAMILY)], policy, choices)
