@@ -142,7 +142,7 @@ class MoneySettings(_SettingsGroup):
     price: Annotated[
         str | None,
         SettingInfo(
-            "USD per million prompt/cached/completion tokens, perhaps /USD per request; or free",
+            "USD per million prompt/cached/completion tokens, perhaps /USD a request, perhaps :cached or :new; or free",
             "P/C/O",
             PROBED | SettingPlace.REPLAY,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 Ids: TypeAlias = tuple[int, ...]
@@ -66,12 +66,18 @@ class Divergence:
 
 @dataclass(frozen=True)
 class CloudUsage:
-    """Tokens that were charged, ``cached_tokens`` among ``prompt_tokens``, and in how many ``requests`` over HTTP."""
+    """Tokens that were charged, ``cached_tokens`` among ``prompt_tokens``, and in how many ``requests`` over HTTP.
+
+    Two counts are the client's own knowledge, for prices with a tariff: ``repeated_tokens`` of the prompt stood at the
+    beginning of an earlier prompt of the same answer that was answered; ``check_requests`` of the requests score.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     requests: int = 1
+    repeated_tokens: int = 0
+    check_requests: int = 0
 
     def __add__(self, other: CloudUsage) -> CloudUsage:
         """Add up what was charged."""
@@ -80,17 +86,23 @@ class CloudUsage:
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
             self.requests + other.requests,
+            self.repeated_tokens + other.repeated_tokens,
+            self.check_requests + other.check_requests,
         )
 
     def at_least(self, known: CloudUsage) -> CloudUsage:
-        """Raise the counts to known ones; the number of cached tokens stays, up to that of the prompt.
+        """Raise the counts to known ones; those of cached and repeated tokens and of checks stay.
 
-        >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3))
-        CloudUsage(prompt_tokens=5, completion_tokens=9, cached_tokens=1, requests=1)
+        >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3)) == CloudUsage(5, 9, 1)
+        True
         """
-        prompt = max(self.prompt_tokens, known.prompt_tokens)
-        completion = max(self.completion_tokens, known.completion_tokens)
-        return CloudUsage(prompt, completion, min(self.cached_tokens, prompt), max(self.requests, known.requests))
+        return replace(
+            self,
+            prompt_tokens=max(self.prompt_tokens, known.prompt_tokens),
+            completion_tokens=max(self.completion_tokens, known.completion_tokens),
+            cached_tokens=min(self.cached_tokens, max(self.prompt_tokens, known.prompt_tokens)),
+            requests=max(self.requests, known.requests),
+        )
 
 
 # Of a request that was never sent, or was rejected unread.

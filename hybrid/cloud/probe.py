@@ -251,7 +251,7 @@ class Probe:
         question = ScoreQuestion(prefix, span, True, top_k, candidates)
         async with self._reserve(question) as settle:
             scores = await self.endpoint.score(question, uuid.uuid4().hex)
-            settle(scores.usage)
+            settle(replace(scores.usage, check_requests=scores.usage.requests))
         self._spent += scores.usage
         return scores
 

@@ -121,7 +121,7 @@ class CloudVerifier:
             if len(question.prefix) + len(question.span) >= endpoint.max_context:
                 return self._no_answer(_OUTGROWN, "context")
             with waiting():
-                request_id, scores = await self._ask(partial(self._score, endpoint.cloud, question, len(request.at)))
+                request_id, scores = await self._ask(partial(self._score, endpoint, question, len(request.at)))
             rows = self._vocabulary.check_scores(scores)
         except (RequestDenied, CloudError) as error:
             return self._fail(error)
@@ -209,23 +209,29 @@ class CloudVerifier:
             self._away_since = None
         return reply
 
-    async def _score(self, cloud: Cloud, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
+    async def _score(self, endpoint: ReachedEndpoint, question: ScoreQuestion, position: int) -> tuple[str, Scores]:
         """Ask once, under an id and a reservation of its own."""
-        request = await self._billing.open_request("check", position, cloud.max_usage(question), len(question.span))
+        # In one request the draft is read with its prefix; by other methods it is written, or sent in parts.
+        prompt = question.prefix + (question.span if endpoint.can.scoring_method == "one request" else ())
+        most = endpoint.cloud.max_usage(question)
+        request = await self._billing.open_request("check", position, most, prompt, len(question.span))
         try:
-            scores = await cloud.score(question, request.request_id, request.before_send)
+            scores = await endpoint.cloud.score(question, request.request_id, request.before_send)
         except BaseException as error:
             request.fail(error)
             raise
+        request.mark_answered()
         request.settle(scores.usage)
         return request.request_id, scores
 
     async def _open_stream(self, cloud: Cloud, question: WriteQuestion, at: Ids) -> tuple[WriteStream, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
-        request = await self._billing.open_request("write", len(at), cloud.max_usage(question))
+        request = await self._billing.open_request("write", len(at), cloud.max_usage(question), question.prefix)
         question = replace(question, limit=request.grant.limit)
         stream = WriteStream(at, request, cloud.write(question, request.request_id, request.before_send))
-        return stream, await stream.read()
+        chunk = await stream.read()
+        request.mark_answered()
+        return stream, chunk
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 

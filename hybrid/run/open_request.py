@@ -16,8 +16,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
+from itertools import compress, count
+from operator import ne
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.port import usage_after_failure
@@ -35,21 +39,55 @@ class RequestDenied(Exception):
     """A request may not leave: there is no money for it, or that it leaves cannot be recorded."""
 
 
+class AnsweredPrompts:
+    """The prompts of one answer's requests that were answered, sorted; one that another begins with is left out.
+
+    The law: no prompt shares a longer beginning with any of them than with a neighbour in their order
+    (``tests/run/test_tariffs.py``).
+    """
+
+    def __init__(self) -> None:
+        """Nothing was answered yet."""
+        self._sorted: list[Ids] = []
+
+    def repeated(self, prompt: Ids) -> int:
+        """Return how many tokens at the beginning of a prompt are the beginning of one that was answered."""
+        at = bisect_left(self._sorted, prompt)
+        return max((_num_shared(prompt, near) for near in self._sorted[max(0, at - 1) : at + 1]), default=0)
+
+    def add(self, prompt: Ids) -> None:
+        """Record that a prompt was answered."""
+        at = bisect_left(self._sorted, prompt)
+        if at < len(self._sorted) and self._sorted[at][: len(prompt)] == prompt:
+            return
+        extended = at > 0 and prompt[: len(self._sorted[at - 1])] == self._sorted[at - 1]
+        self._sorted[at - extended : at] = [prompt]
+
+
+def _num_shared(prompt: Ids, other: Ids) -> int:
+    """Return the length of the longest beginning that two share."""
+    return next(compress(count(), map(ne, prompt, other)), min(len(prompt), len(other)))
+
+
 class RequestBilling:
-    """Opens every request of one answer: ``budget`` is the answer's money, and ``builder`` adds up its charges."""
+    """Opens every request of one answer: ``budget`` is the answer's money, and ``builder`` adds up its charges.
+
+    ``answered`` are the prompts that the endpoint has read for this answer so far.
+    """
 
     def __init__(self, budget: AnswerBudget, builder: AnswerBuilder) -> None:
         """Take the answer's money, and what its charges add up in."""
         self.budget = budget
         self.builder = builder
+        self.answered = AnsweredPrompts()
 
     async def open_request(
-        self, kind: events.RequestKind, position: int, max_usage: CloudUsage, num_tokens: int | None = None
+        self, kind: events.RequestKind, position: int, max_usage: CloudUsage, prompt: Ids, num_tokens: int | None = None
     ) -> OpenRequest:
         """Reserve the worst case of a request. Raises RequestDenied.
 
-        A write's limit may come back lowered to what the cap allows. ``num_tokens``: those it is about; None: as many
-        as its limit.
+        A write's limit may come back lowered to what the cap allows. ``prompt``: what it has the endpoint read.
+        ``num_tokens``: those it is about; None: as many as its limit.
         """
         limit = max_usage.completion_tokens
         min_limit = 1 if kind == "write" else limit
@@ -61,7 +99,7 @@ class RequestBilling:
             amount = as_usd(reserved.returned_nanousd)
             self.builder.note(f"{amount} can be spent again: a process had reserved it and died before asking")
         self.builder.requests += 1
-        request = OpenRequest(uuid.uuid4().hex, kind, grant, self)
+        request = OpenRequest(uuid.uuid4().hex, kind, grant, self, prompt)
         num_tokens = grant.limit if num_tokens is None else num_tokens
         nanousd = None if reserved is None else reserved.nanousd
         self.builder.publish(events.RequestSent(request.request_id, kind, position, num_tokens, nanousd))
@@ -71,12 +109,16 @@ class RequestBilling:
 class OpenRequest:
     """One request under one id, for at most ``max_usage``, until it is settled."""
 
-    def __init__(self, request_id: str, kind: events.RequestKind, grant: Grant, billing: RequestBilling) -> None:
+    def __init__(
+        self, request_id: str, kind: events.RequestKind, grant: Grant, billing: RequestBilling, prompt: Ids = ()
+    ) -> None:
         """Start its clock."""
         self.request_id = request_id
         self.kind = kind
         self.grant = grant
         self._billing = billing
+        self._prompt = prompt
+        self._num_repeated = billing.answered.repeated(prompt)
         self._sent = False
         self._began = time.monotonic()
         self._settled = False
@@ -96,11 +138,16 @@ class OpenRequest:
                 raise RequestDenied(denial.why)
             self._sent = True
 
+    def mark_answered(self) -> None:
+        """Record that the endpoint has read its prompt: requests after this one repeat it."""
+        self._billing.answered.add(self._prompt)
+
     def settle(self, usage: CloudUsage | None) -> None:
         """Record the charge (None: it cannot be known). Only the first call counts."""
         if self._settled:
             return
         self._settled = True
+        usage = usage and self._with_what_is_known(usage)
         budget, builder = self._billing.budget, self._billing.builder
         excess = budget.settle(self.grant, usage)
         builder.charges.append(usage or self.max_usage)
@@ -109,6 +156,13 @@ class OpenRequest:
         builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms))
         if excess is not None:
             builder.add_overcharge(excess)
+
+    def _with_what_is_known(self, usage: CloudUsage) -> CloudUsage:
+        """Add what a tariff asks for. A usage beyond the worst case stays as told, so that no tariff hides it."""
+        if self.max_usage.at_least(usage) != self.max_usage:
+            return usage
+        repeated, checks = min(self._num_repeated, usage.prompt_tokens), usage.requests * (self.kind == "check")
+        return replace(usage, repeated_tokens=repeated, check_requests=checks)
 
     def abandon(self, known: CloudUsage | None = None) -> None:
         """Record that we closed it: every token of its limit, since a server charges for what it ran ahead.

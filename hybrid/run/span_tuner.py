@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted, Started
-from hybrid.spend import Price
+from hybrid.spend import CheckRates, Price
 from hybrid.spend.price import MILLION
 from hybrid.types import CloudUsage
 
@@ -50,8 +50,8 @@ class CheckCharge:
 
     full: float
     cached: float
-    completion: float = 1.0
-    requests: float = 1.0
+    completion: float
+    requests: float
 
     @classmethod
     def of(cls, usage: CloudUsage, text_tokens: int, span_tokens: int) -> CheckCharge:
@@ -102,14 +102,19 @@ class SpanTuner:
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.
 
-        Every check sends the text so far anew. What that is charged is what checks of this client were charged; before
-        there was one that could show it, the cached price where ``keeps_cache``, else the full one.
+        Every check sends the text so far anew. What that is charged is what the price's tariff says, or what checks of
+        this client were charged; before there was one that could show it, the cached price where ``keeps_cache``, else
+        the full one.
         """
         if price is None or price.prompt <= 0:
             return None
-        charge = self._charge or CheckCharge(full=float(not keeps_cache), cached=float(keeps_cache))
-        overhead = prefix_tokens * (charge.full * price.prompt + charge.cached * price.cached_prompt)
-        overhead += charge.completion * price.completion + charge.requests * price.request * MILLION
+        charge = self._charge
+        if charge is None or price.repeated is not None:
+            rates = CheckRates.of_price(price, keeps_cache=keeps_cache)
+            overhead = prefix_tokens * rates.reread + rates.once
+        else:
+            overhead = prefix_tokens * (charge.full * price.prompt + charge.cached * price.cached_prompt)
+            overhead += charge.completion * price.completion + charge.requests * price.request * MILLION
         return best_length(self._kept / self._tried, overhead, price.prompt)
 
     def span(self) -> int | None:

@@ -5,6 +5,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
 from hybrid.spend.bill import Bill, bill
+from hybrid.spend.break_even import CheckRates
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
     CapStatus,
@@ -17,15 +18,17 @@ from hybrid.spend.ledger import (
     SpendScope,
     StoredCapScope,
 )
-from hybrid.spend.price import Price, as_usd, usd_to_nanousd
+from hybrid.spend.price import TARIFFS, Price, Tariff, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
 
 __all__ = [
     "STORED_CAP_LEVELS",
+    "TARIFFS",
     "Account",
     "AnswerBudget",
     "Bill",
     "CapStatus",
+    "CheckRates",
     "Denial",
     "Grant",
     "Ledger",
@@ -37,6 +40,7 @@ __all__ = [
     "Settlement",
     "SpendScope",
     "StoredCapScope",
+    "Tariff",
     "as_usd",
     "bill",
     "endpoint_id",

@@ -7,6 +7,7 @@
     cached_prompt = 0.1
     completion = 4
     request = 0             # USD per request; may be left out
+    repeated = "cached"     # the tariff: uncached, cached or new; left out: as the server tells
     source = "https://example.com/pricing, 2026-11-20"
 
 The law: a price without a source is refused, and so is a file with two prices of one model at one endpoint
@@ -23,10 +24,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hybrid.errors import UsageError
-from hybrid.spend.price import Price, usd_to_nanousd
+from hybrid.spend.price import Price, read_tariff, usd_to_nanousd
 
 AMOUNTS = ("prompt", "cached_prompt", "completion", "request")
 WORDS = ("endpoint", "model", "source")
+TARIFF = "repeated"
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def _entry(entry: object, where: str) -> tuple[tuple[str, str], Price]:
     if not isinstance(entry, dict):
         msg = f"{where}: not a table"
         raise UsageError(msg)
-    if unknown := sorted(entry.keys() - {*AMOUNTS, *WORDS}):
-        msg = f"{where}: there is no field called {unknown[0]}; there are {', '.join((*WORDS, *AMOUNTS))}"
+    if unknown := sorted(entry.keys() - {*AMOUNTS, *WORDS, TARIFF}):
+        msg = f"{where}: there is no field called {unknown[0]}; there are {', '.join((*WORDS, *AMOUNTS, TARIFF))}"
         raise UsageError(msg)
     for word in WORDS:
         if not (isinstance(entry.get(word), str) and entry[word].strip()):
@@ -96,7 +98,12 @@ def _entry(entry: object, where: str) -> tuple[tuple[str, str], Price]:
         msg = f"{where}: {entry['endpoint']!r} is not an endpoint's address"
         raise UsageError(msg) from None
     amounts = {name: _amount(entry, name, where) for name in AMOUNTS}
-    price = Price(**amounts, source=f"{entry['source'].strip()} (price file)")
+    try:
+        repeated = read_tariff(entry[TARIFF]) if TARIFF in entry else None
+    except UsageError as error:
+        msg = f"{where}: {TARIFF}: {error}"
+        raise UsageError(msg) from None
+    price = Price(**amounts, source=f"{entry['source'].strip()} (price file)", repeated=repeated)
     return (endpoint, entry["model"]), price
 
 

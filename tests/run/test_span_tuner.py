@@ -8,7 +8,7 @@ from cases import each
 
 from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted, Started
 from hybrid.run.span_tuner import SpanTuner, best_length
-from hybrid.spend import Price
+from hybrid.spend import TARIFFS, Price
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -114,6 +114,17 @@ def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():
     checked(reads_not, bare)
     assert reads.cheap(PRICE, 500, keeps_cache=False) == SpanTuner().cheap(PRICE, 500, keeps_cache=True)
     assert reads_not.cheap(PRICE, 500, keeps_cache=True) == SpanTuner().cheap(PRICE, 500, keeps_cache=False)
+
+
+def test_a_stated_tariff_goes_before_what_checks_were_charged():
+    """A server that tells of no cached token may charge the cached price all the same, or nothing: the user says so."""
+    for keeps_cache in (False, True):
+        tuner = SpanTuner()
+        checked(tuner, CloudUsage(516, 1))
+        lengths = [tuner.cheap(Price.parse(f"1/0.1/4:{each}"), 500, keeps_cache=keeps_cache) for each in TARIFFS]
+        expected = [SpanTuner().cheap(PRICE, 500, keeps_cache=cached) for cached in (False, True)]
+        assert lengths[:2] == expected
+        assert lengths[2] == best_length(0.5, 1.0, 1.0) < lengths[1]
 
 
 @each(

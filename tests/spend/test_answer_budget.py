@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import LedgerError
-from hybrid.spend import Account, Denial, Grant, MemoryLedger, Price
+from hybrid.spend import TARIFFS, Account, Denial, Grant, MemoryLedger, Price
 from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 3_000_000)
-PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
+PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000), repeated=st.sampled_from([None, *TARIFFS]))
 PRICE = Price.parse("1/0.1/4")  # 1000 nano-dollars a prompt token, 4000 a completion token
 
 
@@ -80,7 +80,8 @@ def test_the_cap_holds_over_any_run_of_requests_within_their_limits(price, cap, 
                 unknown += grant.reservation.nanousd
             else:
                 cached = data.draw(st.integers(0, prompt_tokens))
-                usage = CloudUsage(prompt_tokens, data.draw(st.integers(0, grant.limit)), cached)
+                repeated, check = data.draw(st.integers(0, prompt_tokens)), data.draw(st.integers(0, 1))
+                usage = CloudUsage(prompt_tokens, data.draw(st.integers(0, grant.limit)), cached, 1, repeated, check)
                 assert budget.settle(grant, usage) is None
                 told += price.cost(usage)
             assert told + unknown <= ledger.settled_nanousd + ledger.reserved_nanousd <= cap

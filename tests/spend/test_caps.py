@@ -8,13 +8,13 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.spend import CapStatus, Denial, MaxCost, Price, SpendScope
+from hybrid.spend import TARIFFS, CapStatus, Denial, MaxCost, Price, SpendScope
 from hybrid.spend.ledger import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, allow, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
 STATUSES = st.lists(st.builds(CapStatus, st.sampled_from(CAP_LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
 RATES = st.integers(0, 3_000_000)
-PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000))
+PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000), repeated=st.sampled_from([None, *TARIFFS]))
 MAX_COSTS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300))
 
 

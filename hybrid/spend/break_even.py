@@ -1,0 +1,80 @@
+"""The break-even of checking: how likely a drafted token must be kept for checks to be cheaper than the cloud alone.
+
+The law. If each drafted token is kept with the same chance p, a check of s of them brings ``E = (1 - p^s) / (1 - p)``
+tokens of text: those kept, and the one that corrects the first that is not. The cloud alone takes ``written`` for each
+of them. So checking pays where, for some s, ``reread * L + drafted * s + once < written * E``, with L tokens before the
+span (``tests/spend/test_break_even.py``, against a published table and a naive sum). What both read once, the prompt,
+is left out on either side. Knows no endpoint: rates are money or time, whatever the unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.spend.price import MILLION, Price
+
+# The longest span that a setting allows.
+LONGEST_SPAN = 256
+# Halvings of the interval of p: what is left of it is beyond any display.
+HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class CheckRates:
+    """What a check takes beside a written token, all four in one unit of money or time, none negative.
+
+    ``reread``: for each token before its span. ``drafted``: for each of its span. ``once``: for the check itself, the
+    token that corrects it included. ``written``: for each token that the cloud writes by itself.
+    """
+
+    reread: float
+    drafted: float
+    once: float
+    written: float
+
+    @classmethod
+    def of_price(cls, price: Price, *, keeps_cache: bool | None = None) -> CheckRates:
+        """Return a price's rates, in nano-dollars per million tokens, for checks in one request.
+
+        Where the price states no tariff, what is repeated is cached if the endpoint's checks read its cache
+        (``keeps_cache``), else charged in full. Under ``new`` the token that corrects is charged as the prompt token
+        that it is in the next request.
+
+        >>> CheckRates.of_price(Price.parse("1/0.1/4:cached"))
+        CheckRates(reread=100000000, drafted=1000000000, once=4000000000, written=4000000000)
+        """
+        tariff = price.repeated or ("cached" if keeps_cache else "uncached")
+        reread = {"uncached": price.prompt, "cached": price.cached_prompt, "new": 0}[tariff]
+        correcting = price.prompt if tariff == "new" else price.completion
+        return cls(reread, price.prompt, correcting + price.request * MILLION, price.completion)
+
+    def pays(self, kept: float, num_before: float) -> bool:
+        """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
+
+        ``num_before``: L, the tokens before a span, on average.
+        """
+        tokens, chance = 0.0, 1.0
+        for span in range(1, LONGEST_SPAN + 1):
+            tokens, chance = tokens + chance, chance * kept
+            if self.reread * num_before + self.drafted * span + self.once < self.written * tokens:
+                return True
+        return False
+
+    def break_even(self, num_before: float) -> float | None:
+        """Return the least chance of being kept at which checking pays, in [0, 1); None: it never does.
+
+        >>> round(CheckRates(reread=0.1, drafted=1, once=4, written=4).break_even(70), 3)
+        0.843
+        """
+        if not self.pays(1.0, num_before):
+            return None
+        if self.pays(0.0, num_before):
+            return 0.0
+        never, always = 0.0, 1.0
+        for _ in range(HALVINGS):
+            middle = (never + always) / 2
+            if self.pays(middle, num_before):
+                always = middle
+            else:
+                never = middle
+        return always

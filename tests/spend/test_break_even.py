@@ -1,0 +1,85 @@
+"""How likely a drafted token must be kept for checks to be cheaper than the cloud alone."""
+
+from __future__ import annotations
+
+from cases import each
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.spend import CheckRates, Price
+from hybrid.spend.break_even import LONGEST_SPAN
+
+# From a study with real texts: prompt tokens at 1, repeated ones at k, w a completion token; None: never.
+PUBLISHED = [
+    # k, L, and the break-even at w = 2, 4, 5, 8
+    (0.1, 70, (0.965, 0.843, 0.785, 0.644)),
+    (0.1, 570, (0.995, 0.973, 0.961, 0.923)),
+    (0.1, 2000, (0.999, 0.992, 0.988, 0.976)),
+    (1, 70, (0.996, 0.978, 0.968, 0.936)),
+    (1, 570, (None, 0.998, 0.996, 0.991)),
+    (0, 70, (0.811, 0.500, 0.400, 0.250)),
+    (0, 2000, (0.811, 0.500, 0.400, 0.250)),
+]
+RATE = st.integers(0, 10)
+
+
+def cheapest(rates, kept, before):
+    """The least that a token of the text takes by checks, span by span; the naive sum of what is kept."""
+    return min(
+        (rates.reread * before + rates.drafted * span + rates.once) / sum(kept**i for i in range(span))
+        for span in range(1, LONGEST_SPAN + 1)
+    )
+
+
+@each(("reread", "before", "expected"), PUBLISHED)
+def test_the_published_table_comes_out_within_its_rounding(reread, before, expected):
+    found = [CheckRates(reread, 1, w, w).break_even(before) for w in (2, 4, 5, 8)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or abs(ours - theirs) <= 0.0006
+
+
+@given(RATE, RATE, RATE, RATE, st.integers(0, 500))
+def test_at_the_break_even_both_cost_the_same_below_it_checks_are_dearer_and_above_it_cheaper(k, d, c, w, before):
+    rates = CheckRates(k, d, c, w)
+    least = rates.break_even(before)
+    if least is None:
+        assert cheapest(rates, 1.0, before) >= w
+        return
+    assert 0.0 <= least <= 1.0
+    assert cheapest(rates, min(1.0, least + 1e-6), before) < w
+    if least > 1e-6:
+        assert cheapest(rates, least - 1e-6, before) >= w * (1 - 1e-6)
+
+
+@each(
+    ("price", "keeps_cache", "rates"),
+    [
+        ("7/2/31", None, (7, 7, 31, 31)),
+        ("7/2/31", False, (7, 7, 31, 31)),
+        ("7/2/31", True, (2, 7, 31, 31)),
+        ("7/2/31:uncached", True, (7, 7, 31, 31)),
+        ("7/2/31:cached", False, (2, 7, 31, 31)),
+        ("7/2/31:new", None, (0, 7, 7, 31)),
+        ("7/2/31/0.000005:cached", None, (2, 7, 36, 31)),
+    ],
+)
+def test_a_price_with_its_tariff_gives_the_rates_and_a_request_s_own_price_is_paid_for_every_check(
+    price, keeps_cache, rates
+):
+    """Five nano-USD a thousand tokens' worth: a request's price counts once a check."""
+    found = CheckRates.of_price(Price.parse(price), keeps_cache=keeps_cache)
+    assert [each / 10**9 for each in (found.reread, found.drafted, found.once, found.written)] == list(rates)
+
+
+def test_a_longer_text_and_a_dearer_tariff_ask_for_more_tokens_kept():
+    at = [CheckRates.of_price(Price.parse(f"1/0.1/4:{each}")).break_even(70) for each in ("new", "cached", "uncached")]
+    assert at == sorted(at)
+    assert at[0] == 0.0 < at[1] < at[2] < 1.0
+    rates = CheckRates.of_price(Price.parse("1/0.1/4"))
+    assert rates.break_even(70) < rates.break_even(300)
+    assert rates.break_even(5000) is None
+
+
+def test_what_costs_nothing_is_never_beaten():
+    assert CheckRates.of_price(Price.parse("free")).break_even(70) is None
