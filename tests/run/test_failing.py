@@ -10,6 +10,7 @@ from cases import each
 
 from hybrid.errors import AccessDenied, MissingCapability, Unreachable
 from hybrid.run import CloudRecovered, Degraded, NoteAdded, RequestRetried, RequestSent, RequestSettled, TokenEmitted
+from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
 
@@ -203,6 +204,20 @@ def test_a_refusal_in_the_middle_is_for_good(house, run):
     h = outage(house, lambda n: AccessDenied("401") if n > 1 else None)
     answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=60, span=2))
     assert (answer.degraded, len(h.cloud.questions)) == ("401", 2)
+
+
+def test_an_overcharge_after_an_outage_adds_its_sentence_and_leaves_the_kind(house, run):
+    """The kind is that of the first reason, as the sentence begins with it."""
+    h = outage(house, gone(1))
+    score = h.cloud.score
+
+    async def dear(question, *attempt):
+        return replace(await score(question, *attempt), usage=CloudUsage(10**6, 1))
+
+    h.cloud.score = dear
+    answer = run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=60, span=2))
+    assert answer.degraded.startswith("gone; http://scripted is closed (it charged ")
+    assert answer.degraded_kind == "unreachable"
 
 
 def test_across_answers_the_breaker_opens_and_a_probe_closes_it(house, run):

@@ -371,22 +371,6 @@ def test_an_excess_that_cannot_be_written_at_once_is_written_at_the_end():
     assert "closed" in with_budget(Account(PRICE, ledger, "http://gpu"), lambda budget: budget.reserve(1, 1)).why
 
 
-def test_several_requests_at_once_share_a_purse(make_ledger):
-    ledger = make_ledger(total=10**9)
-
-    async def one(budget, i):
-        grant = await budget.reserve(10 + i, 5)
-        await asyncio.sleep(0.001 * i)
-        budget.settle(grant, CloudUsage(10 + i, 5))
-        return PRICE.cost(CloudUsage(10 + i, 5))
-
-    async def spend(budget):
-        return sum(await asyncio.gather(*(one(budget, i) for i in range(20))))
-
-    spent = with_budget(Account(PRICE, ledger), spend)
-    assert total(ledger) == (spent, 0)
-
-
 @given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 200_000))
 def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_each(limit, requests, cap):
     price = Price.parse("1/0.1/4/0.00002")
