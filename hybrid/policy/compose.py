@@ -34,6 +34,8 @@ from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.cascade import ALPHA, CascadeDeferral, Deferral
 from hybrid.policy.rules.divergence_threshold import MeasureName, threshold_judge
 from hybrid.policy.rules.exact import ExactSampling
+from hybrid.policy.rules.excess import THRESHOLD as EXCESS_THRESHOLD
+from hybrid.policy.rules.excess import excess_judge
 from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance, accept_only_best
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import AcceptanceRule, AdditiveAcceptance, MultiplicativeAcceptance, TopMAcceptance, TypicalAcceptance
@@ -90,6 +92,7 @@ JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
         NumberRange(0.3, "the share of multiplicative acceptance", 1e-9, 1.0),
         lambda share, choices: CertifiedAcceptance(MultiplicativeAcceptance(share), TargetSampler(choices.sampling)),
     ),
+    "excess": (EXCESS_THRESHOLD, lambda nats, choices: excess_judge(choices, nats)),
     "bild": (ROLL_BACK, lambda limit, choices: BildRollback(limit, TargetSampler(choices.sampling))),
     "cascade-chow": (ALPHA, _cascade("chow")),
     "cascade-diff": (ALPHA, _cascade("diff")),

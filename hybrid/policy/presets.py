@@ -20,6 +20,7 @@ from hybrid.policy.rules.block import BLOCK
 from hybrid.policy.rules.cascade import CASCADE
 from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
+from hybrid.policy.rules.excess import EXCESS
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
 from hybrid.types import Sampling
 
@@ -57,6 +58,7 @@ PRESETS = {
         CERTIFIED,
         BILD,
         FSD,
+        EXCESS,
         U_HLM,
         PAPER,
         RANDOM,

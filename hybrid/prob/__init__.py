@@ -26,6 +26,7 @@ from hybrid.prob.divergence import (
     kl_within_rounding,
     total_variation,
 )
+from hybrid.prob.excess import excess_loss, excess_with_noise
 from hybrid.prob.noise import (
     UNMEASURED,
     jensen_shannon_with_noise,
@@ -67,6 +68,8 @@ __all__ = [
     "certificate",
     "cover_certificate",
     "determined_distribution",
+    "excess_loss",
+    "excess_with_noise",
     "favourite_certificate",
     "jensen_shannon",
     "jensen_shannon_with_noise",

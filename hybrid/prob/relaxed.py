@@ -57,7 +57,7 @@ class _Threshold(Protocol):
         others = np.delete(row.probs, row.probs.argmax())
         below = others[others < threshold].tolist()
         if isinstance(row, TopK):
-            below.append(min(threshold, _most_unseen(row)))
+            below.append(min(threshold, most_unseen(row)))
         return max(below, default=None)
 
 
@@ -166,7 +166,7 @@ def top_probs(row: Row, num_tokens: int) -> Floats:
         return row.probs_of(largest(row.logits, num_tokens))
     shown = np.zeros(num_tokens)
     shown[: row.probs.size] = row.probs[:num_tokens]
-    return np.maximum(shown, _most_unseen(row, max(1, num_tokens - row.probs.size)))
+    return np.maximum(shown, most_unseen(row, max(1, num_tokens - row.probs.size)))
 
 
 def least_entropy(row: TopK) -> float:
@@ -178,7 +178,7 @@ def least_entropy(row: TopK) -> float:
     return known - full * row.cap * float(np.log(row.cap)) - (rest * float(np.log(rest)) if rest > 0.0 else 0.0)
 
 
-def _most_unseen(row: TopK, num_tokens: int = 1) -> float:
+def most_unseen(row: TopK, num_tokens: int = 1) -> float:
     """Bound the least likely of some unseen tokens. A tail below rounding may be that much."""
     return min(row.cap, max(row.tail, ROUNDING) / num_tokens)
 

@@ -36,6 +36,11 @@ def near(measure, threshold):
     return lambda local, cloud: measure(cloud.probs, local.probs) <= threshold
 
 
+def costing(nats):
+    """Whether the local model's best token costs at most so much more than the cloud's."""
+    return lambda local, cloud: math.log(cloud.probs.max()) - math.log(cloud.probs[local.best]) <= nats
+
+
 def undeferred(deferral, alpha):
     def keeps(local, cloud):
         best, other = local.probs.max(), cloud.probs.max()

@@ -26,6 +26,7 @@ WITHOUT_EFFECT = {
     "certified": {"entropy", "strict"},
     "bild": {"entropy", "strict"},
     "fsd": {"entropy"},
+    "excess": {"entropy"},
     "u-hlm": {"entropy", "strict"},
     "paper": {"entropy"},
     "random": {"entropy", "strict", "span", "scope"},
@@ -142,7 +143,9 @@ VALUES = {
     "bonus": st.booleans(),
 }
 GATES = st.sampled_from(["always", "never", "entropy:0.9", "max-prob:0.5:check", "perturbed", "survival", "random:0.3"])
-JUDGES = st.sampled_from(["kl:0.1", "js", "exact", "block", "greedy", "top-m:2", "bild", "cascade-chow", "certified"])
+JUDGES = st.sampled_from(
+    ["kl:0.1", "js", "exact", "block", "greedy", "top-m:2", "bild", "cascade-chow", "certified", "excess"]
+)
 COMPOSITIONS = st.fixed_dictionaries({}, optional={"gate": GATES, "judge": JUDGES, **VALUES})
 
 

@@ -29,6 +29,7 @@ from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.cascade import CascadeDeferral
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
+from hybrid.policy.rules.excess import ExcessThreshold
 from hybrid.policy.rules.relaxed import CertifiedAcceptance, RelaxedAcceptance
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.prob import (
@@ -45,7 +46,7 @@ from hybrid.types import Sampling
 
 GREEDY, AT_ONE = Sampling(seed=5), Sampling(1.0, seed=5)
 EXACT = ("exact", "block", "greedy-exact")
-DRAWN = ("exact", "block", "cascade", "relaxed", "certified", "bild", "fsd", "u-hlm")
+DRAWN = ("exact", "block", "cascade", "relaxed", "certified", "bild", "fsd", "excess", "u-hlm")
 JUDGELESS = ("local", "cloud", "doubt", "random")
 CHECKING = ("always", "survival", "entropy:0.5:check", "margin:0.3:check", "max-prob:0.5:check", "random:0.1:check")
 KEEPING = ("never", "random", "entropy", "margin", "max-prob:0.5:keep", "perturbed", "certified")
@@ -108,6 +109,7 @@ def built_judges(sampling):
         "top-m:4": RelaxedAcceptance(TopMAcceptance(4), drawing),
         "typical:0.25": RelaxedAcceptance(TypicalAcceptance(0.25, 0.5), drawing),
         "certified:0.2": CertifiedAcceptance(MultiplicativeAcceptance(0.2), drawing),
+        "excess:0.2": ExcessThreshold(0.2, drawing),
         "bild:3": BildRollback(3.0, drawing),
         "cascade-chow:0.1": CascadeDeferral(drawing, 0.1, "chow"),
         "cascade-diff:0.1": CascadeDeferral(drawing, 0.1, "diff"),

@@ -24,6 +24,7 @@ ALL, NONE = "every local token is checked", "no local token is checked"
 LAST = "only the last {} of a draft can be checked"
 KL = "a checked token is rejected only where KL(cloud || local) is above {:g} nats"
 BEST = "an accepted token is the cloud's best"
+COSTS = "a checked token is rejected only where it costs over {:g} nats more than the cloud's best"
 BLOCKS = "a checked span is accepted or cut as in block verification"
 SAMPLED = "a checked token is accepted or replaced as in exact sampling"
 WITHIN = "an accepted token has {} of at most {:g} nats"
@@ -78,6 +79,9 @@ TABLE = (
     ("u-hlm", {}, f"{SAMPLED}; {LAST.format('token')}; {DIFFERS}"),
     ("bild", {}, f"{BEST}, or its -ln p is at most 2 (unlisted: may be); {ALL}"),
     ("bild", {"gate": "max-prob:0.7", "hold": 2}, f"{NONE}; {MAX_PROB}"),
+    ("excess", {}, f"{COSTS.format(0.5)}; {ALL}"),
+    ("excess", {"threshold": 1, "strict": True, "bonus": True}, f"{BEST} or costs at most 1 nats more; {ALL}"),
+    ("kl", {"judge": "excess:0", "scope": 1}, f"{COSTS.format(0)}; {LAST.format('token')}"),
     ("relaxed", {}, f"{BEST} or has at least 0.3 times its probability; {ALL}"),
     ("relaxed", {"judge": "certified:0.4"}, f"{BEST} or has at least 0.4 times its probability; {ALL}"),
     ("relaxed", {"judge": "additive:0.2"}, f"{BEST} or within 0.2 of its probability; {ALL}"),
@@ -248,6 +252,7 @@ NEEDS = {
     "certified": ({"score"}, {"score", "write", "ids"}),
     "bild": ({"score"}, {"score", "write", "ids"}),
     "fsd": ({"score"}, {"score", "write", "ids"}),
+    "excess": ({"score"}, {"score", "write", "ids"}),
     "u-hlm": ({"score"}, {"score", "write", "ids"}),
 }
 

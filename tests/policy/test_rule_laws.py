@@ -26,6 +26,8 @@ ANY, WHOLE = (1, 2, 3), (3,)
 
 CLOUDS = (
     ("fsd", {"threshold": 0.0}),
+    ("excess", {"threshold": 0.0}),
+    ("excess", {"threshold": 0.0, "strict": True}),
     ("relaxed", {"threshold": 1.0}),
     ("relaxed", {"judge": "additive:0"}),
     ("relaxed", {"judge": "top-m:1"}),
@@ -40,6 +42,8 @@ CLOUDS = (
 )
 LOCALS = (
     ("fsd", {"threshold": math.inf}),
+    ("excess", {"threshold": math.inf}),
+    ("relaxed", {"judge": "excess:inf"}),
     ("relaxed", {"threshold": 1e-9}),
     ("relaxed", {"judge": "additive:0.999"}),
     ("relaxed", {"judge": "top-m:5"}),
@@ -133,6 +137,10 @@ def of_rule(rule):
     return lambda q, p, token: token in accepted(p.probs, rule)
 
 
+def of_excess(nats):
+    return lambda _, p, token: p.probs[token] >= p.probs.max() * math.exp(-nats)
+
+
 def of_certified(bound):
     keeps = certain(bound)
     return lambda q, p, token: token == p.best or (token == q.best and keeps(q, p))
@@ -142,6 +150,10 @@ SAMPLED = (
     ("fsd", {"threshold": 0.0}, lambda *_: False, ANY),
     ("fsd", {"threshold": math.inf}, lambda *_: True, ANY),
     ("fsd", {"threshold": 0.03}, lambda q, p, _: near(naive_jensen_shannon, 0.03)(q, p), WHOLE),
+    ("excess", {"threshold": 0.0}, of_excess(0.0), ANY),
+    ("excess", {"threshold": 0.4}, of_excess(0.4), ANY),
+    ("excess", {"threshold": 0.8, "strict": True}, of_excess(0.8), ANY),
+    ("excess", {"threshold": math.inf}, lambda *_: True, ANY),
     ("relaxed", {"threshold": 1.0}, of_rule(GreedyAcceptance()), ANY),
     ("relaxed", {"threshold": 0.3}, of_rule(MultiplicativeAcceptance(0.3)), ANY),
     ("relaxed", {"judge": "additive:0.2"}, of_rule(AdditiveAcceptance(0.2)), ANY),
