@@ -36,7 +36,7 @@ from hybrid.model_names import MODELS, NAMED
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, policy_of
-from hybrid.sources import findings_file, ledger_file, load, models_file, price_file
+from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 from hybrid.types import CloudUsage, Ids, Message
@@ -68,7 +68,7 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     settings = load(config=config, **flags)
     if flags.get("policy") is not None:
         check_effect(settings, flags)
-    return ClientOpener(settings)
+    return checked(ClientOpener, settings, config=config, **flags)
 
 
 class ClientOpener:
@@ -252,7 +252,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
     if settings.cloud is None:
         msg = "which endpoint? hybrid probe URL"
         raise UsageError(msg)
-    opening = ClientOpener(settings)
+    opening = checked(ClientOpener, settings, **flags)
     async with AsyncExitStack() as stack:
         local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
         words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers)

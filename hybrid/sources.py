@@ -23,6 +23,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
@@ -34,6 +35,7 @@ from hybrid.folders import home_folder, own_folder
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+Checked = TypeVar("Checked")
 # What pydantic finds wrong with a value, as a user reads it; {} is the bound.
 _WORDS = (
     dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number")
@@ -81,19 +83,52 @@ def load(*, config: Path | str | None = None, **flags: object) -> Settings:
 
     Raises UsageError with one sentence, which names the file and the line where one is to be mended.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    origins: dict[str, _SettingsSource] = {}
+    sources = _sources(config, flags)
+    found = _places(sources)
+    return _validated(_merged([source.values for source in sources]), lambda name: found.get(name, ""))
+
+
+def checked(
+    check: Callable[[Settings], Checked], settings: Settings, *, config: Path | str | None = None, **flags: object
+) -> Checked:
+    """Return what ``check`` makes of the settings that were loaded from these sources.
+
+    Raises its UsageError, with the variables and the files that are to be mended: each from which a setting comes
+    without which the error would not be, or would be another one.
+    """
     try:
-        sources = [_SettingsSource(given), _environment(), *_files(config)]
+        return check(settings)
+    except UsageError as error:
+        why = str(error)
+    default = Settings()
+    found = {name: place for name, place in _places(_sources(config, flags)).items() if place}
+    without = {name: settings.model_copy(update={name: getattr(default, name)}) for name in found}
+    blamed = [place for name, place in found.items() if _refusal(check, without[name]) != why]
+    raise UsageError(f"{why} (in {' and '.join(blamed)})" if blamed else why)
+
+
+def _refusal(check: Callable[[Settings], object], settings: Settings) -> str:
+    """Say what ``check`` finds wrong with settings; empty for nothing."""
+    try:
+        check(settings)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _sources(config: Path | str | None, flags: Mapping[str, object]) -> list[_SettingsSource]:
+    """Return all sources, the first to win first; flags that are None were not given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return [_SettingsSource(given), _environment(), *_files(config)]
     except OSError as error:
         msg = f"{error.filename} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
-    for source in reversed(sources):
-        origins |= dict.fromkeys(source.values, source)
-    return _validated(
-        _merged([source.values for source in sources]),
-        lambda name: origins[name].place(name) if name in origins else "",
-    )
+
+
+def _places(sources: Sequence[_SettingsSource]) -> dict[str, str]:
+    """Say where each setting's value stands; empty for a flag."""
+    return {name: source.place(name) for source in reversed(sources) for name in source.values}
 
 
 def choosing(settings: Settings, choices: Mapping[str, object]) -> Settings:

@@ -274,6 +274,31 @@ def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
     assert load().stop == ("END",)
 
 
+def test_a_policy_that_cannot_be_names_the_variables_and_lines_without_which_it_could(here, own, monkeypatch):
+    """A flag's own fault names none, and neither does what is right beside it."""
+
+    def said(**flags):
+        with pytest.raises(UsageError) as refused:
+            hybrid.open(**flags)
+        return str(refused.value)
+
+    monkeypatch.setenv("HYBRID_SPAN", "3")
+    path = own("\nprice = '1/2'\n")
+    assert said().endswith(f"(in {path}, line 2)")
+    own("")
+    (here / CONFIG_FILE).write_text("seed = 1\npolicy = 'klx'\n")
+    assert said().endswith(f"cloud (in ./{CONFIG_FILE}, line 2)")
+    monkeypatch.setenv("HYBRID_POLICY", "paper")
+    monkeypatch.setenv("HYBRID_BONUS", "true")
+    assert said() == "the judge of paper takes no bonus (in HYBRID_POLICY and HYBRID_BONUS)"
+    assert said(policy="paper") == "the judge of paper takes no bonus (in HYBRID_BONUS)"
+    assert said(policy="paper", bonus=True) == "the judge of paper takes no bonus"
+    monkeypatch.setenv("HYBRID_POLICY", "kl:much")
+    assert said(bonus=False) == "--policy kl:much: 'much' is no number (in HYBRID_POLICY)"
+    done = CliRunner().invoke(app, ["probe", "http://127.0.0.1:9"])
+    assert (done.exit_code, done.stderr.endswith("(in HYBRID_POLICY)\n")) == (2, True)
+
+
 def test_what_is_wrong_with_any_setting_is_said_in_words_of_a_user(here):
     """Pydantic had said "Input should be a valid integer, unable to parse string as an integer"."""
     said = []
