@@ -4,7 +4,7 @@
 setting wins:
 
 1. flags, and the parameters of ``hybrid.open``
-2. ``HYBRID_*`` variables
+2. ``HYBRID_*`` variables; one that is nearly a setting is refused
 3. the file of ``--config`` or ``HYBRID_CONFIG``
 4. ``hybrid.toml`` in the working directory
 5. without 3, the user's own: ``hybrid.toml`` in their configuration folder
@@ -16,6 +16,7 @@ everything, so nobody else may be able to write it.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import stat
@@ -35,6 +36,8 @@ from hybrid.folders import home_folder, own_folder
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+# How much alike two names are (difflib's ratio) of which one is taken for the other, misspelt: one letter of four.
+NEAR = 0.75
 Checked = TypeVar("Checked")
 # What pydantic finds wrong with a value, as a user reads it; {} is the bound.
 _WORDS = (
@@ -120,10 +123,12 @@ def _sources(config: Path | str | None, flags: Mapping[str, object]) -> list[_Se
     """Return all sources, the first to win first; flags that are None were not given."""
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        return [_SettingsSource(given), _environment(), *_files(config)]
+        sources = [_SettingsSource(given), _environment(), *_files(config)]
     except OSError as error:
         msg = f"{error.filename} cannot be read: {error.strerror}"
         raise UsageError(msg) from None
+    _mind_misspelt([source.values.get("api_key_env") for source in sources])
+    return sources
 
 
 def _places(sources: Sequence[_SettingsSource]) -> dict[str, str]:
@@ -203,6 +208,22 @@ def _environment() -> _SettingsSource:
     said = {name.upper(): value for name, value in os.environ.items()}
     named = {setting: f"{PREFIX}{setting.upper()}" for setting in Settings.model_fields}
     return _SettingsSource({setting: said[name] for setting, name in named.items() if name in said}, PREFIX)
+
+
+def _mind_misspelt(keys: Sequence[object]) -> None:
+    """Raise UsageError for a variable that is nearly a setting: HYBRID_CAPS=1 would cap nothing, and say nothing.
+
+    Others are not ours to judge. They may belong to another program or hold a key, as those in ``keys`` do.
+    """
+    own = [*map(str.upper, Settings.model_fields), CONFIG_VARIABLE.removeprefix(PREFIX)]
+    key = str(Settings.model_fields["api_key_env"].default)
+    for name in sorted(name.upper() for name in os.environ if name not in keys):
+        short = name.removeprefix(PREFIX)
+        if short == name or short in own or name.startswith(key):
+            continue
+        if near := difflib.get_close_matches(short, own, 1, NEAR):
+            msg = f"there is no setting called {to_one_line(name)}: did you mean {PREFIX}{near[0]}?"
+            raise UsageError(msg)
 
 
 def _files(config: Path | str | None) -> Iterator[_SettingsSource]:

@@ -274,6 +274,41 @@ def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
     assert load().stop == ("END",)
 
 
+@each(
+    ("name", "nearest"),
+    [
+        ("POLCY", "POLICY"),
+        ("CAPS", "CAP"),
+        ("LEDGR", "LEDGER"),
+        ("CONFG", "CONFIG"),
+        ("TOPK", "TOP_K"),
+        ("capp", "CAP"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_refused_and_the_nearest_named(here, monkeypatch, name, nearest):
+    """HYBRID_CAPS=0.01 would let an answer cost what it likes."""
+    with monkeypatch.context() as patched:
+        patched.setenv(f"HYBRID_{name}", "1")
+        assert refusal() == f"there is no setting called HYBRID_{name.upper()}: did you mean HYBRID_{nearest}?"
+
+
+def test_every_setting_with_a_letter_too_few_is_taken_for_that_setting(here, monkeypatch):
+    ambiguous = {"prices", "top_p", "top_k", "api_key_env"}  # two are as near; API_KEY_EN may hold a key
+    for setting in sorted(Settings.model_fields.keys() - ambiguous):
+        with monkeypatch.context() as patched:
+            patched.setenv(f"HYBRID_{setting[:-1]}".upper(), "1")
+            assert f"did you mean HYBRID_{setting.upper()}?" in refusal()
+
+
+def test_a_key_and_the_variables_of_other_programs_are_no_settings(here, monkeypatch):
+    for name in ("HYBRID_API_KEY", "HYBRID_API_KEY_2", "HYBRID_HOME", "HYBRID_OPENAI_KEY", "HYBRID", "HYBRIDS_CAP"):
+        monkeypatch.setenv(name, "1")
+    assert load() == Settings()
+    monkeypatch.setenv("HYBRID_LEDGER_KEY", "1")
+    assert "did you mean HYBRID_LEDGER?" in refusal()
+    assert load(api_key_env="HYBRID_LEDGER_KEY").api_key_env == "HYBRID_LEDGER_KEY"
+
+
 def test_a_policy_that_cannot_be_names_the_variables_and_lines_without_which_it_could(here, own, monkeypatch):
     """A flag's own fault names none, and neither does what is right beside it."""
 
