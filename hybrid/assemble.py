@@ -80,6 +80,8 @@ class ClientOpener:
         policy_of(settings)
         for name in (settings.local, settings.cloud):
             check_installed(str(name))
+        if not settings.offline:
+            _key(settings)
         self._price, self._prices = _price(settings)
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()
@@ -307,7 +309,7 @@ def _wire(settings: Settings, url: str) -> Wire:
     first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
     deadlines = Timeouts(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     # A proxy of the environment is for the world outside; it would not find a server on this machine.
-    key = _key(settings.api_key_env)
+    key = _key(settings)
     hint = _key_hint(settings.api_key_env, sent=key is not None)
     return Wire(url, key, deadlines, through_proxies=not _is_loopback(url), key_hint=hint)
 
@@ -321,23 +323,32 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _key(variable: str) -> SecretStr | None:
-    """Read the endpoint's key. Raises UsageError, without showing it, where no header could carry it."""
+def _key(settings: Settings) -> SecretStr | None:
+    """Read the endpoint's key; None without one, and for a server of our own.
+
+    Raises UsageError, without showing it, where no header could carry it, and where the variable that was named for it
+    holds none; "" names no variable.
+    """
+    variable = settings.api_key_env
+    if _served_here(settings):
+        return None
     key = os.environ.get(variable, "").strip()
     if any(not "!" <= char <= "~" for char in key):
         msg = f"the key in {variable} holds characters that no key has (spaces, line breaks or others than ASCII)"
+        raise UsageError(msg)
+    if not key and variable not in {"", Settings.model_fields["api_key_env"].default}:
+        msg = f"{variable}, which is named as the key's variable, {_missing(variable)}"
         raise UsageError(msg)
     return SecretStr(key) if key else None
 
 
 def _key_hint(variable: str, *, sent: bool) -> str:
-    """Say of the key what mends a 401: none was named, the one that was named is not there, or it is the wrong one."""
-    if sent:
-        return f"the key in {variable} was sent and turned down"
-    missing = "is empty" if variable in os.environ else "is not set"
-    if variable != Settings.model_fields["api_key_env"].default:
-        return f"{variable}, which is named as the key's variable, {missing}"
-    return f"{variable} {missing}: {KEY_HINT}"
+    """Say of the key what mends a 401: none was sent, or it is the wrong one."""
+    return f"the key in {variable} was sent and turned down" if sent else f"{variable} {_missing(variable)}: {KEY_HINT}"
+
+
+def _missing(variable: str) -> str:
+    return "is empty" if variable in os.environ else "is not set"
 
 
 @asynccontextmanager

@@ -196,6 +196,28 @@ def test_prices_that_are_not_needed_are_not_read(prices):
     assemble.ClientOpener(load(prices=prices))
 
 
+def test_a_variable_that_is_named_for_the_key_and_holds_none_is_refused_before_anything_is_opened(monkeypatch):
+    """Without a key an endpoint may answer, or answer 401 after the draft; no variable need be named for none."""
+    cloud = "http://gpu:8000"
+    for name, holds in (("MY_KEY", "is not set"), ("EMPTY_KEY", "is empty")):
+        monkeypatch.setenv("EMPTY_KEY", " ")
+        with pytest.raises(UsageError, match=f"^{name}, which is named as the key's variable, {holds}$"):
+            assemble.open(cloud=cloud, api_key_env=name)
+        assemble.open(cloud=cloud, api_key_env=name, offline=True)
+        monkeypatch.setenv(name, "canary")
+        assemble.open(cloud=cloud, api_key_env=name)
+    monkeypatch.delenv("MY_KEY")
+    assemble.open(cloud=cloud)
+    assemble.open(cloud=cloud, api_key_env="")
+    monkeypatch.setenv("HYBRID_API_KEY_ENV", "MY_KEY")
+    for own in (None, "mid"):  # our own server needs no key
+        assemble.open(cloud=own)
+        assert assemble._key(load(cloud=own)) is None
+    monkeypatch.setenv("HYBRID_CLOUD", cloud)
+    with pytest.raises(UsageError, match=r"is not set \(in HYBRID_CLOUD and HYBRID_API_KEY_ENV\)$"):
+        assemble.open()
+
+
 def test_a_client_that_is_not_open_or_closed_says_what_to_do():
     with pytest.raises(AttributeError, match="before the client is open"):
         assemble.open(policy="local").generate("a")
