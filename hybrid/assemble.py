@@ -35,7 +35,7 @@ from hybrid.errors import CloudError, Unreachable, UsageError
 from hybrid.model_names import MODELS, NAMED
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.run.composition import check_effect, policy_of
+from hybrid.run.composition import check_effect, check_endpoint, policy_of
 from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
@@ -61,11 +61,12 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 
-    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy beside them;
-    EngineError on entering where the local model cannot be used. Flags without a policy are defaults for the answers,
-    which may name one.
+    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy beside them,
+    or without an endpoint; EngineError on entering where the local model cannot be used. Flags without a policy are
+    defaults for the answers, which may name one.
     """
     settings = load(config=config, **flags)
+    check_endpoint(settings, flags)
     if flags.get("policy") is not None:
         check_effect(settings, flags)
     return checked(ClientOpener, settings, config=config, **flags)

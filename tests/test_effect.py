@@ -105,6 +105,21 @@ def test_a_choice_without_a_named_policy_is_a_default_for_answers_and_of_one_ans
         assert is_refused(done.stderr.removeprefix("hybrid: "), "entropy", policy, acting)
 
 
+def test_what_is_said_of_an_endpoint_is_refused_where_none_is_named(monkeypatch):
+    """It had been taken without a word, and the bundled server asked. What is inherited waits for an endpoint."""
+    monkeypatch.setenv("MY_KEY", "canary")
+    Path("prices.toml").write_text("")
+    for name, value in (("dialect", "ollama"), ("api_key_env", "MY_KEY"), ("prices", "prices.toml")):
+        said = f"{name} changes nothing without an endpoint: name one with --cloud"
+        assert refusal(hybrid.open, **{name: value}) == refusal(hybrid.open, cloud="mid", **{name: value}) == said
+        done = CliRunner().invoke(app, ["ask", "a", f"--{name.replace('_', '-')}", value])
+        assert (done.exit_code, done.stderr) == (2, f"hybrid: {said}\n")
+        hybrid.open(cloud="http://gpu:8000", **{name: value})
+        with monkeypatch.context() as patched:
+            patched.setenv(f"HYBRID_{name.upper()}", value)
+            hybrid.open()
+
+
 def test_what_files_and_variables_say_is_ignored_by_a_policy_that_has_no_use_for_it(monkeypatch):
     said = {name: value for name, (value, *_) in IDLE.items()}
     Path(CONFIG_FILE).write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))

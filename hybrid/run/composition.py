@@ -12,12 +12,15 @@ from functools import lru_cache
 from hybrid.cloud import Capabilities
 from hybrid.config import PolicyChoices, Settings
 from hybrid.errors import UsageError
+from hybrid.model_names import NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.
 SEED_BITS = 31
+# Settings that are read for an endpoint alone.
+OF_ENDPOINT = ("dialect", "api_key_env", "prices")
 
 
 def sampling_of(settings: Settings) -> Sampling:
@@ -53,6 +56,15 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     if name := next((name for name in idle if name in asked), None):
         acting = ", ".join(each for each in PRESETS if _acts_in(each, name, chosen[name]))
         msg = f"{name} changes nothing in the policy {_composed(settings.policy, name, chosen)}: it acts in {acting}"
+        raise UsageError(msg)
+
+
+def check_endpoint(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a flag that is about an endpoint where none is named: a server of our own needs none."""
+    if settings.cloud in {None, *NAMED} and (
+        name := next((name for name in OF_ENDPOINT if given.get(name) is not None), None)
+    ):
+        msg = f"{name} changes nothing without an endpoint: name one with --cloud"
         raise UsageError(msg)
 
 
