@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -92,8 +92,8 @@ async def _ask(prompt: str, flags: Flags, *, as_json: bool, trace: Path | None) 
 
     opener = hybrid.open(**flags)
     check_effect(opener.settings, flags)  # one answer and no other: its flags are held against whatever policy it has
-    with closing(Trace(trace)) as file:
-        screen = None if as_json else Screen()
+    screen = None if as_json else Screen()
+    with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():
         async with opener as client, aclosing(client.stream(prompt)) as events:
             async for event in events:
                 file.write(event)

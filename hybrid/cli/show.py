@@ -38,11 +38,17 @@ class Screen:
             case CloudRecovered():
                 self._note("the cloud answers again")
             case Finished(answer):
+                self._shown = False
                 print(flush=True)  # noqa: T201  (the answer's last line)
                 if self._out.is_terminal:
                     self._err.print(Text(summary(answer), "dim"))
             case _:
                 pass
+
+    def close(self) -> None:
+        """End the line of an answer that was cut off: what a terminal shows next is no part of it."""
+        if self._shown and self._out.is_terminal:
+            print(flush=True)  # noqa: T201  (the answer's last line)
 
     def _note(self, text: str) -> None:
         if self._shown and self._out.is_terminal:

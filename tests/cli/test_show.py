@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hybrid.cli import show
 from hybrid.run.answer import Token
-from hybrid.run.events import Degraded, Flushed, TokenEmitted
+from hybrid.run.events import Degraded, Finished, Flushed, TokenEmitted
 
 NASTY = "a\u202eb\x1b[2J\x9b1mc\r\n\td\u2066"
 VISIBLE = "a\\u202eb\\x1b[2J\\x9b1mc\\x0d\n\td\\u2066"
@@ -38,3 +38,22 @@ def test_a_terminal_is_shown_what_it_would_obey(terminal, capsys):
 def test_a_pipe_gets_the_text_as_it_is(capsys):
     happen(show.Screen())
     assert capsys.readouterr().out == NASTY * 2
+
+
+def test_a_terminals_line_is_ended_however_the_answer_ends_and_a_pipe_gets_nothing_more(terminal, capsys, monkeypatch):
+    """After Ctrl-C the shell's prompt had stood in the text."""
+    monkeypatch.setattr(show, "summary", lambda _: "")
+
+    def shown(*, begun, finished):
+        screen = show.Screen()
+        if begun:
+            screen.show(TokenEmitted(0, Token(1, "ab", "local", "accepted")))
+        if finished:
+            screen.show(Finished(None))
+        screen.close()
+        return capsys.readouterr().out
+
+    assert shown(begun=True, finished=False) == shown(begun=True, finished=True) == "ab\n"
+    assert shown(begun=False, finished=False) == ""
+    monkeypatch.setattr(show, "Console", Console)
+    assert shown(begun=True, finished=False) == "ab"

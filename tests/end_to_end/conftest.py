@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import threading
 import time
@@ -102,9 +103,12 @@ def start_kept(bundled, tmp_path_factory):
 
 @pytest.fixture
 def on_a_terminal(bundled):
-    """Run a command on a terminal of its own, in colour, and return what it showed there."""
+    """Run a command on a terminal of its own, in colour, and return what it showed there.
 
-    def run(command: list[str], columns: str, exit_code: int = 0) -> bytes:
+    ``interrupted``: it is sent what Ctrl-C sends as soon as it shows anything.
+    """
+
+    def run(command: list[str], columns: str, exit_code: int = 0, *, interrupted: bool = False) -> bytes:
         leader, follower = pty.openpty()
         environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": columns}
         environment.pop("NO_COLOR", None)
@@ -113,6 +117,8 @@ def on_a_terminal(bundled):
         seen = b""
         with contextlib.suppress(OSError):  # what Linux says once the other end is closed
             while part := os.read(leader, 4096):
+                if interrupted and not seen:
+                    process.send_signal(signal.SIGINT)
                 seen += part
         os.close(leader)
         assert process.wait(30) == exit_code

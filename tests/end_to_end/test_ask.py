@@ -328,6 +328,15 @@ def test_a_terminal_shows_who_wrote_each_token(on_a_terminal):
     assert b"by the cloud" in seen
 
 
+def test_ctrl_c_on_a_terminal_leaves_the_shell_a_line_of_its_own(on_a_terminal, own_stub):
+    """In the middle of an answer of 250 ms a token."""
+    far = own_stub("--latency-ms", "250")
+    command = [*COMMAND, QUESTION, "--cloud", far.url, "--policy", "greedy-exact", "--span", "1", "--ledger", "none"]
+    seen = on_a_terminal(command, "80", 130, interrupted=True)
+    assert b"by the cloud" not in seen
+    assert seen.endswith(b"\n")
+
+
 def test_nothing_in_the_working_directory_is_executed(bundled, tmp_path):
     """A folder somebody gave you may hold a module named like one of ours."""
     for name in ("uvicorn.py", "server_stub.py", "httpx.py", "llama_cpp.py"):
