@@ -1,8 +1,9 @@
-"""``hybrid tasks``: the families of problems, their levels, and drawn problems with worked answers."""
+"""``hybrid tasks``: the families of problems with drawn ones, and the questions to an assistant, by kind."""
 
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,17 +19,19 @@ from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from hybrid.tasks import Problem, TaskFamily
+    from hybrid.tasks.assistant import AssistantQuestion
 
 tasks = typer.Typer(
     name="tasks",
-    help="List the generated families of problems, or show problems of one.",
+    help="List the families of problems and the questions to an assistant, or show some.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 LIST_EPILOG = """
 A family has two or three levels, each with its share of the test split. The smaller reference models are not given
-every level; --json says which, a list for each model.
+every level; --json says which, a list for each model. The questions to an assistant are written by hand, for models
+that know more than these families.
 
 Examples:
 
@@ -38,10 +41,13 @@ Examples:
 """
 SHOW_EPILOG = """
 No two problems shown are twins: other phrasings, names or orders of the same. The same seed shows the same problems.
+"assistant" instead of a family shows questions to an assistant, of every kind or of one.
 
 Examples:
 
   hybrid tasks show gcd
+
+  hybrid tasks show assistant --kind extraction --num 5
 
   hybrid tasks show facts --level 3 --num 10
 
@@ -49,6 +55,9 @@ Examples:
 
 Exit codes: 0 done, 2 usage.
 """
+
+
+ASSISTANT = "assistant"
 
 
 class SplitName(StrEnum):
@@ -63,14 +72,14 @@ class SplitName(StrEnum):
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """List the families and their levels."""
+    """List the families and their levels, and the kinds of questions to an assistant."""
     from hybrid.tasks import FAMILIES  # noqa: PLC0415  (help and usage errors need no experiments)
 
     with exit_codes():
         if as_json:
-            typer.echo(json.dumps({"families": [_family(family) for family in FAMILIES]}))
+            typer.echo(json.dumps({"families": [_family(family) for family in FAMILIES], "assistant": _kinds()}))
         else:
-            Console(highlight=False).print(_table(FAMILIES))
+            Console(highlight=False).print(_table(FAMILIES), _kinds_table())
 
 
 list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
@@ -78,15 +87,23 @@ list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
 
 @tasks.command("show")
 def show(
-    family: Annotated[str, typer.Argument(help="Name of the family, as listed.", metavar="FAMILY")],
+    family: Annotated[str, typer.Argument(help="Name of the family, as listed, or: assistant.", metavar="FAMILY")],
     level: Annotated[int | None, typer.Option(help="Only this level, from 1.", metavar="L", min=1)] = None,
+    kind: Annotated[str | None, typer.Option(help="Only this kind of questions to an assistant.", metavar="K")] = None,
     split: Annotated[SplitName, typer.Option(help="Of which split.")] = SplitName.test,
     num: Annotated[int, typer.Option(help="How many problems.", metavar="N", min=1, max=1000)] = 3,
     seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Show problems of a family with their worked answers."""
+    """Show problems of a family with their worked answers, or questions to an assistant."""
     with exit_codes():
+        if family == ASSISTANT:
+            _refuse(level is not None, "the questions to an assistant have kinds (--kind), no levels")
+            questions = [_question(question) for question in _sample(kind, split, num, seed)]
+            printed = json.dumps({"family": family, "questions": questions})
+            typer.echo(printed if as_json else "\n\n".join(map(_describe_question, questions)))
+            return
+        _refuse(kind is not None, f"the problems of {family} have levels (--level), no kinds")
         problems = _draw(family, level, split, num, seed)
         if as_json:
             typer.echo(json.dumps({"family": family, "problems": [asdict(problem) for problem in problems]}))
@@ -135,6 +152,67 @@ def _table(families: tuple[TaskFamily, ...]) -> Table:
             level = family.levels[number - 1]
             table.add_row(*first, str(number), f"{level.share:.0%}", Text(level.holds))
     return table
+
+
+def _sample(kind: str | None, split: SplitName, num: int, seed: int) -> list[AssistantQuestion]:
+    """Draw different questions in a seeded order."""
+    from hybrid.tasks.assistant import KINDS, QUESTIONS  # noqa: PLC0415
+
+    _refuse(kind is not None and kind not in KINDS, f"no kind {kind}: {', '.join(KINDS)}")
+    _refuse(split is SplitName.train, "nothing is trained on the questions to an assistant: calibration or test")
+    found = [each for each in QUESTIONS if kind in {None, each.kind} and each.split == split]
+    _refuse(num > len(found), f"there are only {len(found)} such {split} questions, not {num}")
+    return random.Random(seed).sample(found, num)
+
+
+def _question(question: AssistantQuestion) -> dict[str, Any]:
+    answer = question.answer
+    return {
+        "kind": question.kind,
+        "split": question.split,
+        "max_tokens": question.max_tokens,
+        "text": question.text,
+        "right": answer and answer.reference,
+        "wrong": list(answer.wrong) if answer else [],
+    }
+
+
+def _describe_question(question: dict[str, Any]) -> str:
+    text = question["text"].replace("\n", "\n  ")
+    wrong = f"; wrong: {', '.join(question['wrong'])}" if question["wrong"] else ""
+    graded = "not graded" if question["right"] is None else f"right: {question['right']}{wrong}"
+    return f"{question['kind']}, up to {question['max_tokens']} tokens:\n  {text}\n  ({graded})"
+
+
+def _kinds() -> list[dict[str, Any]]:
+    from hybrid.tasks.assistant import KINDS, QUESTIONS  # noqa: PLC0415
+
+    by_kind = {kind: [question for question in QUESTIONS if question.kind == kind] for kind in KINDS}
+    return [
+        {
+            "kind": kind,
+            "graded": questions[0].graded,
+            "max_tokens": [min(each.max_tokens for each in questions), max(each.max_tokens for each in questions)],
+            **{split: sum(each.split == split for each in questions) for split in ("calibration", "test")},
+        }
+        for kind, questions in by_kind.items()
+    ]
+
+
+def _kinds_table() -> Table:
+    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
+    for column in (ASSISTANT, "answers", "tokens", "calibration", "test"):
+        table.add_column(column, justify="left" if column in {ASSISTANT, "answers"} else "right")
+    for kind in _kinds():
+        tokens = "-".join(map(str, sorted(set(kind["max_tokens"]))))
+        counts = (str(kind["calibration"]), str(kind["test"]))
+        table.add_row(kind["kind"], "graded" if kind["graded"] else "open", tokens, *counts)
+    return table
+
+
+def _refuse(condition: bool, sentence: str) -> None:
+    if condition:
+        raise UsageError(sentence)
 
 
 def _describe(problem: Problem) -> str:

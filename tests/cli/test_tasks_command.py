@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from hybrid.cli import app
 from hybrid.tasks import BY_NAME, FAMILIES, distinct
+from hybrid.tasks.assistant import KINDS, QUESTIONS
 
 
 def invoke(*args):
@@ -53,6 +54,39 @@ def test_level_split_number_and_seed_choose_the_problems(split):
     assert set(found["problems"][0]) == {"family", "level", "question", "worked", "final", "canonical", "mistake"}
 
 
+def test_the_list_names_the_kinds_of_questions_to_an_assistant_and_how_many_there_are():
+    found = {kind["kind"]: kind for kind in json.loads(invoke("list", "--json").stdout)["assistant"]}
+    assert tuple(found) == KINDS
+    for kind, entry in found.items():
+        of_kind = [question for question in QUESTIONS if question.kind == kind]
+        assert entry["calibration"] + entry["test"] == len(of_kind)
+        assert entry["graded"] == of_kind[0].graded
+    shown = invoke("list").stdout
+    assert all(kind in shown and f"{entry['test']} " in shown for kind, entry in found.items())
+
+
+@each("split", ["calibration", "test"])
+def test_kind_split_number_and_seed_choose_the_questions(split):
+    args = ("show", "assistant", "--kind", "extraction", "--split", split, "--num", "9")
+    found = json.loads(invoke(*args, "--json").stdout)["questions"]
+    asked = {question.text: question for question in QUESTIONS}
+    assert len({entry["text"] for entry in found}) == 9
+    for entry in found:
+        question = asked[entry["text"]]
+        assert (question.kind, question.split) == ("extraction", split)
+        assert question.grade(entry["right"])
+        assert not any(question.grade(wrong) for wrong in entry["wrong"])
+    assert found == json.loads(invoke(*args, "--json").stdout)["questions"]
+    assert found != json.loads(invoke(*args, "--json", "--seed", "1").stdout)["questions"]
+
+
+def test_a_question_is_shown_with_what_is_right_and_an_open_one_says_that_it_is_not_graded():
+    shown = invoke("show", "assistant", "--kind", "facts", "--num", "2")
+    assert shown.exit_code == 0
+    assert shown.stdout.count("(right: ") == 2
+    assert "(not graded)" in invoke("show", "assistant", "--kind", "letters", "--num", "1").stdout
+
+
 @each(
     ("args", "words"),
     [
@@ -61,6 +95,11 @@ def test_level_split_number_and_seed_choose_the_problems(split):
         (["show", "facts", "--num", "1000"], "distinct test problems, not 1000"),
         (["show", "gcd", "--split", "exam"], "exam"),
         (["show", "gcd", "--num", "0"], "--num"),
+        (["show", "assistant", "--kind", "riddles"], "no kind riddles: advice, classification"),
+        (["show", "assistant", "--level", "1"], "have kinds (--kind), no levels"),
+        (["show", "assistant", "--split", "train"], "nothing is trained on"),
+        (["show", "assistant", "--kind", "facts", "--num", "900"], "there are only"),
+        (["show", "gcd", "--kind", "facts"], "have levels (--level), no kinds"),
         (["show"], "FAMILY"),
         (["shew"], "shew"),
     ],
