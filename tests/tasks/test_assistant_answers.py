@@ -34,6 +34,9 @@ TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "nin
         "\u201cCanberra\u201d",
         "Canberra rather than Melbourne.",
         "Canberra--the city.",
+        "Canberra is the capital of Australia. Sydney is larger.",
+        "Sydney or Melbourne? It is Canberra.",
+        "It is not Sydney. It is Canberra.",
     ],
 )
 def test_an_answer_that_names_the_right_thing_in_whatever_words_is_right(text):
@@ -52,6 +55,11 @@ def test_an_answer_that_names_the_right_thing_in_whatever_words_is_right(text):
         "Canberra isn't the capital.",
         "Canberra or Sydney",
         "Sydney. Canberra.",
+        "Canberra. Sydney.",
+        "Canberra?",
+        "Is it Canberra? I do not know.",
+        "It is Sydney. It is Canberra.",
+        "Sydney. The capital is Canberra.",
         "Canberra, Sydney and Melbourne",
         "I am sorry, I cannot answer that.",
         "Canberran",
@@ -71,6 +79,7 @@ def test_naming_more_than_one_label_is_wrong_in_every_order_and_with_every_mark_
     assert not NEGATIVE.accepts("neither positive nor negative")
     assert not NEGATIVE.accepts("nonnegative, non-negative")
     assert NEGATIVE.accepts("Negative: there is no positive word in it.")
+    assert NEGATIVE.accepts("Positive or negative? Negative.")
 
 
 def test_the_longest_form_at_a_place_is_what_is_named():
@@ -88,6 +97,7 @@ def test_the_longest_form_at_a_place_is_what_is_named():
         "Anna.Berg@post.example",
         "`anna.berg@post.example`",
         "<anna.berg@post.example>",
+        "The address is anna.berg@post.example. " + "She reads it daily. " * WORDS_BESIDE,
     ],
 )
 def test_what_is_handed_out_may_have_a_few_words_beside_it(text):
@@ -114,6 +124,7 @@ def test_fields_are_named_all_and_in_order_each_in_any_of_its_forms():
     assert ROUTE.accepts("Lyon, 12 May")
     assert ROUTE.accepts("City: Lyon\nDate: May 12")
     assert not ROUTE.accepts("12 May, Lyon")
+    assert ROUTE.accepts("The city is Lyon. The date is May 12.")
     assert not ROUTE.accepts("Lyon")
     assert not ROUTE.accepts("May 12")
 
@@ -142,6 +153,8 @@ def test_marks_around_a_number_do_not_matter():
     assert not NumberAnswer(Decimal(4)).accepts("-4")
     assert NumberAnswer(Decimal(1)).accepts("One.")
     assert NumberAnswer(Decimal(3)).accepts("One of the three? No: 3.")
+    assert NumberAnswer(Decimal(3)).accepts("There are 3 of them. 2 are red.")
+    assert not NumberAnswer(Decimal(3)).accepts("3. 2. 1.")
 
 
 def words_of(number):

@@ -2,6 +2,7 @@
 
 import itertools
 import tomllib
+from collections import Counter
 
 import pytest
 from cases import each
@@ -33,18 +34,42 @@ def test_naming_every_label_is_wrong_whatever_their_order():
             assert not question.grade(", ".join(some)), question.text
 
 
+def test_there_are_enough_questions_of_every_kind_in_both_splits():
+    """A right share of 0.5 on half of 300 has a standard error of 0.04."""
+    assert len(QUESTIONS) >= 600
+    assert len(GRADED) >= 300
+    for kind in KINDS:
+        split = Counter(question.split for question in QUESTIONS if question.kind == kind)
+        assert min(split["calibration"], split["test"]) >= 15, kind
+        assert split.total() >= (100 if kind in {question.kind for question in GRADED} else 40), kind
+
+
+def test_a_question_of_classification_names_its_labels():
+    for question in GRADED:
+        for label in question.answer.wrong if question.kind == "classification" else ():
+            assert label.casefold() in question.text.casefold()
+
+
+def test_no_opening_is_that_of_more_than_three_graded_questions():
+    """Questions that differ in one word measure one thing."""
+    openings = Counter(" ".join(question.text.split()[:4]).casefold() for question in GRADED)
+    assert max(openings.values()) <= 3
+
+
 def test_no_question_is_asked_twice_and_every_text_is_trimmed():
     assert len({" ".join(question.text.lower().split()) for question in QUESTIONS}) == len(QUESTIONS)
     assert all(question.text == question.text.strip() != "" for question in QUESTIONS)
 
 
 def test_the_split_depends_on_the_canonical_text_alone():
-    shared = 'any_of = ["Paris"]\ncanonical = "the  capital of France"\ntext = '
-    first, twin = (parsed(f'{shared}"{text}"')[0] for text in ("Capital of France?", "What is the French capital?"))
-    assert first.canonical == twin.canonical == "the capital of france"
-    assert first.split == twin.split
-    alone = parsed('any_of = ["Paris"]\ntext = "Capital  of France?"')[0]
-    assert alone.canonical == "capital of france?"
+    """Fifty phrasings of one question, all in one split; without it they fall into both."""
+    texts = [f"Capital of France, {number}?" for number in range(50)]
+    twins = [parsed(f'any_of = ["Paris"]\ncanonical = "the  capital of France"\ntext = "{text}"')[0] for text in texts]
+    assert {twin.canonical for twin in twins} == {"the capital of france"}
+    assert len({twin.split for twin in twins}) == 1
+    assert len({parsed(f'any_of = ["Paris"]\ntext = "{text}"')[0].split for text in texts}) == 2
+    first, same = (parsed(f'text = "{text}"')[0] for text in ("Capital  of France?", "capital of FRANCE?"))
+    assert first.canonical == same.canonical
 
 
 def test_open_questions_have_no_right_answer():
@@ -60,8 +85,8 @@ def test_open_questions_have_no_right_answer():
     [
         ('text = "Who?"\nany_of = ["Ann"]\nwrong = ["ANN"]', "would be graded right"),
         ('text = "Who?"\nfields = ["Ann", "Ann"]', "would be graded wrong"),
-        ('text = "Was it Ann?"\nany_of = ["Ann"]', "would be graded right"),
-        ('text = "Was it 7?"\nnumber = 7', "would be graded right"),
+        ('text = "Say Ann."\nany_of = ["Ann"]', "would be graded right"),
+        ('text = "Say 7."\nnumber = 7', "would be graded right"),
         ('text = "Good?"\nlabel = "mixed"\nlabels = ["good", "bad"]', "not among the labels"),
         ('text = "Who?"\nany_of = ["Ann"]\nnumber = 7', "clashing keys"),
         ('text = "Who?"\nany_off = ["Ann"]', "unknown"),

@@ -1,22 +1,25 @@
 """Whether an answer in free words is right: two graders, exact ones.
 
 The law, tested in ``tests/tasks/test_assistant_answers.py``: an answer is right if it names the right thing and none of
-the wrong ones. So an answer that names every label is wrong, in whatever order, as is an empty one, a refusal, and the
-question read back. What is negated is not named: "not Paris" names nothing, "not Sydney but Canberra" names Canberra.
-A doubtful case is graded wrong. This file knows neither the questions nor where they come from.
+the wrong ones, up to the end of the first whole sentence that names something; what follows is explanation. So a list
+of labels is wrong, in whatever order, as is an empty answer, a refusal, and the question read back. What is negated or
+asked is not named: "not Paris" and "Paris?" name nothing, "not Sydney but Canberra" names Canberra. A doubtful case is
+graded wrong. This file knows neither the questions nor where they come from.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
 # An extraction is to be handed out, not the text around it; "The name of the person who wrote this message is" has 10.
 WORDS_BESIDE = 10
+# "Positive. Negative. Neutral." is a list, not a sentence and its explanation.
+SENTENCE_WORDS = 3
 
 _SMALL = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -32,6 +35,7 @@ _WORDED = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])(?:(?<!\w)-)?\d+(?:\.\d+)?(?!\d|\.\d|(?:st|nd|rd|th)\b)")
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE_END = re.compile(r"[.,;:!?()\n]|\bbut\b")
 _NEGATORS = frozenset(("not", "no", "never", "neither", "nor", "without", "than", "cannot", "instead"))
 _NEGATED_AFTER = re.compile(r"\s+(?:(?:is|was|are|were)\s+not\b|(?:is|was|are|were)n't\b)")
@@ -59,7 +63,7 @@ class PhraseAnswer:
     """Right if every field is named, in this order, and nothing of ``wrong``.
 
     ``fields``: the accepted forms of each thing that is asked for, mostly one. ``alone``: the answer may have
-    ``WORDS_BESIDE`` words more than the longest forms, since only that is asked for.
+    ``WORDS_BESIDE`` words more than the longest forms, since only that is asked for; an explanation is not counted.
     """
 
     fields: tuple[tuple[str, ...], ...]
@@ -79,11 +83,9 @@ class PhraseAnswer:
 
     def accepts(self, text: str) -> bool:
         """Tell whether an answer is right."""
-        plain = fold(text)
-        if self.alone and len(plain.split()) > self._most_words:
-            return False
-        named = [self._meanings[match.group()] for match in _affirmed(self._pattern, plain)]
-        if None in named:
+        forms, num_words = _named(self._pattern, fold(text), explained=len(self.fields) == 1)
+        named = [self._meanings[form] for form in forms]
+        if None in named or (self.alone and num_words > self._most_words):
             return False
         firsts = [named.index(field) if field in named else -1 for field in range(len(self.fields))]
         return -1 not in firsts and firsts == sorted(firsts)
@@ -131,9 +133,9 @@ class NumberAnswer:
         plain = fold(text)
         if self.value == 1:
             plain = re.sub(r"\bone\b", "1", plain)
-        found = {Decimal(match.group()) for match in _affirmed(_NUMBER, plain)}
         passed_over = {sign * number for number in self.given for sign in (1, -1)} - {self.value}
-        return found - passed_over == {self.value}
+        found, _ = _named(_NUMBER, plain, lambda number: Decimal(number) not in passed_over)
+        return set(map(Decimal, found)) == {self.value}
 
 
 AnswerSpec = PhraseAnswer | NumberAnswer
@@ -144,13 +146,31 @@ def numbers_of(text: str) -> frozenset[Decimal]:
     return frozenset(Decimal(match.group()) for match in _NUMBER.finditer(fold(text)))
 
 
-def _affirmed(pattern: re.Pattern[str], plain: str) -> Iterator[re.Match[str]]:
+def _named(
+    pattern: re.Pattern[str], plain: str, counts: Callable[[str], bool] = bool, *, explained: bool = True
+) -> tuple[list[str], int]:
+    """Return what is named and ``counts``, in order, and the number of words read.
+
+    Where an answer may be ``explained``, the first whole sentence that names something is the last one read.
+    """
+    named: list[str] = []
+    num_words = 0
+    for sentence in _SENTENCE_END.split(plain):
+        here = [] if sentence.endswith("?") else [form for form in _affirmed(pattern, sentence) if counts(form)]
+        named += here
+        num_words += len(sentence.split())
+        if here and explained and len(sentence.split()) >= SENTENCE_WORDS:
+            break
+    return named, num_words
+
+
+def _affirmed(pattern: re.Pattern[str], sentence: str) -> Iterator[str]:
     """Yield the matches that no word of the three before them in their clause negates, nor "is not" after them."""
-    for match in pattern.finditer(plain):
-        before = _CLAUSE_END.split(plain[: match.start()])[-1].split()[-3:]
+    for match in pattern.finditer(sentence):
+        before = _CLAUSE_END.split(sentence[: match.start()])[-1].split()[-3:]
         negated = any(word in _NEGATORS or word.endswith("n't") for word in before)
-        if not negated and not _NEGATED_AFTER.match(plain, match.end()):
-            yield match
+        if not negated and not _NEGATED_AFTER.match(sentence, match.end()):
+            yield match.group()
 
 
 def _in_digits(match: re.Match[str]) -> str:
