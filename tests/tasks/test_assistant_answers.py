@@ -80,6 +80,8 @@ def test_naming_more_than_one_label_is_wrong_in_every_order_and_with_every_mark_
     assert not NEGATIVE.accepts("nonnegative, non-negative")
     assert NEGATIVE.accepts("Negative: there is no positive word in it.")
     assert NEGATIVE.accepts("Positive or negative? Negative.")
+    assert NEGATIVE.accepts("This is negative.\n\nA positive review would praise something.")
+    assert not NEGATIVE.accepts("1. It may be negative.\n2. It may be positive.")
 
 
 def test_the_longest_form_at_a_place_is_what_is_named():

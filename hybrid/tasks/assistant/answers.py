@@ -35,7 +35,8 @@ _WORDED = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])(?:(?<!\w)-)?\d+(?:\.\d+)?(?!\d|\.\d|(?:st|nd|rd|th)\b)")
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+# Neither a single line break ends a sentence nor the number of an item: both part the items of a list.
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\n\d\.)(?: *\n\s*\n\s*| +)")
 _CLAUSE_END = re.compile(r"[.,;:!?()\n]|\bbut\b")
 _NEGATORS = frozenset(("not", "no", "never", "neither", "nor", "without", "than", "cannot", "instead"))
 _NEGATED_AFTER = re.compile(r"\s+(?:(?:is|was|are|were)\s+not\b|(?:is|was|are|were)n't\b)")
