@@ -236,12 +236,16 @@ def _measured(weights: Weights, threads: int | None) -> float:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help."""
+    """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help.
+
+    ``price``: what is known of it, None: nothing.
+    """
 
     findings: ProbeResult
     can: Capabilities
     local_noise: float
     hints: tuple[FlagAdvice, ...] = ()
+    price: Price | None = None
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
@@ -274,12 +278,14 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         opening.learn(account, said)
         purse = await stack.enter_async_context(account.open_budget(settings.conversation))
         turns = (Message("user", "What is 47 + 86?"),)
-        asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell)
+        timed = account.price is None or account.price.free  # else what a token costs is money
+        asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell, timed=timed)
         findings = await asked.run(said, wire.url)
         if not served:  # our own server has another address the next time
             ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
-        return ProbeReport(findings, apply_result(said, findings), noise, flag_advice(findings, settings.cloud_top_k))
+        advice = flag_advice(findings, settings.cloud_top_k)
+        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price)
 
 
 def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from hybrid.cli.checking import break_evens, told_of_probe
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 EPILOG = """
 It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
 for later runs with the same model there, dialect and local vocabulary (--local), until an answer contradicts it.
-Nothing is concluded from a name or a document. Where a flag of the server would help, it is named.
+Nothing is concluded from a name or a document. Where a flag of the server would help, it is named. Where nothing is
+charged, or no price is known, twelve questions more measure what a scored token takes beside a written one. From the
+price, or else from that time, follows the break-even: the share of drafted tokens that must be kept for checking to be
+cheaper (or faster) than the cloud alone, after a text of 100 tokens and of 1,000.
 
 Examples:
 
@@ -61,6 +65,7 @@ def probe(
         works = working(found.can)
         if as_json:
             besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
+            besides["break_even"] = break_evens(found.findings.check_rates(found.price))
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
             typer.echo("\n".join(map(escape_controls, told(found, works))))
@@ -92,6 +97,7 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     for name, value in facts.items():
         yield f"  {name:<{_WIDTH}} {value}"
     yield f"what a check costs: {_cost(found)}"
+    yield from told_of_probe(probed)
     yield f"policies at temperature 0: {', '.join(works['greedy'])}"
     only = [name for name in works["greedy"] if name not in works["sampled"]]
     yield "at other temperatures: " + (f"all but {', '.join(only)}" if only else "the same")

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,6 +33,9 @@ ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[Se
 
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
+# What a token takes is a median over so many tries, each of a question of one token and one of so many. Answers ask
+# for so many log-probabilities by default.
+TIMED_TRIES, TIMED_TOKENS, TIMED_TOP_K = 3, 16, 20
 # Servers cache whole blocks: 128 tokens are the longest that one takes by default (vLLM on a CPU; 16 on a GPU). With as
 # many tokens as this a text holds one, and is no whole number of any: then the first row due would be cached, too.
 LONGER = 152
@@ -43,13 +47,18 @@ DECIMALS = range(1, 7)
 
 @dataclass
 class Probe:
-    """One probe of one endpoint. ``tell`` is called with a sentence about each question."""
+    """One probe of one endpoint. ``tell`` is called with a sentence about each question.
+
+    ``timed``: what a token takes is measured too, by ``clock`` (in seconds).
+    """
 
     endpoint: Endpoint
     prefix: Ids
     turns: tuple[Message, ...]
     reserve: ReserveCharge
     tell: Callable[[str], None]
+    timed: bool = False
+    clock: Callable[[], float] = time.perf_counter
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
 
@@ -74,6 +83,8 @@ class Probe:
                     self._note(candidates=False)  # it has refused them
                 if "write" in self._can.abilities:
                     await self._caching(_ids(written))
+                if self.timed and self.found.scoring_method:
+                    await self._times(_ids(written))
         return replace(self.found, spent_tokens=self._spent.prompt_tokens + self._spent.completion_tokens)
 
     def _note(self, **found: Any) -> None:
@@ -91,9 +102,9 @@ class Probe:
         self.tell("the round trip")
         times = []
         for _ in range(ROUND_TRIPS):
-            began = time.perf_counter()
+            began = self.clock()
             await self.endpoint.ping()
-            times.append((time.perf_counter() - began) * 1000)
+            times.append((self.clock() - began) * 1000)
         return round(min(times), 1)
 
     async def _token_route(self) -> bool | None:
@@ -237,6 +248,37 @@ class Probe:
         """Return a text of ``LONGER`` tokens that begins and ends as the probe's own does."""
         room = max(0, LONGER - len(self.prefix))
         return (self.prefix * room)[:room] + self.prefix
+
+    # ---- what a token takes ------------------------------------------------------------------------------------------
+
+    async def _times(self, ids: Ids) -> None:
+        """Measure what a token takes, written and scored: the difference between many and one, a median of each."""
+        self.tell("what a scored token takes beside a written one")
+        top_k = min(self.found.most_k or 1, TIMED_TOP_K)
+        written, scored, checks = [], [], []
+        for turn in range(TIMED_TRIES):
+            # Another draft each time: one that was scored before may be cached.
+            span = (ids[turn % len(ids) :] + ids * TIMED_TOKENS)[:TIMED_TOKENS]
+            one_ms, first = await self._timed(self._write(self.prefix, 1, top_k))
+            write_ms, chunks = await self._timed(self._write(self.prefix, TIMED_TOKENS, top_k))
+            short_ms, short = await self._timed(self._score(self.prefix, span[:1], top_k))
+            check_ms, scores = await self._timed(self._score(self.prefix, span, top_k))
+            more = len(_ids(chunks or [])) - len(_ids(first or []))
+            if short is None or scores is None or more < 1:
+                return
+            written.append((write_ms - one_ms) / more)
+            scored.append((check_ms - short_ms) / (TIMED_TOKENS - 1))
+            checks.append(short_ms)
+        written_ms, scored_ms = median(written), max(0.0, median(scored))
+        if written_ms > 0.0:  # else the network took more than the tokens did
+            beside = max(0.0, median(checks) - scored_ms)
+            self._note(written_ms=round(written_ms, 3), scored_ms=round(scored_ms, 3), check_ms=round(beside, 3))
+
+    async def _timed(self, asking: Any) -> tuple[float, Any]:
+        """Return the milliseconds that an answer took, and the answer as ``_try`` returns it."""
+        began = self.clock()
+        answered = await self._try(asking)
+        return (self.clock() - began) * 1000, answered
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import msgspec
 
 from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
 from hybrid.json_store import JsonStore
+from hybrid.spend import CheckRates, Price
 
 VERSION = 1
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
@@ -38,7 +39,9 @@ class ProbeResult:
     largest difference between two ways to ask for a likely token's log-probability. ``grid``: log-probabilities are
     multiples of it; 0: of nothing coarser than a float32. ``check_tokens``: the charge for a check after
     ``prefix_tokens``, cached tokens left out. ``hidden_mass``: the most probability that a list left out.
-    ``token_route``: whether vLLM's token-in route is open. ``spent_tokens``: the charge for the probe itself.
+    ``token_route``: whether vLLM's token-in route is open. ``written_ms``, ``scored_ms``: the time that a token takes,
+    written and scored; ``check_ms``: that of a check beside its span, the round trip included. ``spent_tokens``: the
+    charge for the probe itself.
     """
 
     url: str
@@ -65,7 +68,26 @@ class ProbeResult:
     check_tokens: int | None = None
     hidden_mass: float | None = None
     token_route: bool | None = None
+    written_ms: float | None = None
+    scored_ms: float | None = None
+    check_ms: float | None = None
     spent_tokens: int = 0
+
+    def check_rates(self, price: Price | None) -> CheckRates | None:
+        """Return what checking takes here beside writing, in money; where nothing is charged, in milliseconds.
+
+        None: the endpoint cannot score, or neither a price nor the time is known. By every method but one request a
+        draft is written or sent in parts: each of its tokens costs at least what a written one does.
+        """
+        if self.scoring_method is None:
+            return None
+        if price is not None and not price.free:
+            rates = CheckRates.of_price(price, keeps_cache=self.keeps_cache)
+            one_request = self.scoring_method == "one request"
+            return rates if one_request else replace(rates, drafted=max(rates.drafted, rates.written))
+        if self.written_ms is None or self.scored_ms is None or self.check_ms is None:
+            return None
+        return CheckRates(0.0 if self.keeps_cache else self.scored_ms, self.scored_ms, self.check_ms, self.written_ms)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``, under the outside names."""

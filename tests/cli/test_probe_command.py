@@ -19,6 +19,7 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseCache
+from hybrid.spend import Price
 
 FOUND = ProbeResult(
     "http://there",
@@ -41,6 +42,7 @@ FOUND = ProbeResult(
     check_tokens=7,
     spent_tokens=99,
 )
+BESIDES = ["local_noise_nats", "policies", "hints", "break_even"]
 WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
 
 
@@ -68,8 +70,8 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found, hints=()):
-    return "\n".join(told(ProbeReport(found, None, 0.025, hints), WORKS))
+def said(found, hints=(), price=None):
+    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -109,6 +111,33 @@ def test_what_was_found_is_told_in_words():
 )
 def test_what_is_not_so_is_told_as_plainly(change, words):
     assert words in said(replace(FOUND, **change))
+
+
+TIMED = replace(FOUND, written_ms=10.0, scored_ms=2.0, check_ms=30.0)
+
+
+def test_what_a_token_takes_is_told_as_a_ratio_with_the_round_trip_apart():
+    """What is free has a cost in time: where nothing is charged, the break-even is that of the time."""
+    for price in (None, Price.parse("free")):
+        text = said(TIMED, price=price)
+        assert "what a token takes: 2 ms scored, 10 ms written (0.2 : 1); a check takes 30 ms besides" in text
+        assert "in time, after 100 tokens of text checking is faster than the cloud alone where 83.1 % of the" in text
+    slow = said(replace(TIMED, keeps_cache=False, scored_ms=3.0))
+    assert "in time, after 1000 tokens of text checking is never faster than the cloud alone" in slow
+    assert "what a token takes" not in said(FOUND)
+    assert "checking is" not in said(FOUND)
+
+
+def test_at_a_price_the_break_even_is_that_of_the_money_under_its_tariff():
+    text = said(TIMED, price=Price.parse("1/0.1/4"))
+    assert (
+        "at 1/0.1/4, after 100 tokens of text checking is cheaper than the cloud alone where 87.8 % of the dr" in text
+    )
+    cold = said(replace(FOUND, keeps_cache=False), price=Price.parse("1/0.1/4"))
+    assert "at 1/0.1/4, after 1000 tokens of text checking is never cheaper than the cloud alone, however many" in cold
+    text = said(FOUND, price=Price.parse("1/0.1/4:new"))
+    assert "after 1000 tokens of text checking is cheaper than the cloud alone, however few drafted tokens are" in text
+    assert "checking is" not in said(replace(FOUND, scoring_method=None), price=Price.parse("1/0.1/4"))
 
 
 def test_a_flag_that_would_help_is_named_with_what_it_saves():
@@ -217,7 +246,9 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     names = [OUTSIDE_NAMES.get(part.name, part.name) for part in fields(ProbeResult)]
-    assert list(found) == [*names, "local_noise_nats", "policies", "hints"]
+    assert list(found) == [*names, *BESIDES]
+    assert found["scored_ms"] >= 0.0 < found["written_ms"]
+    assert set(found["break_even"]) == {"100", "1000"}
     assert found["local_noise_nats"] == NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
@@ -229,7 +260,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert "greedy-exact" not in found["policies"]["sampled"]
     kept_now = kept(cache)["endpoints"]
     key = f"{served[name].url} {found['model']} {dialect} {Weights(BUNDLED_LOCAL).vocabulary_digest}"
-    assert kept_now[key] == {k: v for k, v in found.items() if k not in {"local_noise_nats", "policies", "hints"}}
+    assert kept_now[key] == {k: v for k, v in found.items() if k not in BESIDES}
 
 
 @pytest.mark.slow

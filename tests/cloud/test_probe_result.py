@@ -38,6 +38,7 @@ KNOWN = ProbeResult(
 )
 WHERE = (KNOWN.url, "m", "sglang")
 HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
+TIMES = ("written_ms", "scored_ms", "check_ms")  # what no version before this one has measured
 OTHER = replace(KNOWN, model="n", grid=1e-4, noise_nats=0.01, same_words=False)
 
 
@@ -141,7 +142,7 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
     [told] = json.loads(path.read_text())["endpoints"].values()
     found = ProbeCache(path, "21e4f4c0e5e118da").read("http://127.0.0.1:8220", "large", "vllm")
     later = ("streams", "hidden_mass", "token_route")
-    assert found.to_json() == told | dict.fromkeys(later)
+    assert found.to_json() == told | dict.fromkeys(later + TIMES)
     for streams in (True, False):
         can = apply_result(replace(Vllm.can, streams=streams), found)
         assert (can.scoring_method, can.rows, can.most_k, can.streams) == ("one request", True, 20, streams)
@@ -165,7 +166,7 @@ def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_
             "way": result.scoring_method,
             "ways": dict(zip(result.scoring_methods, entry["ways"].values(), strict=True)),
         }
-        assert result.to_json() == entry | renamed, entry["url"]
+        assert result.to_json() == entry | renamed | dict.fromkeys(TIMES), entry["url"]
         assert cache.write(result)
         assert cache.read(result.url, result.model, result.dialect) == result
 

@@ -1,0 +1,54 @@
+"""What ``hybrid probe`` and ``hybrid price`` say of a break-even: words for numbers that ``hybrid.spend`` works out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hybrid.assemble import ProbeReport
+    from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.spend import CheckRates
+
+# Tokens before a draft: a short question, and one with a text to read.
+LENGTHS = (100, 1000)
+
+
+def percent(chance: float) -> str:
+    """Write a chance as a user reads it; one that is not certain is never written as 100 %."""
+    return f"{min(99.9, 100 * chance):.3g} %"
+
+
+def told_break_even(rates: CheckRates, num_before: int, *, cheaper: str = "cheaper") -> str:
+    """Say at which share of kept tokens checking pays."""
+    after = f"after {num_before} tokens of text"
+    least = rates.break_even(num_before)
+    if least is None:
+        return f"{after} checking is never {cheaper} than the cloud alone, however many drafted tokens are kept"
+    if least == 0.0:
+        return f"{after} checking is {cheaper} than the cloud alone, however few drafted tokens are kept"
+    return f"{after} checking is {cheaper} than the cloud alone where {percent(least)} of the drafted tokens are kept"
+
+
+def told_times(found: ProbeResult) -> Iterator[str]:
+    """Say what a token takes, where that was measured."""
+    if found.written_ms is not None and found.scored_ms is not None and found.check_ms is not None:
+        ratio = found.scored_ms / found.written_ms
+        took = f"{found.scored_ms:g} ms scored, {found.written_ms:g} ms written ({ratio:.2g} : 1)"
+        yield f"what a token takes: {took}; a check takes {found.check_ms:g} ms besides"
+
+
+def told_of_probe(probed: ProbeReport) -> Iterator[str]:
+    """Say what a probe shows of checking: the time of a token, and the break-even of the price or of that time."""
+    found, price = probed.findings, probed.price
+    yield from told_times(found)
+    if (rates := found.check_rates(price)) is not None:
+        of = "in time" if price is None or price.free else f"at {price}"
+        cheaper = "faster" if price is None or price.free else "cheaper"
+        told = [told_break_even(rates, length, cheaper=cheaper) for length in LENGTHS]
+        yield from (f"{of}, {each}" for each in told)
+
+
+def break_evens(rates: CheckRates | None) -> dict[str, float | None] | None:
+    """Return the same for ``--json``, by the length of the text; None: nothing is known."""
+    return None if rates is None else {str(length): rates.break_even(length) for length in LENGTHS}
