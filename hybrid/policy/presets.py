@@ -18,7 +18,7 @@ from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import BILD
 from hybrid.policy.rules.block import BLOCK
 from hybrid.policy.rules.cascade import CASCADE
-from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, PAPER
+from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
 from hybrid.policy.rules.excess import EXCESS
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
@@ -50,6 +50,7 @@ PRESETS = {
     for preset in (
         KL,
         DOUBT,
+        ONCE,
         GREEDY_EXACT,
         EXACT,
         BLOCK,

@@ -17,6 +17,7 @@ CHOSEN = {"threshold": 0.3, "entropy": 0.3, "strict": True, "span": 4, "lead": 2
 # What changes nothing in a named policy as it is.
 WITHOUT_EFFECT = {
     "kl": {"entropy"},
+    "once": {"entropy", "span"},
     "doubt": {"span", "scope"},
     "greedy-exact": {"threshold", "entropy", "strict"},
     "exact": {"threshold", "entropy", "strict"},

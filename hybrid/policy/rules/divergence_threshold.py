@@ -1,8 +1,9 @@
-"""Accept while the two models are near: a divergence within a threshold. The presets kl, doubt, paper and fsd.
+"""Accept while the two models are near: a divergence within a threshold. The presets kl, once, doubt, paper and fsd.
 
-``kl`` and ``paper`` are the 2023 draft's rule, checked everywhere or after the fact; ``doubt`` asks where the local
-model is unsure and lets the divergence give the pen back; ``fsd`` is fuzzy speculative decoding (arXiv:2502.20704),
-which takes any divergence and replaces the one token it turns down.
+``kl`` and ``paper`` are the 2023 draft's rule, checked everywhere or after the fact; ``once`` checks a whole answer and
+lets the cloud write on from the first rejection; ``doubt`` asks where the local model is unsure and lets the divergence
+give the pen back; ``fsd`` is fuzzy speculative decoding (arXiv:2502.20704), which takes any divergence and replaces the
+one token it turns down.
 """
 
 from __future__ import annotations
@@ -175,6 +176,12 @@ def _kl(choices: PolicyOptions, nats: float) -> Policy:
     return Policy("kl", span, ALWAYS, judge, handoff_tokens=HANDOFF_TOKENS, handback=judge, handback_after=back)
 
 
+def _once(choices: PolicyOptions, nats: float) -> Policy:
+    """Make the span and the handoff as long as the answer: at most one check and one request to write."""
+    whole = choices.max_tokens
+    return Policy("once", whole, ALWAYS, threshold_judge(choices, nats), handoff_tokens=whole)
+
+
 def _doubt(choices: PolicyOptions, nats: float) -> Policy:
     """No judge. Local entropy above ``choices.entropy`` (0.5) gives the cloud the pen.
 
@@ -203,6 +210,13 @@ KL = Preset(
     "check every span; the cloud takes the pen where KL exceeds the threshold",
     source="the 2023 draft paper, checked everywhere; the cloud keeps the pen until the models agree",
     make=_kl,
+    number=THRESHOLD,
+)
+ONCE = Preset(
+    "once",
+    "draft the whole answer and check it once; from the first KL above the threshold on the cloud writes",
+    source="this project: an answer that was wrong once is mostly wrong again, and every check is paid by its prefix",
+    make=_once,
     number=THRESHOLD,
 )
 DOUBT = Preset(
