@@ -1,4 +1,4 @@
-"""Run arms: ways of answering, tried on the same problems over the bundled pair, against one server.
+"""Run arms: ways of answering, tried on the same problems over one pair of models, against one server.
 
 The laws, tested in ``tests/bench/test_arms.py`` and ``tests/end_to_end/test_demo.py``: all arms answer the same
 problems in the same order; an arm's settings are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` change a
@@ -30,6 +30,19 @@ class Arm:
     name: str
     policy: str
     choices: AnswerChoices = field(default_factory=AnswerChoices)
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """What arms run over: a local model's file, a server's address, and how long answers and texts may get in tokens.
+
+    ``num_context`` 0: what the local model was trained with, 8192 at most.
+    """
+
+    local: Path
+    cloud: str
+    max_tokens: int
+    num_context: int = 0
 
 
 # Called after every answer with the arm and the number of problems it has answered.
@@ -82,33 +95,44 @@ async def run_arms(
     by default: neither.
     """
     flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
+    questions = [problem.question for problem in problems]
     async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-        return {arm.name: await _trial(arm, problems, url, report_answer) for arm in arms}
+        pair = ModelPair(BUNDLED_LOCAL, url, MAX_TOKENS)
+        answers = {arm.name: await answer_all(arm, questions, pair, report_answer) for arm in arms}
+    return {
+        arm.name: Trial(
+            arm,
+            answers[arm.name],
+            tuple(GRADERS[p.family](p, answer.text) for p, answer in zip(problems, answers[arm.name], strict=True)),
+        )
+        for arm in arms
+    }
 
 
-async def _trial(arm: Arm, problems: Sequence[Problem], url: str, report_answer: ReportAnswer) -> Trial:
+async def answer_all(
+    arm: Arm, questions: Sequence[str], pair: ModelPair, report_answer: ReportAnswer
+) -> tuple[Answer, ...]:
+    """Let one arm answer all questions, one after the other."""
     answers: list[Answer] = []
-    async with ClientOpener(_settings(arm, url)) as client:
-        for problem in problems:
-            answers.append(await client.generate(problem.question))
+    async with ClientOpener(_settings(arm, pair)) as client:
+        for question in questions:
+            answers.append(await client.generate(question))
             report_answer(arm, len(answers))
-    graded = zip(problems, answers, strict=True)
-    return Trial(
-        arm, tuple(answers), tuple(GRADERS[problem.family](problem, answer.text) for problem, answer in graded)
-    )
+    return tuple(answers)
 
 
-def _settings(arm: Arm, url: str) -> Settings:
+def _settings(arm: Arm, pair: ModelPair) -> Settings:
     """Return an arm's settings over the defaults. They are constructed, not loaded: the user's own do not count."""
     own: dict[str, Any] = {
-        "local": BUNDLED_LOCAL,
-        "cloud": url,
+        "local": pair.local,
+        "cloud": pair.cloud,
+        "ctx": pair.num_context,
         "api_key_env": "",  # the user's key is for another server
         "cache_salt": f"arm {arm.name}",
         "policy": arm.policy,
         "price": PRICE,
         "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": pair.max_tokens,
         "seed": 0,
         "threads": 1,  # as the server: two that spin for one core stand still
         **arm.choices,

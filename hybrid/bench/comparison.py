@@ -7,7 +7,6 @@ over the large model's own run on the same problems; an undefined number is None
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.arms import LARGE, SMALL, Arm, ReportAnswer, Trial, run_arms
+from hybrid.engine.real_models import sha256_of
 from hybrid.errors import UsageError
 from hybrid.tasks import FAMILIES, Problem, Split, distinct
 from hybrid.tasks.statistics import Estimate, rpi
@@ -75,13 +75,12 @@ def draw_balanced(num_problems: int, split: Split, seed: int) -> tuple[Problem, 
 
 def fingerprints() -> dict[str, dict[str, str]]:
     """Return the bundled models' file names and SHA-256, by the names of the arms that are those models alone."""
-    models = {SMALL.name: BUNDLED_LOCAL, LARGE.name: BUNDLED_CLOUD}
-    return {name: {"file": path.name, "sha256": _sha256(path)} for name, path in models.items()}
+    return {SMALL.name: fingerprint(BUNDLED_LOCAL), LARGE.name: fingerprint(BUNDLED_CLOUD)}
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def fingerprint(path: Path) -> dict[str, str]:
+    """Return a model's file name and SHA-256 for JSON."""
+    return {"file": path.name, "sha256": sha256_of(path)}
 
 
 def estimate_to_json(estimate: Estimate | None) -> dict[str, float | None]:

@@ -55,7 +55,8 @@ def shown(compared, answer):
         Token(3, "", "cloud", "recovered", kl, why='KL "0.3" > 0.2 & more'),
         Token(4, " 4", "cloud", "written"),
     )
-    return Reader(page(compared(RIGHT, answers={arm.name: (answer(*tokens),) * 10 for arm in HYBRIDS})))
+    found = compared(RIGHT, answers={arm.name: (answer(*tokens),) * 10 for arm in HYBRIDS})
+    return Reader(page(report.demonstration(found)))
 
 
 def test_every_token_of_every_hybrid_answer_is_there_in_order(shown):
@@ -104,8 +105,8 @@ def test_all_answers_are_collapsed_and_the_figures_are_not(shown):
 
 def test_a_failing_cloud_is_told_before_anything_else(compared, answer):
     failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone & <b>lost</b>")
-    text = page(compared(RIGHT, answers={"kl": (failed,) * 10}))
-    assert 'role="alert"' not in page(compared(RIGHT))
+    text = page(report.demonstration(compared(RIGHT, answers={"kl": (failed,) * 10})))
+    assert 'role="alert"' not in page(report.demonstration(compared(RIGHT)))
     assert 0 < text.index('role="alert"') < text.index("<article>")
     assert "gone &amp; &lt;b&gt;lost&lt;/b&gt;" in text
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hybrid.bench import calibration
 from hybrid.bench.demo import HYBRIDS
-from hybrid.cli.demo import tables
+from hybrid.cli.demo import report, tables
 from hybrid.run.answer import Token
 
 RIGHT = {"small": "0" * 10, "kl": "1" * 10, "doubt": "1" * 9 + "0", "large": "1" * 10}
@@ -25,8 +25,8 @@ TOKENS = (
 
 
 @pytest.fixture
-def comparison(compared, answer):
-    return compared(RIGHT, answers={arm.name: (answer(*TOKENS),) * 10 for arm in HYBRIDS})
+def shown(compared, answer):
+    return report.demonstration(compared(RIGHT, answers={arm.name: (answer(*TOKENS),) * 10 for arm in HYBRIDS}))
 
 
 def drawn(shown, **kind):
@@ -35,17 +35,17 @@ def drawn(shown, **kind):
     return console.file.getvalue()
 
 
-def test_without_colours_the_clouds_words_stand_in_brackets(comparison):
-    text = drawn(tables.demonstration(comparison, colours=False))
+def test_without_colours_the_clouds_words_stand_in_brackets(shown):
+    text = drawn(tables.demonstration(shown, colours=False))
     assert "checked[ by\\x1b[2J cloud] [red]here[&<end>]" in text
     assert "[written by the cloud], all else here" in text
     assert "KL [bold]too[/bold] high (2 tokens by the cloud)" in text
     assert "\x1b" not in text
 
 
-def test_with_colours_each_token_has_the_style_of_who_wrote_it(comparison):
+def test_with_colours_each_token_has_the_style_of_who_wrote_it(shown):
     text = drawn(
-        tables.demonstration(comparison, colours=True), force_terminal=True, color_system="standard", no_color=False
+        tables.demonstration(shown, colours=True), force_terminal=True, color_system="standard", no_color=False
     )
     assert (
         "\x1b[32mchecked\x1b[0m\x1b[1;35m by\\x1b[2J\x1b[0m\x1b[1;35m cloud\x1b[0m [red]here\x1b[1;35m&<end>\x1b[0m"
@@ -53,9 +53,9 @@ def test_with_colours_each_token_has_the_style_of_who_wrote_it(comparison):
     )
 
 
-def test_the_answers_come_first_and_the_figures_after_them(comparison):
-    text = drawn(tables.demonstration(comparison, colours=False))
-    assert "…" not in drawn(tables.demonstration(comparison, colours=False), width=80)
+def test_the_answers_come_first_and_the_figures_after_them(shown):
+    text = drawn(tables.demonstration(shown, colours=False))
+    assert "…" not in drawn(tables.demonstration(shown, colours=False), width=80)
     order = [text.index(words) for words in ("What is 0?", "What is 4?", "correct", "RPI of kl", "Prices", "Settings")]
     assert order == sorted(order)
     assert "9 of 10" in text
@@ -65,7 +65,7 @@ def test_the_answers_come_first_and_the_figures_after_them(comparison):
 def test_a_failing_cloud_is_told_first_and_last(compared, answer):
     failed = answer(Token(1, "x", "local", "unchecked"), degraded="gone [red]")
     found = compared(RIGHT, answers={"kl": (failed,) * 10})
-    text = drawn(tables.demonstration(found, colours=False))
+    text = drawn(tables.demonstration(report.demonstration(found), colours=False))
     assert text.startswith("THE CLOUD FAILED in 10 answers (10 by kl)")
     assert text.count("THE CLOUD FAILED") == 2
     assert "gone [red]" in text
@@ -84,20 +84,20 @@ def test_a_calibration_has_a_row_for_each_arm_and_marks_its_choices(compared):
     assert "THE DEMONSTRATION HAS OTHERS" in " ".join(lines)
 
 
-def test_a_picture_is_sound_and_names_no_other_host(comparison):
-    svg = tables.picture(tables.demonstration(comparison, colours=True))
+def test_a_picture_is_sound_and_names_no_other_host(shown):
+    svg = tables.picture(tables.demonstration(shown, colours=True))
     ET.fromstring(svg)
     assert set(re.findall(r"\w+://[^\"')\s]+", svg)) == {"http://www.w3.org/2000/svg"}, "the format's own name"
     assert set(re.findall(r"url\((.)", svg)) == {"#"}
     assert "&amp;&lt;end&gt;" in svg
 
 
-def test_a_picture_has_its_colours_wherever_it_is_made(comparison, monkeypatch):
-    shown = tables.demonstration(comparison, colours=True)
-    expected = tables.picture(shown)
+def test_a_picture_has_its_colours_wherever_it_is_made(shown, monkeypatch):
+    drawing = tables.demonstration(shown, colours=True)
+    expected = tables.picture(drawing)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "30")
-    assert tables.picture(shown) == expected
+    assert tables.picture(drawing) == expected
     assert "#4fcfa4" in expected
     assert "#f490cb" in expected

@@ -123,17 +123,8 @@ class World:
         raise RuntimeError(msg)
 
     def loss(self, answered: WorldAnswer) -> TextLoss:
-        """Return what an answer's text loses under the reference. The token that ends a text is the likeliest such."""
-        text = answered.ids
-        num = len(text) + answered.ended
-        if not num:
-            return TextLoss(np.zeros(0), np.zeros(0))
-        rows = self._reference.rows(answered.prompt + text[: num - 1], num)
-        ends = np.array(sorted(self.cloud.end_ids), dtype=np.int64)
-        pairs = zip(rows, text + (-1,) * answered.ended, strict=True)
-        scores = np.array([row.logits[ends].max() if token < 0 else row.logits[token] for row, token in pairs])
-        best, totals = np.array([row.logits.max() for row in rows]), np.array([row.log_total for row in rows])
-        return TextLoss((best - scores).astype(np.float64), totals - scores)
+        """Return what an answer's text loses under the reference."""
+        return text_loss(self._reference, self.cloud.end_ids, answered.prompt, answered.ids, ended=answered.ended)
 
     def rows(self, prompt: Ids, text: Ids) -> tuple[list[Dense], list[Dense]]:
         """Return both models' rows before each token of a text: the local model's, the reference's."""
@@ -168,6 +159,19 @@ class World:
             for event, sent in known
             if event.usage is not None
         )
+
+
+def text_loss(reference: Cursor, end_ids: frozenset[int], prompt: Ids, text: Ids, *, ended: bool) -> TextLoss:
+    """Return what a text loses under the reference. The token that ends a text is the likeliest such."""
+    num = len(text) + ended
+    if not num:
+        return TextLoss(np.zeros(0), np.zeros(0))
+    rows = reference.rows(prompt + text[: num - 1], num)
+    ends = np.array(sorted(end_ids), dtype=np.int64)
+    pairs = zip(rows, text + (-1,) * ended, strict=True)
+    scores = np.array([row.logits[ends].max() if token < 0 else row.logits[token] for row, token in pairs])
+    best, totals = np.array([row.logits.max() for row in rows]), np.array([row.log_total for row in rows])
+    return TextLoss((best - scores).astype(np.float64), totals - scores)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,11 +20,16 @@ from hybrid.errors import UsageError, escape_controls
 if TYPE_CHECKING:
     from hybrid.bench.arms import Arm, ReportAnswer
     from hybrid.bench.comparison import Comparison, Plan
+    from hybrid.cli.demo.report import DemoReport
 
 EPILOG = """
 The bundled pair answers generated problems it was not trained on, in four ways: the small model alone, the policies kl
 and doubt, and the large model alone, behind a real HTTP server that is started once. Shown are some answers, token by
 token, and what each way got right, asked and cost at fixed prices. HYBRID_* variables and hybrid.toml change nothing.
+
+With --real, a real language model and its rounding to 3 bits (hybrid models real) answer five questions to an
+assistant, by the policies local, kl, excess and cloud. Hardly any answer is right or wrong there, so what is told of
+each token is how much less likely it is than the reference's best.
 
 Examples:
 
@@ -36,13 +41,16 @@ Examples:
 
   hybrid demo --calibrate
 
+  hybrid demo --real --svg real.svg
+
 Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unusable, 130 interrupted (143 terminated).
 """
 
 
 def demo(
     tasks: Annotated[
-        int | None, typer.Option(help="How many problems, of all families alike (70; --calibrate: 84).", metavar="N")
+        int | None,
+        typer.Option(help="How many problems, of all kinds alike (70; --calibrate: 84; --real: 5).", metavar="N"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
@@ -57,9 +65,14 @@ def demo(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Sweep the settings of kl and doubt on the calibration split instead.")
     ] = False,
+    real: Annotated[
+        bool, typer.Option("--real", help="Let the real models answer questions to an assistant instead.")
+    ] = False,
 ) -> None:
     """Show what the hybrids are worth on this machine."""
     with exit_codes():
+        if calibrate and real:
+            raise UsageError("--calibrate sweeps the bundled pair's settings, and --real is another pair")
         if calibrate and (html or svg):
             raise UsageError("--html and --svg show the demonstration, and --calibrate is none")
         for flag, path in (("--html", html), ("--svg", svg)):
@@ -70,44 +83,61 @@ def demo(
         if calibrate:
             _calibrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json)
         else:
-            _demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache, as_json=as_json, html=html, svg=svg)
+            demonstrate = _demonstrate_real if real else _demonstrate
+            _show(*demonstrate(tasks, seed, keeps_cache=scoring_keeps_cache), as_json=as_json, html=html, svg=svg)
 
 
 demo.__doc__ = f"{demo.__doc__}\n{EPILOG}"
 
 
-def _demonstrate(
-    tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool, html: Path | None, svg: Path | None
-) -> None:
+def _demonstrate(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
     from hybrid.bench import demo as room  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.bench.comparison import Plan  # noqa: PLC0415
+    from hybrid.cli.demo import report  # noqa: PLC0415
+
+    comparison = _compare(room.ARMS, Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache))
+    return report.demonstration(comparison), room.to_json(comparison)
+
+
+def _demonstrate_real(tasks: int | None, seed: int, *, keeps_cache: bool) -> tuple[DemoReport, dict[str, Any]]:
+    from hybrid.bench import real_demo as room  # noqa: PLC0415
+    from hybrid.cli.demo import real  # noqa: PLC0415
+
+    count = room.NUM_QUESTIONS if tasks is None else tasks
+    room.pick_questions(count, seed)
+    with _progress(room.ARMS, count) as report_answer:
+        tell = lambda said: typer.echo(f"hybrid: {said}", err=True)  # noqa: E731
+        run = room.compare_real(count, seed, keep_cache=keeps_cache, report_answer=report_answer, report_build=tell)
+        found = asyncio.run(run)
+    return real.demonstration(found), room.to_json(found)
+
+
+def _show(shown: DemoReport, found: dict[str, Any], *, as_json: bool, html: Path | None, svg: Path | None) -> None:
     from hybrid.cli.demo import page, tables  # noqa: PLC0415
 
-    plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "test", seed, keeps_cache)
-    comparison = _compare(room.ARMS, plan)
     try:
         if as_json:
-            _print_json(comparison, room.to_json(comparison))
+            _print_json(shown.warning, found)
         else:
             console = Console(highlight=False)
             colours = console.color_system is not None and not console.no_color
-            console.print(tables.demonstration(comparison, colours=colours), crop=False)
+            console.print(tables.demonstration(shown, colours=colours), crop=False)
     finally:  # also where whoever read standard output has left
         if html:
-            write_whole(html, page.page(comparison))
+            write_whole(html, page.page(shown))
         if svg:
-            write_whole(svg, tables.picture(tables.demonstration(comparison, colours=True)))
+            write_whole(svg, tables.picture(tables.demonstration(shown, colours=True)))
 
 
 def _calibrate(tasks: int | None, seed: int, *, keeps_cache: bool, as_json: bool) -> None:
     from hybrid.bench import calibration as room  # noqa: PLC0415
     from hybrid.bench.comparison import Plan  # noqa: PLC0415
-    from hybrid.cli.demo import tables  # noqa: PLC0415
+    from hybrid.cli.demo import report, tables  # noqa: PLC0415
 
     plan = Plan(room.NUM_PROBLEMS if tasks is None else tasks, "calibration", seed, keeps_cache)
     comparison = _compare(room.ARMS, plan)
     if as_json:
-        _print_json(comparison, room.to_json(comparison))
+        _print_json(report.warning(comparison.trials), room.to_json(comparison))
     else:
         Console(highlight=False).print(tables.calibration(comparison))
 
@@ -137,10 +167,8 @@ def _progress(arms: Sequence[Arm], num_problems: int) -> Iterator[ReportAnswer]:
         yield lambda arm, _: bar.update(task, advance=1, description=f"{arm.name} {turn[arm.name]}")
 
 
-def _print_json(comparison: Comparison, value: object) -> None:
+def _print_json(warning: str | None, value: object) -> None:
     """Print one object on standard output, and on standard error what nobody should overlook in it."""
-    from hybrid.cli.demo.report import warning  # noqa: PLC0415
-
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    if said := warning(comparison):
-        typer.echo(f"hybrid: {escape_controls(said)}", err=True)
+    if warning:
+        typer.echo(f"hybrid: {escape_controls(warning)}", err=True)

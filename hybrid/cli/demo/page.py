@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from hybrid.bench.arms import SMALL
-from hybrid.bench.comparison import Comparison
-from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
+from hybrid.cli.demo.report import DemoReport, ShownAnswer, ShownQuestion
 from hybrid.cli.show import provenance
 from hybrid.errors import escape_controls
-from hybrid.run.answer import Answer
 
 # Teal and reddish purple stay apart in every common kind of colour blindness (Okabe and Ito 2008); here darkened for
 # white paper and lightened for black, above 4.5 to 1 against it either way (WCAG 2.2, 1.4.3).
@@ -64,10 +61,8 @@ summary { cursor: pointer; font-weight: 600; }
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(comparison: Comparison) -> str:
+def page(shown: DemoReport) -> str:
     """Return the whole page."""
-    count = len(comparison.problems)
-    shown = "".join(_example(comparison, number) for number in pick_examples(comparison))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -79,17 +74,16 @@ def page(comparison: Comparison) -> str:
 </head>
 <body>
 <main>
-<h1>A small model writes here, a large one is asked where it would disagree</h1>
-{_warning(comparison)}
-<p class="faint">Shown: {_text(HOW_CHOSEN)}. Point at a token to read who wrote it and why.</p>
+<h1>{_text(shown.headline)}</h1>
+{_warning(shown)}
+<p class="faint">Shown: {_text(shown.how_chosen)}. Point at a token to read who wrote it and why.</p>
 {_legend()}
-{shown}
-<h2>All {count} problems</h2>
-{_table(comparison)}
-{_scores(comparison)}
-{_notes(comparison)}
-<h2>Every answer of the hybrids</h2>
-{"".join(_all(comparison, arm.name) for arm in HYBRIDS)}
+{"".join(map(_example, shown.examples))}
+<h2>{_text(shown.about_table)}</h2>
+{_table(shown)}
+{_list("scores", (f"{label}: {value}" for label, value in shown.scores))}
+{"".join(f'<p class="faint">{_text(sentence)}</p>' for sentence in shown.notes)}
+{_every(shown)}
 </main>
 </body>
 </html>
@@ -101,9 +95,8 @@ def _text(said: str) -> str:
     return escape(escape_controls(said))
 
 
-def _warning(comparison: Comparison) -> str:
-    said = report.warning(comparison)
-    return f'<p class="alarm" role="alert">{_text(said)}</p>' if said else ""
+def _warning(shown: DemoReport) -> str:
+    return f'<p class="alarm" role="alert">{_text(shown.warning)}</p>' if shown.warning else ""
 
 
 def _legend() -> str:
@@ -111,57 +104,46 @@ def _legend() -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _example(comparison: Comparison, number: int) -> str:
-    problem = comparison.problems[number]
-    names = (SMALL.name, *(arm.name for arm in HYBRIDS))
-    answers = "".join(_answer(comparison, name, number, name) for name in names)
-    return f"<article><h3>{_text(problem.family)}: {_text(problem.question)}</h3>{answers}</article>\n"
+def _example(question: ShownQuestion) -> str:
+    return f"<article><h3>{_text(question.heading)}</h3>{''.join(map(_answer, question.answers))}</article>\n"
 
 
-def _all(comparison: Comparison, name: str) -> str:
-    items = (_answer(comparison, name, n, problem.question) for n, problem in enumerate(comparison.problems))
-    right = f"{comparison.trials[name].num_correct} of {len(comparison.problems)} right"
-    return f"<details><summary>{_text(name)}: {right}</summary>\n{''.join(items)}</details>\n"
+def _every(shown: DemoReport) -> str:
+    if not shown.every:
+        return ""
+    arms = (
+        f"<details><summary>{_text(arm.heading)}</summary>\n{''.join(map(_answer, arm.answers))}</details>\n"
+        for arm in shown.every
+    )
+    return f"<h2>Every answer of the hybrids</h2>\n{''.join(arms)}"
 
 
-def _answer(comparison: Comparison, name: str, number: int, heading: str) -> str:
-    trial = comparison.trials[name]
-    answer = trial.answers[number]
-    verdict = "right" if trial.correct[number] else "wrong"
+def _answer(shown: ShownAnswer) -> str:
     return (
-        f'<div class="answer"><b>{_text(heading)}</b><span class="faint">{verdict}</span>'
-        f'<p class="text">{_tokens(answer)}</p>{_list("why faint", report.handoffs(answer))}</div>\n'
+        f'<div class="answer"><b>{_text(shown.heading)}</b><span class="faint">{_text(shown.verdict)}</span>'
+        f'<p class="text">{_tokens(shown)}</p>{_list("why faint", report.handoffs(shown.answer))}</div>\n'
     )
 
 
-def _tokens(answer: Answer) -> str:
-    reasons = report.reasons(answer)
+def _tokens(shown: ShownAnswer) -> str:
+    reasons = report.reasons(shown.answer)
+    losses = dict(enumerate(shown.excess_nats))
     return "".join(
-        f'<span class="{provenance(token)}" title="{_text(report.hover(token, reasons.get(position)))}">'
-        f"{_text(token.text)}</span>"
-        for position, token in enumerate(answer.tokens)
+        f'<span class="{provenance(token)}"'
+        f' title="{_text(report.hover(token, reasons.get(position), losses.get(position)))}">{_text(token.text)}</span>'
+        for position, token in enumerate(shown.answer.tokens)
     )
 
 
-def _table(comparison: Comparison) -> str:
-    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in report.COLUMNS)
-    body = "".join(_row(report.row(comparison, name)) for name in comparison.trials)
+def _table(shown: DemoReport) -> str:
+    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in shown.columns)
+    body = "".join(map(_row, shown.rows))
     return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _row(cells: tuple[str, ...]) -> str:
     first, *rest = cells
     return f'<tr><th scope="row">{_text(first)}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in rest)}</tr>'
-
-
-def _scores(comparison: Comparison) -> str:
-    scores = (f"RPI of {arm.name} (95 % interval): {report.interval(comparison, arm.name)}" for arm in HYBRIDS)
-    return _list("scores", scores)
-
-
-def _notes(comparison: Comparison) -> str:
-    said = (report.about_rpi(comparison), *report.notes(comparison), report.about_settings())
-    return "".join(f'<p class="faint">{_text(sentence)}</p>' for sentence in said)
 
 
 def _list(kind: str, items: Iterable[str]) -> str:

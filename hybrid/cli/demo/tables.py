@@ -16,8 +16,8 @@ from rich.text import Text
 from hybrid.bench.arms import LARGE, SMALL
 from hybrid.bench.calibration import choose_arms
 from hybrid.bench.comparison import Comparison
-from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.cli.demo import report
+from hybrid.cli.demo.report import DemoReport, ShownQuestion
 from hybrid.cli.show import STYLES, styled
 from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer
@@ -38,27 +38,25 @@ OPEN, CLOSE = "[", "]"
 _FETCHED = re.compile(r"@font-face\s*\{.*?\}|<!--.*?-->", re.DOTALL)
 
 
-def demonstration(comparison: Comparison, *, colours: bool) -> Group:
-    """Lay out the demonstration. Without colours the cloud's tokens stand in brackets."""
-    table = _table(report.COLUMNS)
+def demonstration(shown: DemoReport, *, colours: bool) -> Group:
+    """Lay out a demonstration. Without colours the cloud's tokens stand in brackets."""
+    table = _table(shown.columns)
     table.width = TABLE_WIDTH
-    for name in comparison.trials:
-        table.add_row(*report.row(comparison, name))
+    for row in shown.rows:
+        table.add_row(*row)
     scores = Table.grid(padding=(0, 2))
-    for arm in HYBRIDS:
-        scores.add_row(Text(f"RPI of {arm.name} (95 % interval)", "bold"), report.interval(comparison, arm.name))
+    for label, value in shown.scores:
+        scores.add_row(Text(label, "bold"), value)
     return Group(
-        *_warning(comparison),
-        _paragraph(f"Shown: {HOW_CHOSEN}."),
+        *_warning(shown.warning),
+        _paragraph(f"Shown: {shown.how_chosen}."),
         _legend(colours=colours),
-        *(_example(comparison, number, colours=colours) for number in pick_examples(comparison)),
+        *(_example(question, colours=colours) for question in shown.examples),
         table,
         Text(),
-        scores,
-        Text(),
-        *(_paragraph(said) for said in (report.about_rpi(comparison), *report.notes(comparison))),
-        _paragraph(report.about_settings()),
-        *_warning(comparison),
+        *((scores, Text()) if shown.scores else ()),
+        *map(_paragraph, shown.notes),
+        *_warning(shown.warning),
     )
 
 
@@ -73,7 +71,7 @@ def calibration(comparison: Comparison) -> Group:
         mark = "*" if name in best else ""
         table.add_row(name, correct, rpi, share, ratio, mark, style="bold" if mark else "")
     return Group(
-        *_warning(comparison),
+        *_warning(report.warning(comparison.trials)),
         table,
         Text(),
         *(Text(f"* {said}") for said in report.choice(comparison)),
@@ -98,8 +96,7 @@ def _table(columns: tuple[str, ...]) -> Table:
     return table
 
 
-def _warning(comparison: Comparison) -> list[RenderableType]:
-    said = report.warning(comparison)
+def _warning(said: str | None) -> list[RenderableType]:
     return [Padding(Text(escape_controls(said), "bold red"), (0, 0, 1, 0), expand=False)] if said else []
 
 
@@ -114,20 +111,14 @@ def _legend(*, colours: bool) -> Text:
     return Text(" / ").join(parts).append("\n")
 
 
-def _example(comparison: Comparison, number: int, *, colours: bool) -> Padding:
-    problem = comparison.problems[number]
+def _example(question: ShownQuestion, *, colours: bool) -> Padding:
     grid = Table.grid(padding=(0, 2))
-    for name in (SMALL.name, *(arm.name for arm in HYBRIDS)):
-        trial = comparison.trials[name]
-        answer = trial.answers[number]
-        grid.add_row(
-            Text(name, "bold"), "right" if trial.correct[number] else "wrong", _tokens(answer, colours=colours)
-        )
-        for said in report.handoffs(answer):
+    for shown in question.answers:
+        grid.add_row(Text(shown.heading, "bold"), shown.verdict, _tokens(shown.answer, colours=colours))
+        for said in report.main_handoffs(shown.answer):
             grid.add_row("", "", _paragraph(said))
     return Padding(
-        Group(Text(f"{problem.family}: {problem.question}", "bold"), Padding(grid, (0, 0, 0, 2), expand=False)),
-        (0, 0, 1, 0),
+        Group(Text(escape_controls(question.heading), "bold"), Padding(grid, (0, 0, 0, 2), expand=False)), (0, 0, 1, 0)
     )
 
 

@@ -1,0 +1,69 @@
+"""What is shown of the real pair: no answer is right or wrong but for a few, so each token's excess loss is told."""
+
+from __future__ import annotations
+
+from hybrid.bench.arms import Trial
+from hybrid.bench.real_demo import CLOUD, HYBRIDS, LOCAL, LOCAL_MODEL, MAX_TOKENS, PACKAGE, RealComparison
+from hybrid.cli.demo import report
+from hybrid.cli.demo.report import DemoReport, ShownAnswer, ShownQuestion
+
+# Broken where a terminal of 80 columns needs it.
+COLUMNS = ("", "by the\ncloud", "requests", "bill in\nUSD", "of the\ncloud's", "excess nats\na token")
+VERDICTS = {True: "right", False: "wrong", None: ""}
+
+
+def demonstration(found: RealComparison) -> DemoReport:
+    """Return what is shown of the real pair."""
+
+    def shown(name: str, number: int) -> ShownAnswer:
+        answer, losses = found.trials[name].answers[number], found.excess_nats[name][number]
+        return ShownAnswer(name, VERDICTS[found.is_right(name, number)], answer, losses)
+
+    def example(number: int) -> ShownQuestion:
+        question = found.questions[number]
+        return ShownQuestion(f"{question.kind}: {question.text}", tuple(shown(name, number) for name in found.trials))
+
+    return DemoReport(
+        headline="A small model writes here, a large one is asked where it would disagree",
+        warning=report.warning(found.trials),
+        how_chosen="questions of the test split, drawn by the seed, the kinds taking turns",
+        examples=tuple(map(example, range(len(found.questions)))),
+        about_table=f"All {len(found.questions)} questions",
+        columns=COLUMNS,
+        rows=tuple(_row(found, trial) for trial in found.trials.values()),
+        scores=(),
+        notes=_notes(found),
+    )
+
+
+def _row(found: RealComparison, trial: Trial) -> tuple[str, ...]:
+    name, ratio = trial.arm.name, found.bill_ratio(trial.arm.name)
+    return (
+        name,
+        f"{100 * trial.cloud_token_share:.1f} %",
+        str(trial.num_requests),
+        f"{trial.nanousd / 1e9:.6f}",
+        report.UNDEFINED if ratio is None else f"{ratio:.2f}",
+        f"{found.mean_excess_nats(name):.3f}",
+    )
+
+
+def _notes(found: RealComparison) -> tuple[str, ...]:
+    """Return the sentences without which the figures cannot be read."""
+    models = f"{CLOUD.name} is {PACKAGE}, {LOCAL.name} the same model rounded to 3 bits ({LOCAL_MODEL})"
+    hybrids = " and ".join(arm.name for arm in HYBRIDS)
+    excess = (
+        "Excess loss of a token: how much less likely it is to the reference than the reference's best token there, "
+        "in nats of log-probability, given the text so far; what the cloud alone writes costs nothing but near ties."
+    )
+    limits = (
+        f"Answers at temperature 0 end after {MAX_TOKENS} tokens. The reference itself is small and often wrong: what "
+        f"is shown is how near the others come to its text, on {len(found.questions)} questions, which prove nothing."
+    )
+    return (
+        f"{models}. {hybrids} are at their defaults.",
+        excess,
+        limits,
+        report.about_prices("the cloud's"),
+        report.about_scoring(keeps_cache=found.scoring_keeps_cache),
+    )
