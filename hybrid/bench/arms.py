@@ -33,7 +33,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class ModelPair:
+class ServedPair:
     """What arms run over: a local model's file, a server's address, and how long answers and texts may get in tokens.
 
     ``num_context`` 0: what the local model was trained with, 8192 at most.
@@ -97,7 +97,7 @@ async def run_arms(
     flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
     questions = [problem.question for problem in problems]
     async with bundled_server(BUNDLED_CLOUD, *flags) as url:
-        pair = ModelPair(BUNDLED_LOCAL, url, MAX_TOKENS)
+        pair = ServedPair(BUNDLED_LOCAL, url, MAX_TOKENS)
         answers = {arm.name: await answer_all(arm, questions, pair, report_answer) for arm in arms}
     return {
         arm.name: Trial(
@@ -110,7 +110,7 @@ async def run_arms(
 
 
 async def answer_all(
-    arm: Arm, questions: Sequence[str], pair: ModelPair, report_answer: ReportAnswer
+    arm: Arm, questions: Sequence[str], pair: ServedPair, report_answer: ReportAnswer
 ) -> tuple[Answer, ...]:
     """Let one arm answer all questions, one after the other."""
     answers: list[Answer] = []
@@ -121,7 +121,7 @@ async def answer_all(
     return tuple(answers)
 
 
-def _settings(arm: Arm, pair: ModelPair) -> Settings:
+def _settings(arm: Arm, pair: ServedPair) -> Settings:
     """Return an arm's settings over the defaults. They are constructed, not loaded: the user's own do not count."""
     own: dict[str, Any] = {
         "local": pair.local,

@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from hybrid.assemble import bundled_server
-from hybrid.bench.arms import Arm, ModelPair, ReportAnswer, Trial, answer_all
+from hybrid.bench.arms import Arm, ServedPair, ReportAnswer, Trial, answer_all
 from hybrid.bench.comparison import fingerprint
 from hybrid.bench.experiments.world import text_loss
 from hybrid.engine import Cursor
@@ -78,7 +78,7 @@ async def compare_real(
     local, cloud = [await asyncio.to_thread(model_file, name, report_build) for name in (LOCAL_MODEL, CLOUD_MODEL)]
     flags = ["--scoring-keeps-cache", "--enable-prompt-tokens-details"] if keep_cache else []
     async with bundled_server(cloud, "--ctx", str(CONTEXT), "--parallel", "1", *flags) as url:
-        pair = ModelPair(local, url, MAX_TOKENS, CONTEXT)
+        pair = ServedPair(local, url, MAX_TOKENS, CONTEXT)
         texts = [question.text for question in questions]
         trials = {arm.name: Trial(arm, await answer_all(arm, texts, pair, report_answer), ()) for arm in ARMS}
     report_build("the reference reads the answers")
