@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from hybrid.assemble import bundled_server
-from hybrid.bench.arms import Arm, ServedPair, ReportAnswer, Trial, answer_all
+from hybrid.bench.arms import Arm, ReportAnswer, ServedPair, Trial, answer_all
 from hybrid.bench.comparison import fingerprint
 from hybrid.bench.experiments.world import text_loss
 from hybrid.engine import Cursor
