@@ -58,6 +58,8 @@ def test_an_answer_ends_before_its_stop_string_whoever_writes(house, run, policy
         answer = texts(house, run, policy=policy, stop=[stop])
         assert answer.text == whole.text[: whole.text.find(stop)]
         assert answer.finish_reason == "stop"
+        shown = 3 * 1000 + len(answer.tokens) * 4000
+        assert answer.bill.cloud_only_nanousd == shown, "no token ended it that was not shown"
         assert whole.tokens[: len(answer.tokens)] != ()
     assert texts(house, run, policy=policy, stop=["nowhere"]).text == whole.text
 

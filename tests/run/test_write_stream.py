@@ -108,6 +108,13 @@ def test_a_usage_that_was_told_before_the_last_token_is_not(reading):
     assert settled == [None]
 
 
+def test_tokens_that_come_after_the_usage_at_the_end_take_the_last_word_from_it(reading):
+    """What they cost nobody told: the reservation stands."""
+    end = Chunk((3,), finish="length", usage=CHARGED)
+    _, _, settled = reading([*TOKENS[:2], end, Chunk((4,)), Unreachable("cut")], 3)
+    assert settled == [None]
+
+
 def test_a_stream_that_breaks_is_not_settled_so_that_its_reservation_stands(reading):
     with pytest.raises(Unreachable):
         reading([TOKENS[0], Unreachable("cut")], 2)

@@ -15,7 +15,9 @@ AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
 STATUSES = st.lists(st.builds(CapStatus, st.sampled_from(CAP_LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
 RATES = st.integers(0, 3_000_000)
 PRICES = st.builds(Price, RATES, RATES, RATES, st.integers(0, 1000), repeated=st.sampled_from([None, *TARIFFS]))
-MAX_COSTS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300))
+# A limit below the least that is of use is not raised to that.
+LEAST = st.sampled_from([1, 1, 5, 300]) | st.integers(1, 400)
+MAX_COSTS = st.builds(MaxCost, PRICES, st.integers(0, 1000), st.integers(1, 300), LEAST, st.integers(1, 3))
 
 
 def left(cap_statuses):
@@ -24,9 +26,13 @@ def left(cap_statuses):
 
 def largest_that_fits(max_cost, room):
     """Try every limit, one after the other."""
-    price, prompt = max_cost.price, max_cost.prompt_tokens
-    fitting = (n for n in range(1, max_cost.limit + 1) if room is None or price.worst_case(prompt, n) <= room)
-    return max(fitting, default=None)
+    least = min(max_cost.min_limit, max_cost.limit)
+    costs = {n: cost_of(max_cost, n) for n in range(least, max_cost.limit + 1)}
+    return max((n for n, cost in costs.items() if room is None or cost <= room), default=None)
+
+
+def cost_of(max_cost, limit):
+    return max_cost.price.worst_case(max_cost.prompt_tokens, limit, max_cost.requests)
 
 
 @given(MAX_COSTS, STATUSES)
@@ -48,7 +54,7 @@ def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, any_room, limit
 
     Of rooms drawn from all amounts hardly one lies between the least and the most that a request may cost.
     """
-    needed = max_cost.price.worst_case(max_cost.prompt_tokens, min(limit, max_cost.limit))
+    needed = cost_of(max_cost, min(limit, max_cost.limit))
     for room in (any_room, max(0, needed + more)):
         fitted = max_cost.fit_to(room)
         assert (None if fitted is None else fitted.limit) == largest_that_fits(max_cost, room)

@@ -78,6 +78,7 @@ def test_caps_charges_reservations_and_closed_endpoints_are_taken_over(path):
         (2, "laptop", 625_000, 248_000, 100_000, "sent"),
         (1, "laptop", 625_000, 0, 431_000, "settled"),
     ]
+    assert [entry.num_requests for entry in LedgerAdmin(ledger).log(9)] == [1, 0, 0, 2, 5]
     assert closed == ["https://dear.example.com"]
     month = next(row for row in rows if row.level == "month")
     assert (month.spent_nanousd, month.reserved_nanousd) == (MOST_NANOUSD + 77_000, 625_000)
