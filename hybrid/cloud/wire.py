@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, suppress
@@ -301,7 +303,7 @@ class _Network(httpcore.AnyIOBackend):
 def _transport_error(error: httpx.RequestError, url: str) -> CloudError:
     """Return what a fault of the transport is to the user: its root tells."""
     root = _root(error)
-    said = to_one_line(root) or type(error).__name__
+    said = to_one_line(_reason(root)) or type(error).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
     if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:
@@ -312,6 +314,13 @@ def _transport_error(error: httpx.RequestError, url: str) -> CloudError:
         return BadReply(f"{url} answered with more than 100 KiB of headers")
     broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
     return Unreachable(f"the connection to {url} broke off: {said}", trouble="cut" if broken else None)
+
+
+def _reason(root: BaseException) -> object:
+    """Return a fault in the system's words, without its number; asyncio's own name the address a second time."""
+    if isinstance(root, ssl.SSLError) or not isinstance(root, OSError) or not root.errno:
+        return root
+    return root.strerror if isinstance(root, socket.gaierror) else os.strerror(root.errno)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import socket
 import threading
 import tracemalloc
 
+import httpx
 import pytest
 from cases import each
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
 from hybrid.cloud.bounds import Timeouts
-from hybrid.cloud.wire import Wire
+from hybrid.cloud.wire import Wire, _transport_error
 from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
 
 
@@ -189,3 +192,19 @@ def test_a_body_is_the_json_of_what_is_asked_and_says_so():
         "content-length": str(len(request.content)),
     }
     assert "x-request-id" not in wire._build_post("/v1/completions", body, None).headers
+
+
+def test_a_fault_of_the_connection_is_said_in_the_systems_words_and_without_its_number():
+    """It had read: cannot reach http://127.0.0.1:9: [Errno 111] Connect call failed ('127.0.0.1', 9)."""
+    url = "http://127.0.0.1:9"
+    for number in (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT):
+        fault = httpx.ConnectError("All connection attempts failed")
+        fault.__cause__ = OSError(number, "Connect call failed ('127.0.0.1', 9)")
+        assert str(_transport_error(fault, url)) == f"cannot reach {url}: {os.strerror(number)}"
+    fault = httpx.ConnectError("x")
+    fault.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert str(_transport_error(fault, url)) == f"cannot reach {url}: Name or service not known"
+    fault.__cause__ = OSError("a..b is no host name")
+    assert str(_transport_error(fault, url)) == f"cannot reach {url}: a..b is no host name"
+    with pytest.raises(Unreachable, match=f"cannot reach {url}: {os.strerror(errno.ECONNREFUSED)}$"):
+        post(url, Timeouts())
