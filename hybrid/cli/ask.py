@@ -58,7 +58,7 @@ def ask(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write every event to FILE, one JSON object a line.", metavar="FILE")
+        Path | None, typer.Option(help="Write every event to FILE, in the place of an older trace.", metavar="FILE")
     ] = None,
     **flags: Unpack[Flags],
 ) -> None:

@@ -13,6 +13,7 @@ from hybrid.cli.trace import Trace
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.errors import UsageError
+from hybrid.run.events import TRACE_VERSION
 
 
 def test_a_file_is_written_and_nothing_else_is_left(tmp_path):
@@ -122,6 +123,21 @@ def test_a_trace_or_batch_that_is_there_keeps_its_mode(tmp_path, make, mode):
     (tmp_path / "file").chmod(mode)
     make(tmp_path / "file")
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_a_trace_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
+    """``--trace notes.txt`` had left nothing of the notes."""
+    path = tmp_path / "file"
+    for held in (b"", b'{"trace": 1}\n', b'{"trace": 4}\n{"event": "started"'):
+        path.write_bytes(held)
+        Trace(path).close()
+        assert path.read_text() == f'{{"trace": {TRACE_VERSION}}}\n'
+    for held in (b"notes\n", b"\xff\xfe", b"7", b'{"trace": 4, "mine": 1}', b"\n", b"[" * 10**5, b'["trace"]'):
+        path.write_bytes(held)
+        with pytest.raises(UsageError, match=f"^--trace {path}: there is a file that is no trace"):
+            Trace(path)
+        assert path.read_bytes() == held
+    Trace(Path("/dev/null")).close()
 
 
 def test_text_that_utf_8_cannot_hold_is_written_with_replacements(tmp_path):
