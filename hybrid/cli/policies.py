@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,8 @@ import typer
 if TYPE_CHECKING:
     from hybrid.policy import Ability
     from hybrid.policy.choices import NumberRange
+
+_WIDTH = 10  # of what stands before a fact
 
 EPILOG = """
 A policy is named NAME or NAME:NUMBER, wherever one is named: kl:0.5. A rule of the literature is this project's
@@ -45,14 +49,16 @@ def policies(
         ]
         typer.echo(json.dumps({"policies": rows, "gates": list(GATES), "judges": list(JUDGES)}))
         return
-    typer.echo("A rule of the literature is this project's implementation of it.\n")
+    _say("A rule of the literature is this project's implementation of it.")
+    typer.echo()
     for p in PRESETS.values():
-        typer.echo(f"{p.name}: {p.summary}")
-        typer.echo(f"  from       {p.source}")
+        _say(f"{p.name}: {p.summary}", indent="  ")
+        _say(p.source, f"  {'from':<{_WIDTH}} ")
         if p.number.default is not None:
-            typer.echo(f"  number     {p.name}:{p.number.default:g}, {p.number.what}")
-        typer.echo(f"  guarantees {p.guarantee}")
-        typer.echo(f"  needs      {_needs(needs[p.name])}\n")
+            _say(f"{p.name}:{p.number.default:g}, {p.number.what}", f"  {'number':<{_WIDTH}} ")
+        _say(p.guarantee, f"  {'guarantees':<{_WIDTH}} ")
+        _say(_needs(needs[p.name]), f"  {'needs':<{_WIDTH}} ")
+        typer.echo()
     _tell(
         "gates: --gate NAME[:NUMBER[:DECISION]], DECISION is keep, check or write",
         {n: kind for n, (kind, _) in GATES.items()},
@@ -65,10 +71,19 @@ policies.__doc__ = f"{policies.__doc__}\n{EPILOG}"
 
 def _tell(title: str, kinds: Mapping[str, NumberRange]) -> None:
     """List what a composition may name, with its number's default and meaning."""
-    typer.echo(title)
+    _say(title, indent="  ")
     for name, kind in kinds.items():
         numbered = name if kind.default is None else f"{name}:{kind.default:g}"
-        typer.echo(f"  {numbered:<18} {kind.what}".rstrip())
+        _say(kind.what, f"  {numbered:<18} ")
+
+
+def _say(text: str, label: str = "", indent: str = "") -> None:
+    """Write text behind a label, as wide as the terminal is; further lines begin under it, or behind ``indent``."""
+    width = shutil.get_terminal_size().columns
+    behind = indent or " " * len(label)
+    typer.echo(
+        textwrap.fill(label + text, width, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def _needs(found: Sequence[Ability]) -> str:

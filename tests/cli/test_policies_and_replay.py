@@ -23,7 +23,7 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     needs = {policy["name"]: policy["needs"] for policy in found["policies"]}
     assert (needs["local"], needs["doubt"], needs["greedy-exact"]) == ([], ["write"], ["score"])
     assert needs["exact"] == ["ids", "score", "write"], "sampled, it leaves tokens to the cloud"
-    said = run.invoke(app, ["policies"]).stdout
+    said = run.invoke(app, ["policies"], env={"COLUMNS": "1000"}).stdout
     assert all(preset.summary in said and preset.guarantee in said for preset in PRESETS.values())
     assert "needs      no endpoint" in said
     assert "needs      an endpoint that can continue a partial answer" in said
@@ -34,6 +34,20 @@ def test_the_policies_are_listed_for_programs_and_for_people():
     assert "  number     kl:0.5, a threshold in nats" in said.splitlines()
     numbered = [name for name, found in PRESETS.items() if found.number.default is not None]
     assert [line.split()[1].partition(":")[0] for line in said.splitlines() if "  number " in line] == numbered
+
+
+def test_the_policies_fit_the_terminal_and_lose_no_word():
+    """A line had 339 characters."""
+
+    def listed(columns):
+        return run.invoke(app, ["policies"], env={"COLUMNS": str(columns)}).stdout
+
+    for columns in (60, 80, 132):
+        assert max(map(len, listed(columns).splitlines())) <= columns
+        assert listed(columns).split() == listed(1000).split()
+    behind = [line for line in listed(80).splitlines() if line.startswith("   ")]
+    assert behind
+    assert all(line.startswith((" " * 13, " " * 21)) for line in behind)
 
 
 def trace(path, *events):
