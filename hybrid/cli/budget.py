@@ -61,11 +61,11 @@ LOG_EPILOG = f"""
 A line is a request: what is reserved for it, what it was charged, and its state, where it is not simply charged:
 
 \b
-  not sent                reserved; given back once its process is dead
-  sent                    reserved in full, until the charge is known
-  disputed                charged; the charge exceeded the reservation
-  by hand                 charged, as stated with hybrid budget reconcile
-  never left, given back  not charged: its process died before it was sent
+  not sent    reserved; given back once its process is dead
+  sent        reserved in full, until the charge is known
+  disputed    charged; the charge exceeded the reservation
+  by hand     charged, as stated with hybrid budget reconcile
+  given back  not charged: its process died before it was sent
 
 What is reserved counts against every cap as what was charged does.
 
@@ -111,7 +111,7 @@ STATES = {
     "sent": "sent",
     "disputed": "disputed",
     "reconciled": "by hand",
-    "returned": "never left, given back",
+    "returned": "given back",
 }
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 LedgerFlag = Annotated[
@@ -359,19 +359,25 @@ def _print_closed(closed: list[dict[str, Any]], behind_s: int) -> None:
 
 
 def _print_entries(entries: list[LedgerEntry]) -> None:
-    table = _table("", "UTC", "requests", "reserved", "charged", "state", "endpoint")
-    for entry in entries:
-        state = STATES.get(entry.state, "")
-        amounts = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else "", _usd(entry.charged_nanousd)
-        table.add_row(
-            str(entry.id),
-            _moment(entry.at)[:-1],
-            str(entry.num_requests),
-            *amounts,
-            state,
-            escape_controls(entry.endpoint),
-        )
-    _console().print(table, "Amounts in USD.", sep="\n")
+    """Show entries in 80 columns: an endpoint stands once above all that follow one another, since it may be long."""
+    rows = [("", "UTC", "requests", "reserved", "charged", "state"), *map(_cells, entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *lines = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "><>>><", widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    typer.echo(head)
+    for before, entry, line in zip([None, *entries], entries, lines, strict=False):
+        if before is None or before.endpoint != entry.endpoint:
+            typer.echo(escape_controls(entry.endpoint))
+        typer.echo(line)
+    typer.echo("Amounts in USD.")
+
+
+def _cells(entry: LedgerEntry) -> tuple[str, ...]:
+    reserved = _usd(entry.reserved_nanousd) if entry.reserved_nanousd else ""
+    moment, state = _moment(entry.at)[:-1], STATES.get(entry.state, "")
+    return f"{entry.id}", moment, f"{entry.num_requests}", reserved, _usd(entry.charged_nanousd), state
 
 
 def _print_open(books: LedgerAdmin) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from money import max_cost_of, settled
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.budget import STATES
+from hybrid.cli.budget import STATES, _print_entries
 from hybrid.spend import SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
@@ -85,6 +86,34 @@ def test_the_log_tells_the_newest_first(ledger):
     assert len(plain("log", "--n", "1")["entries"]) == 1
     text = budget("log")
     assert all(word in text for word in ("https://api.example.com", "0.00000012", "not sent"))
+
+
+def test_the_log_fits_80_columns_and_names_an_endpoint_once_above_what_went_to_it(ledger, capsys):
+    """With an amount to the nano-dollar and the longest state a line had 109."""
+    other = SpendScope("https://another-endpoint.europe-west.example.com", "question", "talk", "client")
+    for spender, amount in ((SPENDER, 1), (SPENDER, 123_456_789_012), (other, 3), (SPENDER, 4)):
+        ledger.settle(settled(ledger.reserve(max_cost_of(amount), spender), amount))
+    ledger.reserve(max_cost_of(123_456_789_012), SPENDER)
+    head, *lines, last = budget("log").splitlines()
+    assert (head.split(), last) == (["UTC", "requests", "reserved", "charged", "state"], "Amounts in USD.")
+    assert [line.split()[0] for line in lines] == [
+        SPENDER.endpoint,
+        "5",
+        "4",
+        other.endpoint,
+        "3",
+        SPENDER.endpoint,
+        *"21",
+    ]
+    amounts = {line.split()[0]: line for line in lines}
+    assert amounts["5"][: head.index("reserved") + len("reserved")].endswith(" 123.456789012")
+    assert all(amounts[number].endswith(f" {said}") for number, said in (("1", "0.000000001"), ("2", "123.456789012")))
+    entries = LedgerAdmin(ledger).log(9)
+    for state in STATES:
+        _print_entries([replace(entry, state=state, id=entry.id + 10_000) for entry in entries])
+        shown = capsys.readouterr().out.splitlines()
+        assert max(map(len, shown)) <= 80
+        assert sum(line.endswith(f"  {STATES[state]}") for line in shown) == len(entries)
 
 
 def test_an_open_entry_is_reconciled_by_hand(ledger):
