@@ -53,7 +53,7 @@ def test_texts_requests_and_bills_are_those_of_the_client_over_the_bundled_serve
     async def reports():
         async with (
             open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world,
-            open_driver(BUNDLED_LOCAL, BUNDLED_CLOUD) as client,
+            open_driver(BUNDLED_LOCAL, BUNDLED_CLOUD) as served,
         ):
             found = []
             for seed, question in enumerate(QUESTIONS[:2]):
@@ -61,7 +61,7 @@ def test_texts_requests_and_bills_are_those_of_the_client_over_the_bundled_serve
                     sampling = Sampling(temperature, seed=seed)
                     answered = await world.answer(question, arm, sampling, 48)
                     assert answered.answer.degraded is None
-                    found.append(await compare(client, world, question, arm, sampling, answered, 48))
+                    found.append(await compare(served, world, question, arm, sampling, answered, 48))
                 world.forget()
             return found
 

@@ -1,7 +1,8 @@
 """A sample of a world's answers, written again by the client over the bundled server.
 
-The two may part where two tokens, or a divergence and its threshold, are so near that how a prefix was decoded decides.
-So what is told of a difference is how near the two likeliest tokens were, to either model, where the texts part.
+The two may part where two tokens, a divergence and its threshold, or a draw and the edge of a probability are so near
+that how a prefix was decoded decides: a server reads the whole text for a check, a world what it does not know. So what
+is told of a difference is how near the two likeliest tokens were where the texts part, and who wrote there, and why.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,20 @@ from hybrid.bench.experiments.world import NUM_CONTEXT, World, WorldAnswer, answ
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
-from hybrid.engine import Worker, num_shared
+from hybrid.config import AnswerChoices
+from hybrid.engine import Engine, Worker, num_shared
 from hybrid.engine.llama import Weights
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Finished, LocalModel, RequestSent, RequestSettled
+from hybrid.run.answer import Answer
 from hybrid.run.cloud_verifier import Connection
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import CloudUsage, Sampling
 
 # One answer in twenty.
 SHARE = 0.05
-# The two models' noise was measured at up to 0.05 nats a token, so that much either way turns two tokens round.
-NEAR_TIE_NATS = 0.1
+# Between two ways to decode one prefix, a likely token differs by 0.3 nats at the median position (q3).
+NEAR_TIE_NATS = 0.3
 
 
 def is_sampled(question: str, arm: Arm, share: float = SHARE) -> bool:
@@ -38,8 +42,34 @@ def is_sampled(question: str, arm: Arm, share: float = SHARE) -> bool:
     return int.from_bytes(digest[:4], "big") < share * 2**32
 
 
+@dataclass(frozen=True)
+class ServedClient:
+    """The client over the bundled server, and its local engine."""
+
+    client: AsyncClient
+    engine: Engine
+
+    async def answer(self, question: str, choices: AnswerChoices) -> tuple[Answer, list[tuple[Any, ...]]]:
+        """Answer from an empty cache; return each request's kind, position, and tokens read and written, too.
+
+        What a cache held before decides how a prompt is decoded, and a model of few bits reads it a little differently.
+        """
+        self.engine.rewind(0)
+        sent: list[tuple[Any, ...]] = []
+        async for event in self.client.stream(question, **choices):
+            match event:
+                case RequestSent():
+                    sent.append((event.kind, event.position))
+                case RequestSettled() if event.usage:
+                    sent[-1] += _charged(event.usage)
+                case Finished():
+                    return event.answer, sent
+        msg = "an answer ended without being finished"
+        raise RuntimeError(msg)
+
+
 @asynccontextmanager
-async def open_driver(local: Path, cloud: Path) -> AsyncIterator[AsyncClient]:
+async def open_driver(local: Path, cloud: Path) -> AsyncIterator[ServedClient]:
     """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bundled_server(cloud))
@@ -58,11 +88,11 @@ async def open_driver(local: Path, cloud: Path) -> AsyncIterator[AsyncClient]:
         account = Account(Price.parse(PRICE), MemoryLedger())
         client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, world_settings())
         stack.push_async_callback(client.aclose)
-        yield client
+        yield ServedClient(client, engine)
 
 
 async def compare(
-    client: AsyncClient,
+    served: ServedClient,
     world: World,
     question: str,
     arm: Arm,
@@ -71,15 +101,7 @@ async def compare(
     max_tokens: int,
 ) -> dict[str, Any]:
     """Write an answer again and say whether text, requests and bill are the same; where not, how near a tie it was."""
-    sent: list[tuple[Any, ...]] = []
-    async for event in client.stream(question, **answer_choices(arm, sampling, max_tokens)):
-        match event:
-            case RequestSent():
-                sent.append((event.kind, event.position))
-            case RequestSettled() if event.usage:
-                sent[-1] += _charged(event.usage)
-            case Finished():
-                found = event.answer
+    found, sent = await served.answer(question, answer_choices(arm, sampling, max_tokens))
     ids, expected = tuple(token.id for token in found.tokens), answered.ids
     ours = [
         (each.kind, len(each.sent) - each.num_scored - len(answered.prompt), *_charged(each.usage))
@@ -94,7 +116,9 @@ async def compare(
     }
     if not same_text:
         shared = num_shared(ids, expected)
-        report |= {"parts_at": shared, "gap": _gap(world, answered, shared)}
+        sides = {"world": answered.answer.tokens, "client": found.tokens}
+        at = {side: (t[shared].how, t[shared].why) if shared < len(t) else None for side, t in sides.items()}
+        report |= {"parts_at": shared, "gap": _gap(world, answered, shared), "greedy": sampling.greedy, **at}
     return report
 
 

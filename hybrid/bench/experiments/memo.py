@@ -84,8 +84,10 @@ class MemoEngine:
         self._ids = self._ids[:length]
 
     def forget(self) -> None:
-        """Forget every row: the next question has other prefixes."""
+        """Forget every row, and what is in the cache: the next question begins as the first one did."""
         self._rows.clear()
+        self._ids = ()
+        self._engine.rewind(0)
 
     def close(self) -> None:
         """Free the engine's memory."""

@@ -261,8 +261,8 @@ def _draw(row: Dense, question: WriteQuestion, rng: np.random.Generator) -> int:
 
 def answer_choices(arm: Arm, sampling: Sampling, max_tokens: int) -> AnswerChoices:
     """Return what an arm chooses for one answer."""
-    drawn = AnswerChoices(temperature=sampling.temperature, seed=sampling.seed, max_tokens=max_tokens)
-    return {**arm.choices, **drawn, "policy": arm.policy}
+    drawn = AnswerChoices(temperature=sampling.temperature, top_k=sampling.top_k, seed=sampling.seed)
+    return {**arm.choices, **drawn, "policy": arm.policy, "max_tokens": max_tokens}
 
 
 def world_settings() -> Settings:
