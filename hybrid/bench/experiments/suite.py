@@ -31,15 +31,17 @@ RULES = (
     *(Arm(name, name) for name in ("paper", "fsd", "relaxed", "cascade", "certified", "bild", "random")),
 )
 EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
-EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"))
-U_HLM = Arm("u-hlm", "u-hlm")
-# At temperature 0.7: one rule of each kind, for a sampled text shares little with another's.
-SAMPLED = ("kl 0.5, span 32", "kl 1.5, span 32", "doubt 3, back at 0.5", "excess 0.5", "excess 1", "excess 2, hold 12")
+EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"), Arm("u-hlm", "u-hlm"))
+# Below temperature 1 a rule that draws the cloud's token must know its distribution: 19 tokens, of 20 that are shown.
+SAMPLED_TOP_K = 19
 
 
 @dataclass(frozen=True)
 class Section:
-    """A pair at a temperature on some questions. ``positions``: the two models are compared along the cloud's text."""
+    """A pair at a temperature on some questions. ``positions``: the two models are compared along the cloud's text.
+
+    ``top_k``: tokens that are drawn from; 0: all.
+    """
 
     name: str
     pair: PairName
@@ -47,11 +49,7 @@ class Section:
     questions: tuple[AssistantQuestion, ...]
     arms: tuple[Arm, ...]
     positions: bool = False
-
-    @property
-    def num_units(self) -> int:
-        """Answers to be written."""
-        return len(self.questions) * len(self.arms)
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,8 @@ def greedy_arms() -> tuple[Arm, ...]:
 
 
 def sampled_arms(temperature: float) -> tuple[Arm, ...]:
-    """Return the rules of a sampled run; at temperature 1 the exact ones, whose law holds there from a top-k list."""
-    if temperature == 1.0:
-        return (CLOUD, LOCAL, *EXACT_SAMPLED, U_HLM)
-    return (CLOUD, LOCAL, *(rule for rule in RULES if rule.name in SAMPLED))
+    """Return the rules of a sampled run; at temperature 1 the exact ones, whose law holds there without a cut."""
+    return (CLOUD, LOCAL, *EXACT_SAMPLED) if temperature == 1.0 else (CLOUD, LOCAL, *RULES, *EXACT_SAMPLED)
 
 
 def draw_questions(
@@ -90,21 +86,22 @@ def sections(plan: TextPlan) -> tuple[Section, ...]:
 
     def section(pair: PairName, temperature: float, num: int, arms: tuple[Arm, ...]) -> Section:
         drawn = draw_questions(plan.split, plan.num or num, plan.seed)
-        return Section(f"{pair} at {temperature:g}", pair, temperature, tuple(drawn), arms, temperature == 0.0)
+        top_k = 0 if temperature in {0.0, 1.0} else SAMPLED_TOP_K
+        return Section(f"{pair} at {temperature:g}", pair, temperature, tuple(drawn), arms, temperature == 0.0, top_k)
 
     def graded(pair: PairName) -> Section:
         drawn = draw_questions(None, plan.num or 300, plan.seed, graded=True)
         return Section(f"{pair} graded", pair, 0.0, tuple(drawn), (CLOUD, LOCAL))
 
     every = (
-        section("q3", 0.0, 80, greedy_arms()),
-        section("d2", 0.0, 50, greedy_arms()),
-        section("d4", 0.0, 50, (CLOUD, LOCAL)),
-        section("q3", 0.7, 50, sampled_arms(0.7)),
-        section("d2", 0.7, 40, (CLOUD, LOCAL)),
-        section("q3", 1.0, 30, sampled_arms(1.0)),
+        section("q3", 0.0, 100, greedy_arms()),
         graded("q3"),
+        section("q3", 0.7, 40, sampled_arms(0.7)),
+        section("q3", 1.0, 40, sampled_arms(1.0)),
+        section("d2", 0.0, 60, greedy_arms()),
         graded("d2"),
+        section("d2", 0.7, 60, (CLOUD, LOCAL)),
+        section("d4", 0.0, 60, (CLOUD, LOCAL)),
     )
     chosen = [each for each in every if plan.pair in {None, each.pair}]
     if plan.temperature is None:
@@ -112,5 +109,4 @@ def sections(plan: TextPlan) -> tuple[Section, ...]:
     same = [each for each in chosen if each.temperature == plan.temperature]
     if same:
         return tuple(same)
-    pair, temperature = plan.pair or "q3", plan.temperature
-    return (section(pair, temperature, 50, sampled_arms(temperature)),)
+    return (section(plan.pair or "q3", plan.temperature, 40, sampled_arms(plan.temperature)),)

@@ -22,12 +22,11 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from hybrid.bench.experiments.driver_check import SHARE, compare, is_sampled, open_driver
-from hybrid.bench.experiments.suite import Section
+from hybrid.bench.experiments.driver_check import SHARE, ServedClient, compare, is_sampled, open_driver
+from hybrid.bench.experiments.suite import PairName, Section
 from hybrid.bench.experiments.trial import try_question
 from hybrid.bench.experiments.world import World, open_world
 from hybrid.errors import EngineError
-from hybrid.run import AsyncClient
 
 VERSION = 1
 # How long the parent waits for news before it looks whether the children live.
@@ -50,7 +49,7 @@ class TextRun:
     """
 
     sections: tuple[Section, ...]
-    pairs: Mapping[str, ModelPair]
+    pairs: Mapping[PairName, ModelPair]
     folder: Path
     seed: int = 0
     num_processes: int = 2
@@ -67,7 +66,8 @@ class TextRun:
         pair, question = self.pairs[section.pair], section.questions[unit[1]]
         files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud)]
         arms = [(arm.name, arm.policy, dict(arm.choices)) for arm in section.arms]
-        what = [VERSION, files, section.temperature, section.positions, arms, question.text, question.max_tokens]
+        how = (section.temperature, section.top_k, section.positions)
+        what = [VERSION, files, how, arms, question.text, question.max_tokens]
         return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
 
     def cost(self, unit: tuple[int, int]) -> float:
@@ -176,7 +176,7 @@ async def _answer_all(run: TextRun, tasks: Any, news: Any) -> None:
     path = run.folder / f"part-{os.getpid()}.jsonl"
     async with AsyncExitStack() as stack:
         worlds: dict[str, World] = {}
-        drivers: dict[str, AsyncClient] = {}
+        drivers: dict[str, ServedClient] = {}
         with path.open("a", encoding="utf-8") as part:
             while (unit := tasks.get()) is not None and parent is not None and parent.is_alive():
                 section = run.sections[unit[0]]
@@ -191,7 +191,7 @@ async def _answer_all(run: TextRun, tasks: Any, news: Any) -> None:
                 news.put(unit)
 
 
-async def _answer(run: TextRun, unit: tuple[int, int], world: World, client: AsyncClient | None) -> dict[str, Any]:
+async def _answer(run: TextRun, unit: tuple[int, int], world: World, client: ServedClient | None) -> dict[str, Any]:
     """Answer one question under every rule, and a sample of the answers a second time by the client."""
     section = run.sections[unit[0]]
     question = section.questions[unit[1]]

@@ -28,7 +28,7 @@ async def try_question(
     world: World, section: Section, question: AssistantQuestion, seed: int, check: CheckAnswer
 ) -> dict[str, Any]:
     """Let every rule of a section answer a question; the world forgets it afterwards."""
-    sampling = Sampling(section.temperature, seed=seed)
+    sampling = Sampling(section.temperature, section.top_k, seed=seed)
     answers: dict[str, WorldAnswer] = {}
     for arm in section.arms:
         answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)

