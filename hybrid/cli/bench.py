@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hybrid.cli.bench_text import TEXT_EPILOG, text
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
 from hybrid.errors import UsageError
@@ -80,47 +81,73 @@ class Benchmark(StrEnum):
     ledger = "ledger"
 
 
-def bench(
-    what: Annotated[Benchmark, typer.Argument(help="What to measure.", show_default=False)],
-    repetitions: Annotated[
-        int | None, typer.Option(help="Pairs of runs a figure (30 to 300).", metavar="N", min=1)
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")
-    ] = None,
-    local: Annotated[
-        str | None,
-        typer.Option(help="engine, kl, check, overlap: measure this model.", metavar="NAME|FILE", show_default=False),
-    ] = None,
-    cloud: Annotated[
-        str | None,
-        typer.Option(
-            help="prefix, bill: measure this server; kl, overlap: the reference of --local.",
-            metavar="URL|NAME|FILE",
-            show_default=False,
-        ),
-    ] = None,
-    dialect: Annotated[
-        str | None,
-        typer.Option(help="prefix, bill: its dialect (default: discovered).", metavar="NAME", show_default=False),
-    ] = None,
-    lengths: Annotated[
-        str | None, typer.Option(help="prefix: after how many tokens (100,1000,8000).", metavar="N,...")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-) -> None:
-    """Measure what the mechanisms cost on this machine."""
-    with exit_codes():
-        pair = _read_pair(what, local, cloud)
-        server = _read_server(what, None if pair else cloud, dialect, lengths)
-        report = _measure(what, repetitions, folder, server, pair)
-        if as_json:
-            typer.echo(json.dumps(report.to_json()))
-        else:
-            _print(report)
+TITLES: Mapping[Benchmark, str] = {
+    Benchmark.engine: "a drafting step",
+    Benchmark.kl: "the divergence of one position",
+    Benchmark.check: "a warm check",
+    Benchmark.prefix: "what a check costs as the text before it grows",
+    Benchmark.bill: "what kl costs behind a long shared prompt",
+    Benchmark.overlap: "what drafting on during a check saves",
+    Benchmark.ledger: "what reserving and settling cost",
+}
 
 
-bench.__doc__ = f"{bench.__doc__}\n{EPILOG}"
+bench = typer.Typer(
+    name="bench",
+    help="Measure what the mechanisms cost on this machine, and what the rules do on real text.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _command(what: Benchmark) -> Callable[..., None]:
+    """Return the command that measures one thing."""
+
+    def command(
+        repetitions: Annotated[
+            int | None, typer.Option(help="Pairs of runs a figure (30 to 300).", metavar="N", min=1)
+        ] = None,
+        folder: Annotated[
+            Path | None, typer.Option("--dir", help="Keep the random models here and use them again.", metavar="DIR")
+        ] = None,
+        local: Annotated[
+            str | None,
+            typer.Option(
+                help="engine, kl, check, overlap: measure this model.", metavar="NAME|FILE", show_default=False
+            ),
+        ] = None,
+        cloud: Annotated[
+            str | None,
+            typer.Option(
+                help="prefix, bill: measure this server; kl, overlap: the reference of --local.",
+                metavar="URL|NAME|FILE",
+                show_default=False,
+            ),
+        ] = None,
+        dialect: Annotated[
+            str | None,
+            typer.Option(help="prefix, bill: its dialect (default: discovered).", metavar="NAME", show_default=False),
+        ] = None,
+        lengths: Annotated[
+            str | None, typer.Option(help="prefix: after how many tokens (100,1000,8000).", metavar="N,...")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    ) -> None:
+        with exit_codes():
+            pair = _read_pair(what, local, cloud)
+            server = _read_server(what, None if pair else cloud, dialect, lengths)
+            report = _measure(what, repetitions, folder, server, pair)
+            if as_json:
+                typer.echo(json.dumps(report.to_json()))
+            else:
+                _print(report)
+
+    return command
+
+
+for _benchmark in Benchmark:
+    bench.command(_benchmark.value, help=f"Measure {TITLES[_benchmark]}.\n{EPILOG}")(_command(_benchmark))
+bench.command("text", help=f"{text.__doc__}\n{TEXT_EPILOG}")(text)
 
 
 def _read_pair(what: Benchmark, local: str | None, cloud: str | None) -> tuple[str, str] | None:

@@ -1,0 +1,138 @@
+"""``hybrid bench text``: what every rule recovers and costs on real text, with the models of an installed package."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.bench.experiments.suite import TextPlan
+
+TEXT_EPILOG = """
+Questions to an assistant (`hybrid.tasks.assistant`) are answered by every rule over a pair of real models, in this
+process, no prefix decoded twice: the reference is SmolLM2-135M-Instruct, the local model one of
+
+q3: the same, requantised to three bits;
+
+d2: the same, with two layers left out;
+
+d4: with four left out.
+
+The first table holds the two models against each other along the reference's own greedy text. The second has every
+rule: the share of the loss between the two models that it recovers (in excess nats, log P(best) - log P(token) under
+the reference, and in NLL), and its bill as a multiple of the reference's alone, under five tariffs: U (a check reads no
+prefix cache), C (it does), S and SU (the same behind 500 tokens that all share), new (only new tokens are paid).
+Whole questions sent at random recover what they pay for: the advantage is over that. One answer in twenty is written
+again by the client over the bundled server and compared.
+
+Everything takes about 40 minutes on two idle cores. A run that was interrupted goes on where it stopped.
+
+Examples:
+
+  hybrid bench text
+
+  hybrid bench text --pair q3 --temperature 0 --num 20
+
+  hybrid bench text --json --plot text.svg > text.json
+
+Exit codes: 0 done, 1 output lost, 2 usage (the package is not installed), 3 model unusable, 130 interrupted.
+"""
+
+
+class TextPair(StrEnum):
+    """The local model of a pair."""
+
+    q3 = "q3"
+    d2 = "d2"
+    d4 = "d4"
+
+
+class TextSplit(StrEnum):
+    """Which half of the questions."""
+
+    calibration = "calibration"
+    test = "test"
+
+
+def text(
+    num: Annotated[
+        int | None, typer.Option("--num", "--n", help="Questions a section (30 to 300).", metavar="N", min=1)
+    ] = None,
+    pair: Annotated[TextPair | None, typer.Option(help="One pair only.", show_default=False)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="One temperature only (default: 0, 0.7 and 1).", metavar="T", min=0.0)
+    ] = None,
+    split: Annotated[TextSplit, typer.Option(help="Half of the questions that the rules answer.")] = TextSplit.test,
+    seed: Annotated[int, typer.Option(help="Which questions, and all draws.", metavar="S", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR"),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw recovered share against bill.", metavar="FILE.svg", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell what every rule recovers and costs on real text."""
+    with exit_codes():
+        report, pictures = _report(
+            {"num": num, "pair": pair and pair.value, "temperature": temperature, "split": split.value, "seed": seed},
+            folder,
+            processes,
+        )
+        if plot is not None:
+            _write(plot, pictures())
+        if as_json:
+            typer.echo(json.dumps(report))
+        else:
+            from hybrid.cli.text_tables import print_report  # noqa: PLC0415
+
+            print_report(report)
+
+
+def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> tuple[dict[str, Any], Any]:
+    """Run what was asked for; return the report and a function that draws it."""
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    from hybrid.bench.experiments.plot import svg  # noqa: PLC0415
+    from hybrid.bench.experiments.suite import TextPlan  # noqa: PLC0415
+    from hybrid.folders import home_folder  # noqa: PLC0415
+
+    plan = TextPlan(**choices)
+    with progress("the models are looked for") as report_progress:
+        report = _run(plan, folder or home_folder(user_cache_path) / "bench-text", processes, report_progress)
+    return report, lambda: svg(report)
+
+
+def _run(plan: TextPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
+    from hybrid.bench.experiments.suite import PAIRS, REFERENCE, sections  # noqa: PLC0415
+    from hybrid.bench.experiments.text_report import text_report  # noqa: PLC0415
+    from hybrid.bench.experiments.text_run import ModelPair, TextRun, run_text  # noqa: PLC0415
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415
+
+    chosen = sections(plan)
+    cloud = model_file(REFERENCE, report_progress)
+    names = dict.fromkeys(section.pair for section in chosen)
+    pairs = {name: ModelPair(model_file(PAIRS[name], report_progress), cloud) for name in names}
+    run = TextRun(chosen, pairs, folder, plan.seed, processes)
+    return text_report(chosen, run_text(run, report_progress))
+
+
+def _write(path: Path, drawing: str) -> None:
+    try:
+        path.write_text(drawing, encoding="utf-8")
+    except OSError as error:
+        msg = f"--plot {path}: {error.strerror}"
+        raise UsageError(msg) from None
+
+
+__all__ = ["TEXT_EPILOG", "text"]
