@@ -28,6 +28,7 @@ RULES = (
     *(Arm(f"doubt {h:g}, back at 0.5", "doubt", {"entropy": h, "threshold": 0.5}) for h in (3, 4)),
     *(Arm(f"excess {t:g}", "excess", {"threshold": t}) for t in (0.5, 1, 2)),
     *(Arm(f"excess {t:g}, hold 12", "excess", {"threshold": t, "hold": 12}) for t in (0.5, 1, 2)),
+    *(Arm(f"once {t:g}", "once", {"threshold": t}) for t in (0.5, 1.5)),
     *(Arm(name, name) for name in ("paper", "fsd", "relaxed", "cascade", "certified", "bild", "random")),
 )
 EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
