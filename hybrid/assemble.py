@@ -238,7 +238,7 @@ def _measured(weights: Weights, threads: int | None) -> float:
 class ProbeReport:
     """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help.
 
-    ``price``: what is known of it, None: nothing.
+    ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
     """
 
     findings: ProbeResult
@@ -246,6 +246,7 @@ class ProbeReport:
     local_noise: float
     hints: tuple[FlagAdvice, ...] = ()
     price: Price | None = None
+    charged_nanousd: int = 0
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
@@ -285,7 +286,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
             ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
         advice = flag_advice(findings, settings.cloud_top_k)
-        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price)
+        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price, purse.charged_nanousd)
 
 
 def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:

@@ -16,6 +16,7 @@ from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
 from hybrid.config import SettingPlace
 from hybrid.errors import escape_controls
+from hybrid.spend import as_usd
 
 if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
@@ -65,6 +66,7 @@ def probe(
         works = working(found.can)
         if as_json:
             besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
+            besides["charged_nanousd"] = None if found.price is None else found.charged_nanousd
             besides["break_even"] = break_evens(found.findings.check_rates(found.price))
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
@@ -103,7 +105,8 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     yield "at other temperatures: " + (f"all but {', '.join(only)}" if only else "the same")
     for hint in probed.hints:
         yield f"would help: {hint.flag} ({hint.of}): {hint.gain}"
-    yield f"the probe took {found.spent_tokens} tokens"
+    charged = probed.price is not None and not probed.price.free
+    yield f"the probe took {found.spent_tokens} tokens" + (f": {as_usd(probed.charged_nanousd)}" if charged else "")
 
 
 def _facts(found: ProbeResult) -> dict[str, str]:

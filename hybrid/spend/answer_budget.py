@@ -68,6 +68,8 @@ class AnswerBudget:
         self._waiting: set[asyncio.Future[Any]] = set()
         self._denied: Denial | None = None
         self._uncapped = False
+        # What the requests that were settled were charged; what stays reserved is not known to be charged.
+        self.charged_nanousd = 0
 
     @property
     def price(self) -> Price | None:
@@ -107,6 +109,7 @@ class AnswerBudget:
         if usage is None or grant.reservation is None or charged_to is None or charged_to.price is None:
             return None
         cost, excess = charged_to.price.cost(usage), None
+        self.charged_nanousd += cost
         if cost > grant.reservation.nanousd:
             most = as_usd(grant.reservation.nanousd)
             excess = f"it charged {as_usd(cost)} for a request that may cost {most} at most"

@@ -20,6 +20,7 @@ from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseCache
 from hybrid.spend import Price
+from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 FOUND = ProbeResult(
     "http://there",
@@ -42,7 +43,7 @@ FOUND = ProbeResult(
     check_tokens=7,
     spent_tokens=99,
 )
-BESIDES = ["local_noise_nats", "policies", "hints", "break_even"]
+BESIDES = ["local_noise_nats", "policies", "hints", "charged_nanousd", "break_even"]
 WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
 
 
@@ -70,8 +71,8 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found, hints=(), price=None):
-    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price), WORKS))
+def said(found, hints=(), price=None, charged=0):
+    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -84,6 +85,14 @@ def test_what_was_found_is_told_in_words():
     assert "noise                   0.01 nats between two ways to ask" in text
     assert "local model's noise     0.025 nats between two ways to read" in text
     assert text.endswith("the probe took 99 tokens")
+
+
+def test_what_the_probe_was_charged_is_told_where_it_was_charged():
+    def end(price):
+        return said(FOUND, price=price and Price.parse(price), charged=123_000).splitlines()[-1]
+
+    assert end(None) == end("free") == "the probe took 99 tokens"
+    assert end("1/0.1/4") == "the probe took 99 tokens: 0.000123 USD"
 
 
 @each(
@@ -339,6 +348,17 @@ def test_a_cap_ends_the_probe_with_its_sentence(served, cache):
     assert done.exit_code == 2
     assert "cap" in done.stderr
     assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_what_it_was_charged_is_what_the_ledger_says(served, cache, tmp_path):
+    ledger = FileLedger(tmp_path / "ledger.sqlite")
+    price = ("--price", "1/0.1/4/0.001", "--ledger", ledger.file.path)
+    found = json.loads(probe(served["vllm"].url, "--json", *price).stdout)
+    entries = LedgerAdmin(ledger).log(99)
+    assert found["charged_nanousd"] == sum(entry.charged_nanousd for entry in entries) > 1_000_000 * len(entries)
+    assert len(entries) > 5
+    ledger.close()
 
 
 @pytest.mark.slow

@@ -85,6 +85,7 @@ def test_the_cap_holds_over_any_run_of_requests_within_their_limits(price, cap, 
                 assert budget.settle(grant, usage) is None
                 told += price.cost(usage)
             assert told + unknown <= ledger.settled_nanousd + ledger.reserved_nanousd <= cap
+            assert budget.charged_nanousd == told
         return told, unknown
 
     assert with_budget(Account(price, ledger), spend) == (ledger.settled_nanousd, ledger.reserved_nanousd)
