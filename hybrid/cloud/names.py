@@ -93,5 +93,6 @@ async def connect_first(
     for connection in opened[1:]:
         await close(connection)
     if not opened:
-        raise errors[0]
+        # The group can take a cancellation from outside for its own, if both come at once: then nothing has failed.
+        raise errors[0] if errors else asyncio.CancelledError
     return opened[0]

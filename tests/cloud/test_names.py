@@ -136,6 +136,16 @@ def test_where_nobody_lets_us_in_the_first_addresss_error_is_raised():
         Dialled().connect_first("refused 1", "refused 2")
 
 
+def test_attempts_that_are_all_cancelled_are_a_cancellation_and_no_error_of_ours():
+    """On a busy machine a deadline that passes with an address's head start ends them so."""
+
+    async def cancelled(_):
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(connect_first(cancelled, ["one", "another"], cancelled))
+
+
 @each("cancelled", [False, True])
 def test_no_connection_is_left_open_but_the_one_that_is_taken(monkeypatch, cancelled):
     """A handshake that is nearly over cannot be stopped any more; nor is anything taken by who has given up."""

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 from money import Clock, max_cost_of, settled
 
+from hybrid.errors import LedgerError
 from hybrid.spend import STORED_CAP_LEVELS, Denial, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
@@ -249,6 +250,21 @@ def test_a_file_that_is_taken_away_is_not_written_to_any_more(file_ledger, scope
     second.reserve(max_cost_of(7), scope)
     first.reserve(max_cost_of(5), scope)
     assert [entry.granted_nanousd for entry in LedgerAdmin(second).log(9)] == [5, 7]
+
+
+def test_a_ledger_that_is_taken_away_with_its_caps_lets_nothing_leave(file_ledger, scope):
+    """Whoever was bound by a cap is not set free by a file that vanished."""
+    ledger = file_ledger()
+    LedgerAdmin(ledger).set_cap("total", 100)
+    ledger.reserve(max_cost_of(30), scope)
+    for path in ledger.file.path.parent.glob("ledger.sqlite*"):
+        if path.suffix != ".lock":
+            path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="was taken away, and with it the caps"):
+            ledger.reserve(max_cost_of(30), scope)
+    LedgerAdmin(ledger).set_cap("total", 20)
+    assert ledger.reserve(max_cost_of(30, 7), scope).nanousd == 20
 
 
 def test_what_a_process_that_is_alive_tells_replaces_what_was_reconciled_by_hand(file_ledger, scope):
