@@ -33,6 +33,8 @@ RULES = (
 )
 EXACT_GREEDY = Arm("greedy-exact", "greedy-exact")
 EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"), Arm("u-hlm", "u-hlm"))
+# Where only new tokens are paid, a drafted token that is turned down is paid for nothing: fewer at once cost less.
+SHORT_SPANS = tuple(Arm(f"excess {t:g}, span 4", "excess", {"threshold": t, "span": 4}) for t in (0.5, 1, 2))
 # Below temperature 1 a rule that draws the cloud's token must know its distribution: 19 tokens, of 20 that are shown.
 SAMPLED_TOP_K = 19
 
@@ -94,12 +96,18 @@ def sections(plan: TextPlan) -> tuple[Section, ...]:
         drawn = draw_questions(None, plan.num or 300, plan.seed, graded=True)
         return Section(f"{pair} graded", pair, 0.0, tuple(drawn), (CLOUD, LOCAL))
 
+    def short_spans(pair: PairName, num: int) -> Section:
+        drawn = draw_questions(plan.split, plan.num or num, plan.seed)
+        return Section(f"{pair} at 0, short spans", pair, 0.0, tuple(drawn), (CLOUD, LOCAL, *SHORT_SPANS))
+
     every = (
         section("q3", 0.0, 100, greedy_arms()),
+        short_spans("q3", 100),
         graded("q3"),
         section("q3", 0.7, 40, sampled_arms(0.7)),
         section("q3", 1.0, 40, sampled_arms(1.0)),
         section("d2", 0.0, 60, greedy_arms()),
+        short_spans("d2", 60),
         graded("d2"),
         section("d2", 0.7, 60, (CLOUD, LOCAL)),
         section("d4", 0.0, 60, (CLOUD, LOCAL)),
