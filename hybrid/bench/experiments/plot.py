@@ -11,6 +11,8 @@ from typing import Any
 
 SIZE, MARGIN, GAP = 360, 56, 90
 MOST_BILL = 2.0
+# Names in a column of the legend.
+ROWS = 24
 # The first price setting, and the loss that no luck improves.
 WHERE, SHARE = "1/0.1/4 U", "excess per_token"
 # Okabe and Ito's colours (2008) stay apart in every common kind of colour blindness.
@@ -42,7 +44,8 @@ def _panel(section: dict[str, Any]) -> str:
         drawn.append(_point(number, name, bill, share, colour))
     title = f"{section['section']}: share of excess nats recovered, by bill (U); {section['questions']} questions"
     legend = "".join(
-        f'<text x="{2 * SIZE + 20 - SIZE + MARGIN}" y="{14 * row}" fill="{colour}">{number} {escape(name)}</text>'
+        f'<text x="{SIZE + 20 + 210 * (row // ROWS)}" y="{10 + 15 * (row % ROWS)}" fill="{colour}">'
+        f"{number} {escape(name)}</text>"
         for row, (number, name, colour) in enumerate(_names(section))
     )
     note = f'<text x="0" y="{SIZE + 44}" fill="{LINE}">{left_out} further off</text>' if left_out else ""
