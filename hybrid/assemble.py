@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,8 +22,7 @@ from pydantic import SecretStr
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import usage_after_failure
-from hybrid.cloud.probe import Probe, SettleCharge
+from hybrid.cloud.probe import Probe, paid_from
 from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import OpenArguments, Settings
@@ -31,15 +30,16 @@ from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, NoiseCache, measure
 from hybrid.engine.real_models import check_installed, model_file
-from hybrid.errors import CloudError, Unreachable, UsageError
+from hybrid.errors import Unreachable, UsageError
 from hybrid.model_names import MODELS, NAMED
 from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, check_endpoint, policy_of
+from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
 from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
-from hybrid.spend import Account, AnswerBudget, Denial, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
+from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
-from hybrid.types import CloudUsage, Ids, Message
+from hybrid.types import Ids, Message
 
 BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
@@ -147,7 +147,8 @@ class ClientOpener:
             return cloud, capabilities
 
         noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
-        self._client = AsyncClient(LocalModel(engine, worker, noise), connect, account, settings)
+        pair = await worker.do(lambda _: pair_record(settings.cloud, path))
+        self._client = AsyncClient(LocalModel(engine, worker, noise), connect, account, settings, pair)
         return self._client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
@@ -239,6 +240,7 @@ class ProbeReport:
     """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help.
 
     ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
+    ``seen``: the tokens that the model there has judged, by judge.
     """
 
     findings: ProbeResult
@@ -247,14 +249,14 @@ class ProbeReport:
     hints: tuple[FlagAdvice, ...] = ()
     price: Price | None = None
     charged_nanousd: int = 0
+    seen: Mapping[str, JudgedTokens] = field(default_factory=dict)
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
     """Establish by asking what the endpoint can do, keep it for later runs, and return it.
 
-    ``flags`` are those of ``open``: ``cloud`` is
-    needed; every question is paid for from the ledger. Raises UsageError (no endpoint, or a cap that does not allow a
-    question), EngineError, CloudError.
+    ``flags`` are those of ``open``: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError
+    (no endpoint, or a cap that does not allow a question), EngineError, CloudError.
     """
     settings = load(**flags)
     if settings.cloud is None:
@@ -280,13 +282,15 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         purse = await stack.enter_async_context(account.open_budget(settings.conversation))
         turns = (Message("user", "What is 47 + 86?"),)
         timed = account.price is None or account.price.free  # else what a token costs is money
-        asked = Probe(endpoint, _rendered(words, turns), turns, partial(_leave, purse), tell, timed=timed)
+        asked = Probe(endpoint, _rendered(words, turns), turns, partial(paid_from, purse), tell, timed=timed)
         findings = await asked.run(said, wire.url)
         if not served:  # our own server has another address the next time
             ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
         NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
         advice = flag_advice(findings, settings.cloud_top_k)
-        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price, purse.charged_nanousd)
+        charged = purse.charged_nanousd
+        seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
+        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price, charged, seen)
 
 
 def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
@@ -295,22 +299,6 @@ def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
         return words.render(turns)
     except UsageError:
         return words.tokenize(turns[0].content)
-
-
-@asynccontextmanager
-async def _leave(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
-    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
-    limit = worst.completion_tokens
-    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
-    if isinstance(grant, Denial):
-        raise UsageError(grant.why)
-    if denial := await purse.mark_sent(grant):
-        raise UsageError(denial.why)
-    try:
-        yield lambda usage: purse.settle(grant, usage)
-    except CloudError as error:
-        purse.settle(grant, usage_after_failure(error, worst))
-        raise
 
 
 def _wire(settings: Settings, url: str) -> Wire:

@@ -76,6 +76,11 @@ def findings_file() -> Path:
     return home_folder(user_cache_path) / "endpoints.json"
 
 
+def pairs_file() -> Path:
+    """Return the file that keeps what was seen of pairs of models. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "pairs.json"
+
+
 def models_file() -> Path:
     """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
     return home_folder(user_cache_path) / "models.json"

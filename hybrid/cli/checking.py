@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hybrid.spend import as_percent
+
 if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud.probe_result import ProbeResult
@@ -12,11 +14,6 @@ if TYPE_CHECKING:
 
 # Tokens before a draft: a short question, and one with a text to read.
 LENGTHS = (100, 1000)
-
-
-def percent(chance: float) -> str:
-    """Write a chance as a user reads it; one that is not certain is never written as 100 %."""
-    return f"{min(99.9, 100 * chance):.3g} %"
 
 
 def told_break_even(rates: CheckRates, num_before: int, *, cheaper: str = "cheaper") -> str:
@@ -27,7 +24,9 @@ def told_break_even(rates: CheckRates, num_before: int, *, cheaper: str = "cheap
         return f"{after} checking is never {cheaper} than the cloud alone, however many drafted tokens are kept"
     if least == 0.0:
         return f"{after} checking is {cheaper} than the cloud alone, however few drafted tokens are kept"
-    return f"{after} checking is {cheaper} than the cloud alone where {percent(least)} of the drafted tokens are kept"
+    return (
+        f"{after} checking is {cheaper} than the cloud alone where {as_percent(least)} of the drafted tokens are kept"
+    )
 
 
 def told_times(found: ProbeResult) -> Iterator[str]:

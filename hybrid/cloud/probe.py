@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
@@ -20,10 +20,19 @@ import numpy as np
 from hybrid.cloud.dialects.dialect import LENGTHS
 from hybrid.cloud.dialects.vllm_tokens import GENERATE
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.port import (
+    Capabilities,
+    Chunk,
+    ModelQuestion,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    usage_after_failure,
+)
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
-from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, UsageError, to_one_line
 from hybrid.prob import TopK, max_log_difference
+from hybrid.spend import AnswerBudget, Denial
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
@@ -343,3 +352,19 @@ def _grid(rows: list[TopK]) -> float:
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * max(1.0, float(np.abs(scaled).max())) * 0.01:
             return float(10.0**-decimals)
     return 0.0
+
+
+@asynccontextmanager
+async def paid_from(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
+    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
+    limit = worst.completion_tokens
+    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
+    if isinstance(grant, Denial):
+        raise UsageError(grant.why)
+    if denial := await purse.mark_sent(grant):
+        raise UsageError(denial.why)
+    try:
+        yield lambda usage: purse.settle(grant, usage)
+    except CloudError as error:
+        purse.settle(grant, usage_after_failure(error, worst))
+        raise

@@ -76,15 +76,13 @@ class ProbeResult:
     def check_rates(self, price: Price | None) -> CheckRates | None:
         """Return what checking takes here beside writing, in money; where nothing is charged, in milliseconds.
 
-        None: the endpoint cannot score, or neither a price nor the time is known. By every method but one request a
-        draft is written or sent in parts: each of its tokens costs at least what a written one does.
+        None: the endpoint cannot score, or neither a price nor the time is known.
         """
         if self.scoring_method is None:
             return None
         if price is not None and not price.free:
             rates = CheckRates.of_price(price, keeps_cache=self.keeps_cache)
-            one_request = self.scoring_method == "one request"
-            return rates if one_request else replace(rates, drafted=max(rates.drafted, rates.written))
+            return rates.by_method(in_one_request=self.scoring_method == "one request")
         if self.written_ms is None or self.scored_ms is None or self.check_ms is None:
             return None
         return CheckRates(0.0 if self.keeps_cache else self.scored_ms, self.scored_ms, self.check_ms, self.written_ms)

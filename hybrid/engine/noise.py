@@ -62,11 +62,16 @@ class NoiseCache:
 
 
 def _key(model: Path, gpu_layers: int) -> str:
-    """Identify a model by its file's length and both ends, wherever it lies, and by its layers on a GPU."""
+    """Identify a model and its layers on a GPU."""
+    return f"{identify(model)} {gpu_layers}"
+
+
+def identify(model: Path) -> str:
+    """Identify a model by its file's length and both ends, wherever it lies."""
     size = model.stat().st_size
     digest = blake2b(str(size).encode(), digest_size=16)
     with model.open("rb") as file:
         digest.update(file.read(END_BYTES))
         file.seek(max(0, size - END_BYTES))
         digest.update(file.read(END_BYTES))
-    return f"{digest.hexdigest()} {gpu_layers}"
+    return digest.hexdigest()

@@ -30,6 +30,7 @@ from hybrid.run.conversation import Prompt, TextOrTurns, question_from
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, text_of
+from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
@@ -51,8 +52,18 @@ class LocalModel:
 class AsyncClient:
     """Answers questions, one at a time: one context is one cache. Made by ``hybrid.open``."""
 
-    def __init__(self, local: LocalModel, connect: Connect, account: Account, settings: Settings) -> None:
-        """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money."""
+    def __init__(
+        self,
+        local: LocalModel,
+        connect: Connect,
+        account: Account,
+        settings: Settings,
+        pair: PairRecord | None = None,
+    ) -> None:
+        """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money.
+
+        ``pair`` keeps what is seen of the two models; None: nothing does.
+        """
         retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
         self._local = local
@@ -64,6 +75,7 @@ class AsyncClient:
         self._turn = asyncio.Lock()
         self._tuner = SpanTuner()
         self._spending = Spending()
+        self._pair = PairObserver(pair)
         self._answers: set[asyncio.Task[Answer]] = set()
         self.closed = False
         """Whether nothing more is answered."""
@@ -135,6 +147,7 @@ class AsyncClient:
             task.cancel()  # all of them first: the next in line must not begin
         for task in answers:
             await _at_rest(task)
+        await self._pair.aclose()
 
     async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
@@ -143,6 +156,8 @@ class AsyncClient:
         def published(event: Event) -> None:
             self._tuner.observe(event)
             self._spending.observe(event)
+            if isinstance(event, Finished) and self._connection is not None:
+                self._pair.add(event.answer, policy, self._connection[1].model)
             publish(event)
 
         engine, sampling = self._local.engine, sampling_of(settings)
@@ -158,6 +173,8 @@ class AsyncClient:
             can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
             settings = settings if can is None else within_reach(settings, can)
             policy = policy_of(settings, self._span(settings, len(ids), can))
+            if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
+                builder.note(dear)
             recording = choices_of(settings, policy) if settings.trace_rows else None
             limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted, Started
+from hybrid.run.pair_record import JudgedTokens
 from hybrid.spend import CheckRates, Price
 from hybrid.spend.price import MILLION
 from hybrid.types import CloudUsage
@@ -95,9 +96,8 @@ class SpanTuner:
                     charge = CheckCharge.of(usage, self._text_tokens, self._span_tokens)
                     self._charge = charge if self._charge is None else self._charge.averaged(charge)
             case Finished(answer) if answer.usage.checks:
-                kept = sum(token.how == "accepted" for token in answer.tokens)
-                turned_down = sum(token.source == "cloud" and token.why is not None for token in answer.tokens)
-                self._kept, self._tried = self._kept + kept, self._tried + kept + turned_down
+                seen = JudgedTokens.of(answer)
+                self._kept, self._tried = self._kept + seen.kept, self._tried + seen.judged
 
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.

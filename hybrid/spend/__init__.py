@@ -5,7 +5,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
 from hybrid.spend.bill import Bill, bill
-from hybrid.spend.break_even import CheckRates
+from hybrid.spend.break_even import CheckRates, as_percent
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
     CapStatus,
@@ -41,6 +41,7 @@ __all__ = [
     "SpendScope",
     "StoredCapScope",
     "Tariff",
+    "as_percent",
     "as_usd",
     "bill",
     "endpoint_id",

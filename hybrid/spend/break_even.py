@@ -9,7 +9,7 @@ is left out on either side. Knows no endpoint: rates are money or time, whatever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.spend.price import MILLION, Price
 
@@ -48,6 +48,14 @@ class CheckRates:
         correcting = price.prompt if tariff == "new" else price.completion
         return cls(reread, price.prompt, correcting + price.request * MILLION, price.completion)
 
+    def by_method(self, *, in_one_request: bool) -> CheckRates:
+        """Return the rates of an endpoint's way to score.
+
+        By any other than one request a draft is written or sent in parts: each of its tokens costs what a written one
+        does, at least.
+        """
+        return self if in_one_request else replace(self, drafted=max(self.drafted, self.written))
+
     def pays(self, kept: float, num_before: float) -> bool:
         """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
 
@@ -78,3 +86,12 @@ class CheckRates:
             else:
                 never = middle
         return always
+
+
+def as_percent(share: float) -> str:
+    """Write a share as a user reads it; one that is less than all is never written as all.
+
+    >>> as_percent(0.8434), as_percent(0.99999), as_percent(1.0)
+    ('84.3 %', '99.9 %', '100 %')
+    """
+    return f"{share * 100 if share == 1.0 else min(99.9, share * 100):.3g} %"

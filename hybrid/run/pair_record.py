@@ -1,0 +1,185 @@
+"""What was seen of a pair of models: how many drafted tokens the cloud judged and kept, counted as answers end.
+
+Laws (``tests/run/test_pair_record.py``): counts and names are kept, never a text; what many processes add at once adds
+up; a file that cannot be read holds nothing, and one that cannot be written is no failure; a warning comes once in a
+client, only where the endpoint charges, and blocks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hybrid.cloud import Capabilities
+from hybrid.engine.noise import identify
+from hybrid.errors import UsageError
+from hybrid.json_store import JsonStore
+from hybrid.model_names import NAMED
+from hybrid.policy import Policy
+from hybrid.run.answer import Answer
+from hybrid.sources import pairs_file
+from hybrid.spend import CheckRates, Price, as_percent, endpoint_id
+
+# So many judged tokens must have been seen before their share is held against a break-even.
+ENOUGH = 50
+# The pairs, and the judges of each, that were seen last are kept.
+MOST_PAIRS, MOST_JUDGES = 256, 16
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class JudgedTokens:
+    """Drafted tokens that a check judged, and how many of them were kept."""
+
+    kept: int = 0
+    judged: int = 0
+
+    @classmethod
+    def of(cls, answer: Answer) -> JudgedTokens:
+        """Count an answer's. What was drafted after a rejected token was not judged."""
+        if not answer.usage.checks:
+            return cls()
+        kept = sum(token.how == "accepted" for token in answer.tokens)
+        turned_down = sum(token.source == "cloud" and token.why is not None for token in answer.tokens)
+        return cls(kept, kept + turned_down)
+
+    def __add__(self, other: JudgedTokens) -> JudgedTokens:
+        """Add up what was seen."""
+        return JudgedTokens(self.kept + other.kept, self.judged + other.judged)
+
+    @property
+    def share(self) -> float | None:
+        """The share that was kept; None: too few were judged to say."""
+        return self.kept / self.judged if self.judged >= ENOUGH else None
+
+    @classmethod
+    def from_json(cls, entry: object) -> JudgedTokens:
+        """Read what ``to_json`` returned; what is of another shape is nothing."""
+        match entry:
+            case [int(kept), int(judged)] if 0 <= kept <= judged and not isinstance(kept, bool):
+                return cls(kept, judged)
+        return cls()
+
+    def to_json(self) -> list[int]:
+        """Return plain data for ``json.dumps``."""
+        return [self.kept, self.judged]
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """The file of counts, for one local model (by what identifies its file) and one endpoint (by its name)."""
+
+    path: Path
+    local: str
+    endpoint: str
+
+    @property
+    def store(self) -> JsonStore:
+        """The file's entries, a pair each."""
+        return JsonStore(self.path, "pairs", VERSION)
+
+    def read(self, model: str) -> dict[str, JudgedTokens]:
+        """Return what was seen with a model there, by judge."""
+        return _by_judge(self.store.read_entries().get(self._key(model)))
+
+    def models(self) -> list[str]:
+        """Return the models there that something was seen with, the last one last."""
+        begin = self._key("")
+        return [key.removeprefix(begin) for key in self.store.read_entries() if key.startswith(begin)]
+
+    def add(self, model: str, judge: str, seen: JudgedTokens) -> bool:
+        """Add what an answer has shown; return whether that could be written."""
+
+        def added(entries: dict[str, Any]) -> dict[str, Any]:
+            judges = _by_judge(entries.pop(self._key(model), None))
+            judges[judge] = judges.pop(judge, JudgedTokens()) + seen
+            kept = {name: counts.to_json() for name, counts in list(judges.items())[-MOST_JUDGES:]}
+            return dict(list({**entries, self._key(model): kept}.items())[-MOST_PAIRS:])
+
+        return self.store.change(added)
+
+    def _key(self, model: str) -> str:
+        return f"{self.local} {self.endpoint} {model}"
+
+
+def pair_record(cloud: str | None, local: Path) -> PairRecord | None:
+    """Return where it is counted what is seen of a local model and an endpoint (a URL, or a model by its name).
+
+    None: of the bundled pair nothing is counted, nor where there is no home to keep a file in.
+    """
+    if cloud is None:
+        return None
+    with contextlib.suppress(OSError, UsageError):
+        return PairRecord(pairs_file(), identify(local), cloud if cloud in NAMED else endpoint_id(cloud))
+    return None
+
+
+def seen_of_pair(cloud: str | None, local: Path, model: str) -> dict[str, JudgedTokens]:
+    """Return what was seen of a local model with a model of an endpoint, by judge."""
+    record = pair_record(cloud, local)
+    return record.read(model) if record else {}
+
+
+def _by_judge(entry: object) -> dict[str, JudgedTokens]:
+    judges = entry if isinstance(entry, dict) else {}
+    return {name: JudgedTokens.from_json(counts) for name, counts in judges.items()}
+
+
+class PairObserver:
+    """Counts the tokens that a client's answers show to be judged, and warns once where checking costs more.
+
+    Without a record nothing is counted or said.
+    """
+
+    def __init__(self, record: PairRecord | None) -> None:
+        """Take the file of counts, for a client that has one."""
+        self._record = record
+        self._seen: dict[str, JudgedTokens] | None = None
+        self._writes: set[asyncio.Future[bool]] = set()
+        self._warned = False
+
+    def add(self, answer: Answer, policy: Policy, model: str) -> None:
+        """Count an answer, in memory at once, and on disk in a thread."""
+        seen, judge = JudgedTokens.of(answer), str(policy.judge)
+        if self._record is None or not seen.judged:
+            return
+        if self._seen is not None:
+            self._seen[judge] = self._seen.get(judge, JudgedTokens()) + seen
+        write = asyncio.get_running_loop().run_in_executor(None, partial(self._record.add, model, judge, seen))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def warning(self, policy: Policy, price: Price | None, can: Capabilities, num_before: int) -> str | None:
+        """Return a sentence, once, where checks after so many tokens cost more than the cloud alone."""
+        if self._record is None or self._warned or "score" not in policy.needs or price is None or price.free:
+            return None
+        if self._seen is None:
+            self._seen = await asyncio.to_thread(self._record.read, can.model)
+        share = self._seen.get(str(policy.judge), JudgedTokens()).share
+        rates = CheckRates.of_price(price, keeps_cache=can.keeps_cache).by_method(
+            in_one_request=can.scoring_method == "one request"
+        )
+        least = rates.break_even(num_before)
+        if least is not None and (share is None or share >= least):
+            return None
+        self._warned = True
+        return f"{_why(least, share, price, num_before)}: --policy cloud costs less, and hybrid price tells more"
+
+    async def aclose(self) -> None:
+        """Wait until everything is on disk."""
+        if self._writes:
+            await asyncio.wait(self._writes)
+
+
+def _why(least: float | None, share: float | None, price: Price, num_before: int) -> str:
+    """Say in what way checking costs more, with both numbers where there are two."""
+    seen = "" if share is None else f" ({as_percent(share)} were)"
+    if least is None:
+        all_kept = f"even if every drafted token were kept{seen}"
+        return f"checking costs more than the cloud alone at {price} after {num_before} tokens of prompt, {all_kept}"
+    needed = f"{as_percent(least)} of the drafted tokens must be kept{seen}"
+    return f"checking costs more than the cloud alone here: at {price}, after {num_before} tokens of prompt, {needed}"

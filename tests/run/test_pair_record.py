@@ -1,0 +1,213 @@
+"""What was seen of a pair: counts that add up, no text, and a warning that comes once and blocks nothing."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from cases import each
+
+from hybrid.run import NoteAdded
+from hybrid.run.pair_record import (
+    ENOUGH,
+    MOST_JUDGES,
+    MOST_PAIRS,
+    JudgedTokens,
+    PairObserver,
+    PairRecord,
+    pair_record,
+    seen_of_pair,
+)
+
+PROMPT = "a b c"
+CHOICES = {"policy": "kl", "max_tokens": 30, "span": 3, "threshold": 0.5}
+JUDGE = "kl:0.5"
+
+
+@pytest.fixture
+def record(tmp_path):
+    return PairRecord(tmp_path / "state" / "pairs.json", "digest", "http://there")
+
+
+def observed(h, record):
+    """Have a client count into a record."""
+    h.client._pair = PairObserver(record)
+    return h
+
+
+async def gather(h, **choices):
+    events = [event async for event in h.client.stream(PROMPT, **(CHOICES | choices))]
+    await h.client._pair.aclose()
+    return events
+
+
+def notes(events):
+    return [event.why for event in events if isinstance(event, NoteAdded) and "checking costs more" in event.why]
+
+
+# ---- counting ------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_answer_shows_to_be_judged_is_counted_by_pair_and_judge(house, run, record):
+    """Kept are the tokens that a check accepted; each that the cloud put in a rejected one's place was turned down."""
+    h = observed(house(), record)
+    answer = run(gather(h))[-1].answer
+    kept = sum(token.how == "accepted" for token in answer.tokens)
+    first = JudgedTokens.of(answer)
+    assert (first.kept, first.judged > first.kept > 0) == (kept, True)
+    assert record.read("scripted") == {JUDGE: first}
+    run(gather(h))
+    assert record.read("scripted") == {JUDGE: first + first}
+    other = JudgedTokens.of(run(gather(h, policy="greedy-exact"))[-1].answer)
+    assert record.read("scripted") == {JUDGE: first + first, "greedy": other}
+    assert record.read("another") == replace(record, local="other").read("scripted") == {}
+    assert record.models() == ["scripted"]
+
+
+@each("policy", ["cloud", "local", "doubt"])
+def test_an_answer_without_a_check_shows_nothing(house, run, record, policy):
+    run(gather(observed(house(), record), policy=policy))
+    assert not record.path.exists()
+
+
+def test_no_text_is_kept_and_nobody_else_may_read_it(house, run, record):
+    """What was asked and answered is nobody's business, and neither is with whom."""
+    run(gather(observed(house(), record)))
+    [[key, judges]] = json.loads(record.path.read_text())["pairs"].items()
+    assert key == "digest http://there scripted"
+    assert [(name, len(counts)) for name, counts in judges.items()] == [(JUDGE, 2)]
+    assert record.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_many_add_at_once_adds_up(record):
+    with ThreadPoolExecutor(8) as threads:
+        each_alone = [PairRecord(record.path, record.local, record.endpoint) for _ in range(24)]
+        list(threads.map(lambda one: one.add("m", JUDGE, JudgedTokens(2, 3)), each_alone))
+    assert record.read("m") == {JUDGE: JudgedTokens(48, 72)}
+
+
+def test_the_file_stays_small_and_what_was_seen_last_is_kept(record):
+    for number in range(MOST_JUDGES + 3):
+        record.add("m", f"kl:{number}", JudgedTokens(1, 1))
+    assert list(record.read("m")) == [f"kl:{number}" for number in range(3, MOST_JUDGES + 3)]
+    record.store.change(lambda _: {f"digest http://there {n}": {} for n in range(MOST_PAIRS)})
+    record.add("0", JUDGE, JudgedTokens(1, 1))
+    record.add("new", JUDGE, JudgedTokens(1, 1))
+    assert len(record.models()) == MOST_PAIRS
+    assert record.models()[-2:] == ["0", "new"]
+    assert "1" not in record.models()
+
+
+@each("text", ["", "nonsense", "[]", '{"version": 1}', '{"version": 2, "pairs": {}}', "\\udcff"])
+def test_a_file_that_cannot_be_read_holds_nothing_and_is_counted_into_anew(record, text):
+    record.path.parent.mkdir(exist_ok=True)
+    record.path.write_text(text)
+    assert record.read("m") == {}
+    assert record.add("m", JUDGE, JudgedTokens(1, 2))
+    assert record.read("m") == {JUDGE: JudgedTokens(1, 2)}
+
+
+@each("entry", [None, [], "text", [3, 2], [1], [-1, 2], [True, 2], ["1", 2], {"kept": 1}], ids=repr)
+def test_an_entry_of_another_shape_is_nothing(record, entry):
+    record.store.change(lambda _: {"digest http://there m": {JUDGE: entry}})
+    assert record.read("m") == {JUDGE: JudgedTokens()}
+
+
+def test_a_file_that_cannot_be_written_is_no_failure(house, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    unwritable = PairRecord(tmp_path / "file" / "pairs.json", "digest", "http://there")
+    answer = run(gather(observed(house(), unwritable)))[-1].answer
+    assert answer.degraded is None
+
+
+def test_a_pair_is_the_bytes_of_a_file_and_the_name_of_an_endpoint_and_the_bundled_one_is_counted_nowhere(tmp_path):
+    """Where the file lies and how the endpoint's address is written change nothing."""
+    for name in ("one.gguf", "two.gguf"):
+        (tmp_path / name).write_bytes(b"model")
+    one = pair_record("http://there/v1/", tmp_path / "one.gguf")
+    assert one == pair_record("http://there", tmp_path / "two.gguf")
+    (tmp_path / "two.gguf").write_bytes(b"other")
+    assert one != pair_record("http://there", tmp_path / "two.gguf")
+    assert pair_record(None, tmp_path / "one.gguf") is None
+    assert seen_of_pair(None, tmp_path / "one.gguf", "m") == {}
+    assert pair_record("http://there", tmp_path / "gone.gguf") is None
+
+
+# ---- warning -------------------------------------------------------------------------------------------------------
+
+DEAR = JudgedTokens(30, 60)  # half of what was judged was kept
+GOOD = JudgedTokens(599, 600)
+
+
+@each(
+    ("seen", "more", "warned"),
+    [
+        (DEAR, {}, True),
+        (GOOD, {}, False),
+        (JudgedTokens(20, ENOUGH - 1), {}, False),
+        (JudgedTokens(20, ENOUGH), {}, True),
+        (None, {}, False),
+        (DEAR, {"price": None}, False),
+        (DEAR, {"price": "free"}, False),
+        (DEAR, {"price": "1/0.1/4:new"}, False),
+        (GOOD, {"price": "4/4/4"}, True),
+        (None, {"price": "4/4/4"}, True),
+        (GOOD, {"can": {"scoring_method": "forced"}}, True),
+    ],
+    ids=str,
+)
+def test_it_warns_where_fewer_tokens_were_kept_than_pay_or_none_could_and_is_quiet_elsewhere(
+    house, run, record, seen, more, warned
+):
+    record.path.unlink(missing_ok=True)
+    if seen:
+        record.add("scripted", JUDGE, seen)
+    events = run(gather(observed(house(**more), record)))
+    assert bool(notes(events)) is warned
+    bare = run(gather(house(**more)))
+    assert events[-1].answer.tokens == bare[-1].answer.tokens
+    assert events[-1].answer.bill == bare[-1].answer.bill
+
+
+def test_the_warning_names_both_numbers_and_what_costs_less(house, run, record):
+    record.add("scripted", JUDGE, DEAR)
+    [note] = notes(run(gather(observed(house(), record))))
+    assert note == (
+        "checking costs more than the cloud alone here: at 1/0.1/4, after 3 tokens of prompt, 74.1 % of the "
+        "drafted tokens must be kept (50 % were): --policy cloud costs less, and hybrid price tells more"
+    )
+
+
+def test_where_no_share_pays_the_warning_says_so(house, run, record):
+    [note] = notes(run(gather(observed(house(price="4/4/4"), record))))
+    assert "at 4/4/4 after 3 tokens of prompt, even if every drafted token were kept: --policy cloud costs" in note
+
+
+def test_it_warns_once_in_a_client(house, run, record):
+    record.add("scripted", JUDGE, DEAR)
+    h = observed(house(), record)
+    assert [len(notes(run(gather(h)))) for _ in range(3)] == [1, 0, 0]
+
+
+def test_another_judge_s_tokens_are_not_held_against_this_one(house, run, record):
+    record.add("scripted", "greedy", DEAR)
+    assert notes(run(gather(observed(house(), record)))) == []
+    assert notes(run(gather(observed(house(), record), policy="greedy-exact")))
+
+
+@each("policy", ["cloud", "local", "doubt", "random"])
+def test_a_policy_that_does_not_score_is_not_warned_of(house, run, record, policy):
+    assert notes(run(gather(observed(house(price="4/4/4"), record), policy=policy))) == []
+
+
+def test_what_this_client_has_seen_counts_at_once(house, run, record):
+    """A long-lived client need not be opened anew to learn that it pays too much."""
+    h = observed(house(), record)
+    warned = []
+    while not warned:
+        warned = notes(run(gather(h)))
+        seen = record.read("scripted")[JUDGE]
+        assert seen.judged < 10 * ENOUGH
+    assert seen.judged > ENOUGH
