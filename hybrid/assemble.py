@@ -83,7 +83,7 @@ class ClientOpener:
             check_installed(str(name))
         if not settings.offline:
             _key(settings)
-        self._price, self._prices = _price(settings)
+        self._price, self._prices = known_price(settings)
         self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
         self._stack = AsyncExitStack()
         self._blocking = ExitStack()
@@ -172,7 +172,7 @@ class ClientOpener:
         return Account(self._price, ledger, endpoint, self._cap, self.settings.spender)
 
 
-def _price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
+def known_price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
     """Return the price, if it is known before the endpoint is asked, and else the file that may hold it."""
     if settings.price:
         return Price.parse(settings.price), None

@@ -4,7 +4,7 @@ A setting is a field of a group (connection, money, decoding, text, sampling, lo
 them. What is derived from a field, and where:
 
 - the ``HYBRID_*`` variable and the TOML key: ``sources.py``; the flags and their help: ``cli/flags.py``
-- what one answer, the working directory's file, ``hybrid replay`` and ``hybrid probe`` may choose: ``SettingPlace``
+- what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingPlace``
 - what a policy is built from and what a trace keeps of it: the fields of ``PolicyChoices``
 
 Type checkers want the keyword arguments of ``hybrid.open`` and ``generate`` in a form of their own: ``AnswerChoices``
@@ -46,23 +46,23 @@ class SettingPlace(Flag):
     It says how the text is decoded and drawn, and nothing by which it could send data to another place, lift a bound
     on spending or on what is sent, load a file, or put words into a question: neither ``system`` nor ``raw`` (special
     tokens read from the prompt), ``offline`` (whether anything is sent), ``conversation`` (whose cap counts), ``ctx``
-    (how long a text may get at all) nor ``trace_rows`` (what a trace gives away). What it may say changes what an
-    answer costs: the caps, which it may not, bound that.
+    (how long a text may get at all) nor ``trace_rows`` (what a trace gives away). The caps bound what this costs.
     """
     REPLAY = auto()
-    """A flag of ``hybrid replay``."""
     PROBE = auto()
-    """A flag of ``hybrid probe``."""
+    PRICE = auto()
     TRACE = auto()
-    """A flag of commands that write a trace."""
+    """A flag of ``hybrid replay``, of ``hybrid probe``, of ``hybrid price``, of commands that write a trace."""
 
 
 # A knob of the policy, and all the places that decide how a text is decoded.
-KNOB = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT | SettingPlace.REPLAY
+KNOB = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT | SettingPlace.REPLAY | SettingPlace.PRICE
 # How tokens are drawn: a replay draws as it was recorded.
 DRAWN = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT
 ASKED = SettingPlace.FLAG | SettingPlace.ANSWER
 PROBED = SettingPlace.FLAG | SettingPlace.PROBE
+PRICED = PROBED | SettingPlace.PRICE
+QUOTED = SettingPlace.FLAG | SettingPlace.PRICE
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class ConnectionSettings(_SettingsGroup):
     """The endpoint, and how long it is waited for."""
 
     cloud: Annotated[
-        str | None, SettingInfo("URL of the endpoint, or a model's name", "URL", default="the bundled large model")
+        str | None, SettingInfo("URL of the endpoint, or a model's name", "URL", QUOTED, "the bundled large model")
     ] = None
-    cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", default="the one it serves")] = (
+    cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", QUOTED, "the one it serves")] = (
         None
     )
     dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PROBED, default="found out")] = None
@@ -144,11 +144,11 @@ class MoneySettings(_SettingsGroup):
         SettingInfo(
             "USD per million prompt/cached/completion tokens, perhaps /USD a request, perhaps :cached or :new; or free",
             "P/C/O",
-            PROBED | SettingPlace.REPLAY,
+            PRICED | SettingPlace.REPLAY,
         ),
     ] = None
     prices: Annotated[
-        Path | None, SettingInfo("Price file", "FILE", PROBED, default="prices.toml in your configuration folder")
+        Path | None, SettingInfo("Price file", "FILE", PRICED, default="prices.toml in your configuration folder")
     ] = None
     cap: Annotated[
         str | None, SettingInfo("Most USD this client may spend, besides the caps of `hybrid budget`", "USD", PROBED)
@@ -253,7 +253,7 @@ class DecodingSettings(PolicyChoices):
 class TextSettings(_SettingsGroup):
     """What is put before and around the question, and where the text ends."""
 
-    system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED)] = None
+    system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED | SettingPlace.PRICE)] = None
     raw: Annotated[bool, SettingInfo("No chat template: continue the prompt as it stands", uses=ASKED)] = False
     max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB)] = 512
     stop: Annotated[
@@ -294,7 +294,7 @@ class LocalSettings(_SettingsGroup):
     """The local model."""
 
     local: Annotated[
-        Path | None, SettingInfo("GGUF file of the local model, or its name", "GGUF", PROBED, "the bundled small model")
+        Path | None, SettingInfo("GGUF file of the local model, or its name", "GGUF", PRICED, "the bundled small model")
     ] = None
     ctx: Annotated[
         int,

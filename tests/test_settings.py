@@ -15,6 +15,7 @@ from hybrid.cli import app
 from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
 from hybrid.cli.flags import help_of
+from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
 from hybrid.config import (
@@ -32,54 +33,54 @@ from hybrid.policy import PolicyOptions
 from hybrid.run import client, composition
 
 ROOT = Path(__file__).parent.parent
-# Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a trace), and its
-# default. Names, places and defaults are promises to users: whoever changes one changes this table.
+# Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace),
+# and its default. Names, places and defaults are promises to users: whoever changes one changes this table.
 PROMISED = """
-local                 f---p- None
-ctx                   f----- 0
-threads               f----- None
-gpu_layers            f----- 0
-cloud                 f----- None
-cloud_model           f----- None
-dialect               f---p- None
-api_key_env           f---p- 'HYBRID_API_KEY'
-offline               fa---- False
-cloud_top_k           ------ 20
-cache_salt            ------ None
-connect_timeout_s     ------ 5.0
-first_byte_timeout_s  ------ 20.0
-read_timeout_s        ------ 10.0
-request_timeout_s     ------ 120.0
-cool_down_s           ------ 5.0
-retries               ------ 2
-price                 f--rp- None
-prices                f---p- None
-cap                   f---p- None
-ledger                f---p- None
-spender               ------ None
-conversation          fa--p- None
-policy                fawr-- 'kl'
-gate                  fawr-- None
-judge                 fawr-- None
-scope                 fawr-- None
-bonus                 fawr-- None
-threshold             fawr-- None
-entropy               fawr-- None
-strict                fawr-- False
-span                  fawr-- None
-lead                  fawr-- None
-hold                  fawr-- None
-overlap               faw--- True
-trace_rows            -a---t False
-system                fa---- None
-raw                   fa---- False
-max_tokens            fawr-- 512
-stop                  fawr-- ()
-temperature           faw--- 0.0
-top_p                 faw--- 1.0
-top_k                 faw--- 0
-min_p                 faw--- 0.0
-seed                  faw--- None
+local                 f---p$- None
+ctx                   f------ 0
+threads               f------ None
+gpu_layers            f------ 0
+cloud                 f----$- None
+cloud_model           f----$- None
+dialect               f---p-- None
+api_key_env           f---p-- 'HYBRID_API_KEY'
+offline               fa----- False
+cloud_top_k           ------- 20
+cache_salt            ------- None
+connect_timeout_s     ------- 5.0
+first_byte_timeout_s  ------- 20.0
+read_timeout_s        ------- 10.0
+request_timeout_s     ------- 120.0
+cool_down_s           ------- 5.0
+retries               ------- 2
+price                 f--rp$- None
+prices                f---p$- None
+cap                   f---p-- None
+ledger                f---p-- None
+spender               ------- None
+conversation          fa--p-- None
+policy                fawr-$- 'kl'
+gate                  fawr-$- None
+judge                 fawr-$- None
+scope                 fawr-$- None
+bonus                 fawr-$- None
+threshold             fawr-$- None
+entropy               fawr-$- None
+strict                fawr-$- False
+span                  fawr-$- None
+lead                  fawr-$- None
+hold                  fawr-$- None
+overlap               faw---- True
+trace_rows            -a----t False
+system                fa---$- None
+raw                   fa----- False
+max_tokens            fawr-$- 512
+stop                  fawr-$- ()
+temperature           faw---- 0.0
+top_p                 faw---- 1.0
+top_k                 faw---- 0
+min_p                 faw---- 0.0
+seed                  faw---- None
 """
 ROWS = {name: (uses, ast.literal_eval(default)) for name, uses, default in map(str.split, PROMISED.split("\n")[1:-1])}
 LETTERS = {
@@ -88,6 +89,7 @@ LETTERS = {
     "w": SettingPlace.PROJECT,
     "r": SettingPlace.REPLAY,
     "p": SettingPlace.PROBE,
+    "$": SettingPlace.PRICE,
     "t": SettingPlace.TRACE,
 }
 # What each command has beside the settings. ``probe`` takes two as its own arguments.
@@ -96,6 +98,7 @@ COMMANDS = {
     "batch": ("f", {"source", "out", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
+    "price": ("$", {"question", "as_json"}),
 }
 
 
@@ -127,7 +130,7 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
     """Under one name, with one type, one help text and in one section; and it takes no setting that is not its own."""
     commands = typer.main.get_command(app).commands
     titles = {name: title for title, group in GROUPS.items() for name in group.model_fields}
-    named, seen = {"ask": ask, "batch": batch, "replay": replay, "probe": probe}, {}
+    named, seen = {"ask": ask, "batch": batch, "replay": replay, "probe": probe, "price": price}, {}
     for command, (letters, own) in COMMANDS.items():
         options = {each.name: each for each in commands[command].params if each.name != "help"}
         assert options.keys() == places(letters) | own | {"config"}, command

@@ -15,6 +15,7 @@ from hybrid.cli.demo import demo
 from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
 from hybrid.cli.policies import policies
+from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
 from hybrid.cli.tasks import tasks
@@ -31,6 +32,7 @@ app.command(cls=GroupedCommand)(ask)
 app.command(cls=GroupedCommand)(batch)
 app.command()(demo)
 app.command()(policies)
+app.command(cls=GroupedCommand)(price)
 app.command(cls=GroupedCommand)(probe)
 app.command(cls=GroupedCommand)(replay)
 app.add_typer(bench)

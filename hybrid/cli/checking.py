@@ -10,6 +10,7 @@ from hybrid.spend import as_percent
 if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.run.pair_record import JudgedTokens
     from hybrid.spend import CheckRates
 
 # Tokens before a draft: a short question, and one with a text to read.
@@ -46,6 +47,19 @@ def told_of_probe(probed: ProbeReport) -> Iterator[str]:
         cheaper = "faster" if price is None or price.free else "cheaper"
         told = [told_break_even(rates, length, cheaper=cheaper) for length in LENGTHS]
         yield from (f"{of}, {each}" for each in told)
+        for judge, seen in probed.seen.items():
+            yield from _told_seen(rates, judge, seen, in_time=price is None or price.free)
+
+
+def _told_seen(rates: CheckRates, judge: str, seen: JudgedTokens, *, in_time: bool) -> Iterator[str]:
+    """Say what was seen of the pair under a judge, and what follows from it for a short question."""
+    if seen.share is None:
+        yield f"seen of this pair under {judge}: {seen.judged} drafted tokens, too few to say"
+        return
+    yield f"seen of this pair under {judge}: {seen.judged} drafted tokens, {as_percent(seen.share)} were kept"
+    least = rates.break_even(LENGTHS[0])
+    if least is None or seen.share < least:
+        yield f"under {judge} checking {'takes longer' if in_time else 'costs more'} than the cloud here"
 
 
 def break_evens(rates: CheckRates | None) -> dict[str, float | None] | None:

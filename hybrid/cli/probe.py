@@ -68,6 +68,7 @@ def probe(
             besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
             besides["charged_nanousd"] = None if found.price is None else found.charged_nanousd
             besides["break_even"] = break_evens(found.findings.check_rates(found.price))
+            besides["seen"] = {judge: counts.to_json() for judge, counts in found.seen.items()}
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
             typer.echo("\n".join(map(escape_controls, told(found, works))))

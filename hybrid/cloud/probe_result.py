@@ -20,7 +20,7 @@ import msgspec
 
 from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
 from hybrid.json_store import JsonStore
-from hybrid.spend import CheckRates, Price
+from hybrid.spend import CheckRates, Price, endpoint_id
 
 VERSION = 1
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
@@ -164,6 +164,16 @@ class ProbeCache:
         entries = self._kept.read_entries()
         found = ProbeResult.from_json(entries.get(self._key(url, model, dialect)))
         return found or _old_entry(entries, url, model, dialect)
+
+    def read_all(self, url: str, model: str | None) -> list[ProbeResult]:
+        """Return the results kept for an endpoint, of a model or (None) of all, in any dialect; the last one last."""
+        found = [
+            (key, ProbeResult.from_json(entry))
+            for key, entry in self._kept.read_entries().items()
+            if key.endswith(f" {self._vocabulary}")
+        ]
+        there = [each for _, each in found if each and endpoint_id(each.url) == endpoint_id(url)]
+        return [each for each in there if model in {None, each.model}]
 
     def write(self, result: ProbeResult) -> bool:
         """Keep a result; return whether that worked."""

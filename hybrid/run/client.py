@@ -26,7 +26,7 @@ from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
 from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
-from hybrid.run.conversation import Prompt, TextOrTurns, question_from
+from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, text_of
@@ -37,7 +37,7 @@ from hybrid.run.spending import Spending, Spent
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.sources import choosing
 from hybrid.spend import Account
-from hybrid.types import Ids, Message
+from hybrid.types import Ids
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class AsyncClient:
         engine, sampling = self._local.engine, sampling_of(settings)
         async with self._turn, self._account.open_budget(settings.conversation) as budget:
             ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
-            rendered = RenderedPrompt(ids, _turns(prompt, settings))
+            rendered = RenderedPrompt(ids, turns_of(prompt, settings.system))
             builder = AnswerBuilder(len(ids), engine.piece, lambda: budget.price, asked_at, published, settings.stop)
             caller = RetryingCaller(self._health, published)
             wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows)
@@ -195,7 +195,7 @@ class AsyncClient:
         if isinstance(prompt, str) and settings.raw:
             ids = engine.tokenize(prompt, special=True)
         else:
-            ids = engine.render(_turns(prompt, settings))
+            ids = engine.render(turns_of(prompt, settings.system))
         if not ids:
             msg = "the prompt is empty"
             raise UsageError(msg)
@@ -221,12 +221,6 @@ class AsyncClient:
         except UsageError as error:
             raise MissingCapability(str(error)) from None
         return self._connection
-
-
-def _turns(prompt: TextOrTurns, settings: Settings) -> tuple[Message, ...]:
-    """Return the conversation that was put."""
-    system = (Message("system", settings.system),) if settings.system else ()
-    return system + ((Message("user", prompt),) if isinstance(prompt, str) else prompt)
 
 
 async def _at_rest(task: asyncio.Task[Answer]) -> None:

@@ -46,3 +46,9 @@ def _fault(found: Mapping[str, object]) -> str | None:
     if found["role"] not in get_args(Role):
         return f"the role of a message is one of {', '.join(get_args(Role))}"
     return None if isinstance(found["content"], str) else "the content of a message is not a text"
+
+
+def turns_of(prompt: TextOrTurns, system: str | None) -> tuple[Message, ...]:
+    """Return the conversation that is put: a system message, where there is one, and the question."""
+    before = (Message("system", system),) if system else ()
+    return before + ((Message("user", prompt),) if isinstance(prompt, str) else prompt)

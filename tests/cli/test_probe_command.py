@@ -19,6 +19,7 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseCache
+from hybrid.run.pair_record import JudgedTokens
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
@@ -43,7 +44,7 @@ FOUND = ProbeResult(
     check_tokens=7,
     spent_tokens=99,
 )
-BESIDES = ["local_noise_nats", "policies", "hints", "charged_nanousd", "break_even"]
+BESIDES = ["local_noise_nats", "policies", "hints", "charged_nanousd", "break_even", "seen"]
 WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
 
 
@@ -71,8 +72,8 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found, hints=(), price=None, charged=0):
-    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged), WORKS))
+def said(found, hints=(), price=None, charged=0, **seen):
+    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged, seen), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -147,6 +148,16 @@ def test_at_a_price_the_break_even_is_that_of_the_money_under_its_tariff():
     text = said(FOUND, price=Price.parse("1/0.1/4:new"))
     assert "after 1000 tokens of text checking is cheaper than the cloud alone, however few drafted tokens are" in text
     assert "checking is" not in said(replace(FOUND, scoring_method=None), price=Price.parse("1/0.1/4"))
+
+
+def test_what_was_seen_of_the_pair_stands_beside_the_break_even():
+    price = Price.parse("1/0.1/4")
+    dear = said(FOUND, price=price, kl=JudgedTokens(30, 60), js=JudgedTokens(3, 6), exact=JudgedTokens(599, 600))
+    assert "seen of this pair under kl: 60 drafted tokens, 50 % were kept\nunder kl checking costs more than" in dear
+    assert "seen of this pair under js: 6 drafted tokens, too few to say" in dear
+    assert "seen of this pair under exact: 600 drafted tokens, 99.8 % were kept" in dear
+    assert dear.count("than the cloud here") == 1
+    assert "under kl checking takes longer than the cloud here" in said(TIMED, kl=JudgedTokens(30, 60))
 
 
 def test_a_flag_that_would_help_is_named_with_what_it_saves():
