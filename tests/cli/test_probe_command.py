@@ -19,7 +19,6 @@ from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import NoiseCache
-from hybrid.run.pair_record import JudgedTokens
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
@@ -72,8 +71,8 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found, hints=(), price=None, charged=0, **seen):
-    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged, seen), WORKS))
+def said(found, hints=(), price=None, charged=0):
+    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -121,43 +120,6 @@ def test_what_the_probe_was_charged_is_told_where_it_was_charged():
 )
 def test_what_is_not_so_is_told_as_plainly(change, words):
     assert words in said(replace(FOUND, **change))
-
-
-TIMED = replace(FOUND, written_ms=10.0, scored_ms=2.0, check_ms=30.0)
-
-
-def test_what_a_token_takes_is_told_as_a_ratio_with_the_round_trip_apart():
-    """What is free has a cost in time: where nothing is charged, the break-even is that of the time."""
-    for price in (None, Price.parse("free")):
-        text = said(TIMED, price=price)
-        assert "what a token takes: 2 ms scored, 10 ms written (0.2 : 1); a check takes 30 ms besides" in text
-        assert "in time, after 100 tokens of text checking is faster than the cloud alone where 83.1 % of the" in text
-    slow = said(replace(TIMED, keeps_cache=False, scored_ms=3.0))
-    assert "in time, after 1000 tokens of text checking is never faster than the cloud alone" in slow
-    assert "what a token takes" not in said(FOUND)
-    assert "checking is" not in said(FOUND)
-
-
-def test_at_a_price_the_break_even_is_that_of_the_money_under_its_tariff():
-    text = said(TIMED, price=Price.parse("1/0.1/4"))
-    assert (
-        "at 1/0.1/4, after 100 tokens of text checking is cheaper than the cloud alone where 87.8 % of the dr" in text
-    )
-    cold = said(replace(FOUND, keeps_cache=False), price=Price.parse("1/0.1/4"))
-    assert "at 1/0.1/4, after 1000 tokens of text checking is never cheaper than the cloud alone, however many" in cold
-    text = said(FOUND, price=Price.parse("1/0.1/4:new"))
-    assert "after 1000 tokens of text checking is cheaper than the cloud alone, however few drafted tokens are" in text
-    assert "checking is" not in said(replace(FOUND, scoring_method=None), price=Price.parse("1/0.1/4"))
-
-
-def test_what_was_seen_of_the_pair_stands_beside_the_break_even():
-    price = Price.parse("1/0.1/4")
-    dear = said(FOUND, price=price, kl=JudgedTokens(30, 60), js=JudgedTokens(3, 6), exact=JudgedTokens(599, 600))
-    assert "seen of this pair under kl: 60 drafted tokens, 50 % were kept\nunder kl checking costs more than" in dear
-    assert "seen of this pair under js: 6 drafted tokens, too few to say" in dear
-    assert "seen of this pair under exact: 600 drafted tokens, 99.8 % were kept" in dear
-    assert dear.count("than the cloud here") == 1
-    assert "under kl checking takes longer than the cloud here" in said(TIMED, kl=JudgedTokens(30, 60))
 
 
 def test_a_flag_that_would_help_is_named_with_what_it_saves():
