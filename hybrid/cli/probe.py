@@ -95,7 +95,7 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     found = probed.findings
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
     facts = {"vocabulary": _VOCABULARY[found.same_words]} | ({} if found.same_words is False else _facts(found))
-    facts |= {"local model's noise": f"{probed.local_noise:.2g} nats between two ways to read"}
+    facts |= {"local model's noise": _local_noise(probed)}
     facts |= {f"scoring by {method}": verdict for method, verdict in found.scoring_methods.items()}
     for name, value in facts.items():
         yield f"  {name:<{_WIDTH}} {value}"
@@ -108,6 +108,18 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
         yield f"would help: {hint.flag} ({hint.of}): {hint.gain}"
     charged = probed.price is not None and not probed.price.free
     yield f"the probe took {found.spent_tokens} tokens" + (f": {as_usd(probed.charged_nanousd)}" if charged else "")
+
+
+def _local_noise(probed: ProbeReport) -> str:
+    """Say what noise the local model has, and where it blinds ``kl``: low-bit weights read a text in two ways."""
+    from hybrid.policy.rules.divergence_threshold import THRESHOLD  # noqa: PLC0415  (help needs no numpy)
+    from hybrid.prob import UNMEASURED, kl_with_noise  # noqa: PLC0415
+
+    cloud = probed.findings.noise_nats
+    default = THRESHOLD.value(None, "kl")
+    least = kl_with_noise(default, probed.local_noise + (UNMEASURED if cloud is None else cloud))
+    blind = f", so kl:{default:g} rejects nothing below {least:.2g} nats" if least > 2.0 * default else ""
+    return f"{probed.local_noise:.2g} nats between two ways to read{blind}"
 
 
 def _facts(found: ProbeResult) -> dict[str, str]:

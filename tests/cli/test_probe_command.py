@@ -87,6 +87,12 @@ def test_what_was_found_is_told_in_words():
     assert text.endswith("the probe took 99 tokens")
 
 
+def test_noise_that_blinds_kl_is_told_with_what_is_left_of_its_threshold():
+    """Weights of three bits decode a text in two ways that are a nat apart; a KL told there as 4 may be one of 0.4."""
+    text = "\n".join(told(ProbeReport(FOUND, None, 1.0), WORKS))
+    assert "1 nats between two ways to read, so kl:0.5 rejects nothing below 4.4 nats" in text
+
+
 def test_what_the_probe_was_charged_is_told_where_it_was_charged():
     def end(price):
         return said(FOUND, price=price and Price.parse(price), charged=123_000).splitlines()[-1]
