@@ -1,9 +1,9 @@
-"""A bundled GGUF as a Hugging Face folder, which servers other than llama.cpp's load: the same numbers, as float32.
+"""A GGUF as a Hugging Face folder, which servers other than llama.cpp's load: the same numbers, as float32.
 
     python tests/oracles/hf_folder.py MODEL.gguf FOLDER
 
 Runs in a server's environment, which has what it imports: gguf, numpy, safetensors, tokenizers. Reads the llama
-architecture and byte-level BPE, nothing else.
+architecture, byte-level BPE, and weights in any format that gguf can turn into numbers, nothing else.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader
+from gguf.quants import dequantize
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-# How llama.cpp splits text before it merges, by the name that the file gives (llama.cpp, src/llama-vocab.cpp).
+# How llama.cpp splits text before it merges, in one pass after the other, by the name that the file gives (llama.cpp,
+# src/llama-vocab.cpp).
 SPLITS = {
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": [
+        (
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        )
+    ],
+    "smollm": [r"\p{N}", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"],
 }
+# What llama.cpp takes for the end of a text beside the file's own token, by their names.
+ENDS = {"<|im_end|>", "<|endoftext|>", "<reponame>"}
 PARAMETERS = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -54,10 +63,8 @@ class Model:
         """Return every weight under the name it has there."""
         found = {}
         for tensor in self._reader.tensors:
-            if tensor.tensor_type.name not in {"F16", "F32"}:
-                raise SystemExit("only unquantised models are converted")
             *block, part, _ = tensor.name.split(".")
-            weight = np.asarray(tensor.data, dtype=np.float32)
+            weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
             heads = {"attn_q": self.num_heads, "attn_k": self.num_key_heads}.get(part)
             place = f"model.layers.{block[1]}." if block else ""
             found[f"{place}{PARAMETERS[part]}.weight"] = np.ascontiguousarray(
@@ -89,7 +96,8 @@ class Model:
     def ends(self) -> dict:
         """Return the tokens that end a text: of the document and of the turn."""
         end, start, pad = (self[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "bos", "padding"))
-        return {"bos_token_id": start, "eos_token_id": sorted({end, start}), "pad_token_id": pad}
+        named = {number for number, token in enumerate(self["tokenizer.ggml.tokens"]) if token in ENDS}
+        return {"bos_token_id": start, "eos_token_id": sorted({end, *named}), "pad_token_id": pad}
 
     def tokenizer(self) -> Tokenizer:
         tokens = self["tokenizer.ggml.tokens"]
@@ -97,7 +105,7 @@ class Model:
         tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(SPLITS[self["tokenizer.ggml.pre"]]), "isolated"),
+                *(pre_tokenizers.Split(Regex(split), "isolated") for split in SPLITS[self["tokenizer.ggml.pre"]]),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
