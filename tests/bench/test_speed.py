@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -187,9 +188,11 @@ def test_a_pair_is_named_as_everywhere(monkeypatch):
 
 
 def test_a_model_that_cannot_be_measured_is_refused_in_a_sentence(tmp_path):
-    small, alien = BUNDLED_LOCAL, BUNDLED_LOCAL.with_name("alien.gguf")
     with pytest.raises(UsageError, match="needed to measure it"):
-        BenchmarkLoad.of(small, 100_000)
+        BenchmarkLoad.of(BUNDLED_LOCAL, 100_000)
+    with closing(Weights(BUNDLED_CLOUD)) as weights:  # as many words, other ones
+        shape = RandomModelShape(num_tokens=weights.num_tokens, width=64, hidden=64, layers=1, heads=1, kv_heads=1)
+    alien = write_random_model(tmp_path / "alien.gguf", shape)
     for name in ("kl", "overlap"):
         with pytest.raises(UsageError, match="different vocabularies"):
             speed.run(name, tmp_path, lambda _: None, 2, pair=NamedPair(alien, BUNDLED_CLOUD))

@@ -124,6 +124,8 @@ def compare(kind: str, url: str, local: Path, questions: Sequence[str], max_toke
         hybrid.open(local=local, cloud=url, ledger="none", trace_rows=True, **choices) as client,
     ):
         for question in questions:
+            if found.num % 10 == 0:
+                print(f"{kind}: {found.num} of {len(questions)} compared", file=sys.stderr)
             events = list(client.stream(question))
             answer = events[-1].answer
             assert answer.degraded is None, answer.degraded
