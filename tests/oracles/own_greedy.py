@@ -54,12 +54,19 @@ class OwnText:
 
 @dataclass
 class Comparison:
-    """Of so many questions. ``near_ties`` and ``wrong``: where two texts part, as question, position and gap."""
+    """Of so many questions. ``moves``: by how much the small gaps moved where the texts agree, in nats.
+
+    ``near_ties`` and ``wrong``: where two texts part, as question, position and gap.
+    """
 
     num: int = 0
     tokens: int = 0
-    noise: float = 0.0
+    moves: list[float] = field(default_factory=list)
     parted: list[tuple[str, int, float]] = field(default_factory=list)
+
+    @property
+    def noise(self) -> float:
+        return max(self.moves, default=0.0)
 
     @property
     def near_ties(self) -> list[tuple[str, int, float]]:
@@ -71,10 +78,12 @@ class Comparison:
 
     def __str__(self) -> str:
         gaps = ", ".join(f"{gap:.3f}" for *_, gap in self.near_ties)
+        half = np.median(self.moves or [0.0])
         return (
             f"{self.num - len(self.parted)} of {self.num} texts equal ({self.tokens} tokens), "
             f"{len(self.near_ties)} part at a near tie ({gaps}), {len(self.wrong)} elsewhere; "
-            f"the gap moves by {self.noise:.3f} nats at most"
+            f"of {len(self.moves)} gaps below {SMALL_NATS:.0f} nat half move by {half:.4f} nats, "
+            f"all by {self.noise:.4f} at most"
         )
 
 
@@ -152,7 +161,7 @@ def count(found: Comparison, question: str, ids: tuple[int, ...], own: OwnText, 
     found.tokens += agreed
     for i in range(min(agreed, len(own.gaps))):
         if i in scored and own.gaps[i] <= SMALL_NATS:
-            found.noise = max(found.noise, abs(own.gaps[i] - scored[i]))
+            found.moves.append(abs(own.gaps[i] - scored[i]))
     if ids != own.ids:
         gap = own.gaps[agreed] if agreed < len(own.gaps) else scored.get(agreed, np.inf)
         found.parted.append((question, agreed, gap))
