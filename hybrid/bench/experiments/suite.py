@@ -102,15 +102,15 @@ def sections(plan: TextPlan) -> tuple[Section, ...]:
 
     every = (
         section("q3", 0.0, 100, greedy_arms()),
-        short_spans("q3", 100),
+        short_spans("q3", 60),
         graded("q3"),
-        section("q3", 0.7, 40, sampled_arms(0.7)),
-        section("q3", 1.0, 40, sampled_arms(1.0)),
-        section("d2", 0.0, 60, greedy_arms()),
-        short_spans("d2", 60),
+        section("q3", 0.7, 30, sampled_arms(0.7)),
+        section("q3", 1.0, 24, sampled_arms(1.0)),
+        section("d2", 0.0, 40, greedy_arms()),
+        short_spans("d2", 40),
         graded("d2"),
-        section("d2", 0.7, 60, (CLOUD, LOCAL)),
-        section("d4", 0.0, 60, (CLOUD, LOCAL)),
+        section("d2", 0.7, 40, (CLOUD, LOCAL)),
+        section("d4", 0.0, 40, (CLOUD, LOCAL)),
     )
     chosen = [each for each in every if plan.pair in {None, each.pair}]
     if plan.temperature is None:
