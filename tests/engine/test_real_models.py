@@ -151,6 +151,15 @@ def test_a_file_with_another_byte_is_refused(package, known):
         room.existing_file(TINY[2])
 
 
+def test_a_file_that_cannot_be_read_is_one_sentence(package, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(room, "sha256_of", refused)
+    with pytest.raises(EngineError, match=rf"^{package} cannot be read: Permission denied$"):
+        model_file("real")
+
+
 def test_without_a_home_the_published_file_can_still_be_used(package, monkeypatch):
     monkeypatch.setattr(room, "user_cache_path", lambda _: Path("relative"))
     assert model_file("real") == package

@@ -119,6 +119,23 @@ def test_what_a_server_tells_beyond_the_worst_case_is_charged_as_told_and_disput
     assert list(settled(events).values())[1].nanousd == 1000 * told[1].prompt_tokens + 4000
 
 
+def test_what_a_server_tells_beyond_the_worst_case_of_a_check_is_uncached_where_that_is_stated(house, run):
+    """A token too many is no reason to charge all others at the cached price, and to see no excess in that."""
+    h = house(price="1/0.1/4:uncached", cap=10**9)
+    score, told = h.cloud.score, []
+
+    async def dear(question, *attempt):
+        scores = await score(question, *attempt)
+        prompt = scores.usage.prompt_tokens + 1
+        told.append(CloudUsage(prompt, 1, cached_tokens=prompt - 1))
+        return replace(scores, usage=told[-1])
+
+    h.cloud.score = dear
+    events = run(gather(h.client, policy="greedy-exact", max_tokens=30, span=3))
+    assert "is closed" in events[-1].answer.degraded
+    assert next(iter(settled(events).values())).nanousd == 1000 * told[0].prompt_tokens + 4000
+
+
 def test_a_check_that_is_not_one_request_has_not_read_its_draft(house, run):
     """A draft that the model was made to write, or that was sent in parts, was never read as one prompt."""
     costs = {}
