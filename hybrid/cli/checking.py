@@ -35,7 +35,8 @@ def told_times(found: ProbeResult) -> Iterator[str]:
     if found.written_ms is not None and found.scored_ms is not None and found.check_ms is not None:
         ratio = found.scored_ms / found.written_ms
         took = f"{found.scored_ms:g} ms scored, {found.written_ms:g} ms written ({ratio:.2g} : 1)"
-        yield f"what a token takes: {took}; a check takes {found.check_ms:g} ms besides"
+        again = "" if found.reread_ms is None else f"{found.reread_ms:g} ms for each token before its draft, and "
+        yield f"what a token takes: {took}; a check takes {again}{found.check_ms:g} ms besides"
 
 
 def told_of_probe(probed: ProbeReport) -> Iterator[str]:

@@ -27,7 +27,7 @@ EPILOG = """
 It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
 for later runs with the same model there, dialect and local vocabulary (--local), until an answer contradicts it.
 Nothing is concluded from a name or a document. Where a flag of the server would help, it is named. Where nothing is
-charged, or no price is known, twelve questions more measure what a scored token takes beside a written one. From the
+charged, or no price is known, fifteen questions more measure what a scored token takes beside a written one. From the
 price, or else from that time, follows the break-even: the share of drafted tokens that must be kept for checking to be
 cheaper (or faster) than the cloud alone, after a text of 100 tokens and of 1,000.
 

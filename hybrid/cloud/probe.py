@@ -261,10 +261,11 @@ class Probe:
     # ---- what a token takes ------------------------------------------------------------------------------------------
 
     async def _times(self, ids: Ids) -> None:
-        """Measure what a token takes, written and scored: the difference between many and one, a median of each."""
+        """Measure what a token takes, written, scored and read again: the difference of many and few, a median each."""
         self.tell("what a scored token takes beside a written one")
         top_k = min(self.found.most_k or 1, TIMED_TOP_K)
-        written, scored, checks = [], [], []
+        longer = self._longer() if self.found.prefix_tokens is not None else ()  # it fits, and was read before
+        written, scored, reread, checks = [], [], [], []
         for turn in range(TIMED_TRIES):
             # Another draft each time: one that was scored before may be cached.
             span = (ids[turn % len(ids) :] + ids * TIMED_TOKENS)[:TIMED_TOKENS]
@@ -278,10 +279,15 @@ class Probe:
             written.append((write_ms - one_ms) / more)
             scored.append((check_ms - short_ms) / (TIMED_TOKENS - 1))
             checks.append(short_ms)
+            if longer:
+                long_ms, _ = await self._timed(self._score(longer, span[:1], top_k))
+                reread.append((long_ms - short_ms) / (len(longer) - len(self.prefix)))
         written_ms, scored_ms = median(written), max(0.0, median(scored))
+        reread_ms = max(0.0, median(reread)) if reread else None
         if written_ms > 0.0:  # else the network took more than the tokens did
-            beside = max(0.0, median(checks) - scored_ms)
-            self._note(written_ms=round(written_ms, 3), scored_ms=round(scored_ms, 3), check_ms=round(beside, 3))
+            beside = max(0.0, median(checks) - scored_ms - len(self.prefix) * (reread_ms or 0.0))
+            times = {"written_ms": written_ms, "scored_ms": scored_ms, "reread_ms": reread_ms, "check_ms": beside}
+            self._note(**{name: None if ms is None else round(ms, 3) for name, ms in times.items()})
 
     async def _timed(self, asking: Any) -> tuple[float, Any]:
         """Return the milliseconds that an answer took, and the answer as ``_try`` returns it."""

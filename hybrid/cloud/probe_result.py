@@ -40,8 +40,8 @@ class ProbeResult:
     multiples of it; 0: of nothing coarser than a float32. ``check_tokens``: the charge for a check after
     ``prefix_tokens``, cached tokens left out. ``hidden_mass``: the most probability that a list left out.
     ``token_route``: whether vLLM's token-in route is open. ``written_ms``, ``scored_ms``: the time that a token takes,
-    written and scored; ``check_ms``: that of a check beside its span, the round trip included. ``spent_tokens``: the
-    charge for the probe itself.
+    written and scored; ``reread_ms``: that of a token before a check's span; ``check_ms``: that of a check beside all
+    of these, the round trip included. ``spent_tokens``: the charge for the probe itself.
     """
 
     url: str
@@ -70,6 +70,7 @@ class ProbeResult:
     token_route: bool | None = None
     written_ms: float | None = None
     scored_ms: float | None = None
+    reread_ms: float | None = None
     check_ms: float | None = None
     spent_tokens: int = 0
 
@@ -85,7 +86,9 @@ class ProbeResult:
             return rates.by_method(in_one_request=self.scoring_method == "one request")
         if self.written_ms is None or self.scored_ms is None or self.check_ms is None:
             return None
-        return CheckRates(0.0 if self.keeps_cache else self.scored_ms, self.scored_ms, self.check_ms, self.written_ms)
+        unmeasured = 0.0 if self.keeps_cache else self.scored_ms  # no longer text fitted into its context
+        reread_ms = unmeasured if self.reread_ms is None else self.reread_ms
+        return CheckRates(reread_ms, self.scored_ms, self.check_ms, self.written_ms)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``, under the outside names."""

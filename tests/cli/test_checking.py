@@ -26,6 +26,8 @@ def test_what_a_token_takes_is_told_as_a_ratio_with_the_round_trip_apart():
         text = said(TIMED, price=price)
         assert "what a token takes: 2 ms scored, 10 ms written (0.2 : 1); a check takes 30 ms besides" in text
         assert "in time, after 100 tokens of text checking is faster than the cloud alone where 83.1 % of the" in text
+    text = said(replace(TIMED, reread_ms=0.5))
+    assert "; a check takes 0.5 ms for each token before its draft, and 30 ms besides" in text
     slow = said(replace(TIMED, keeps_cache=False, scored_ms=3.0))
     assert "in time, after 1000 tokens of text checking is never faster than the cloud alone" in slow
     assert "what a token takes" not in said(FOUND)

@@ -38,7 +38,7 @@ KNOWN = ProbeResult(
 )
 WHERE = (KNOWN.url, "m", "sglang")
 HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
-TIMES = ("written_ms", "scored_ms", "check_ms")  # what no version before this one has measured
+TIMES = ("written_ms", "scored_ms", "reread_ms", "check_ms")  # what no version before this one has measured
 OTHER = replace(KNOWN, model="n", grid=1e-4, noise_nats=0.01, same_words=False)
 
 

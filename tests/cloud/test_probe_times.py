@@ -11,14 +11,16 @@ from hybrid.cloud.probe_result import ProbeResult
 from hybrid.errors import MissingCapability
 from hybrid.spend import Price
 
+TIMES = ("written_ms", "scored_ms", "reread_ms", "check_ms")
+
 
 def test_what_a_token_takes_is_measured_scored_and_written_where_it_is_asked_for():
     """The network and the prompt are in what a check takes besides, not in its tokens."""
     timed, _, _ = probed(Server(), timed=True)
-    assert (timed.written_ms, timed.scored_ms, timed.check_ms) == (10.0, 2.0, 30.0)
+    assert (timed.written_ms, timed.scored_ms, timed.reread_ms, timed.check_ms) == (10.0, 2.0, 1.0, 30.0)
     plain, _, _ = probed(Server())
-    assert (plain.written_ms, plain.scored_ms, plain.check_ms) == (None, None, None)
-    assert replace(timed, written_ms=None, scored_ms=None, check_ms=None, spent_tokens=plain.spent_tokens) == plain
+    assert [getattr(plain, name) for name in TIMES] == [None] * 4
+    assert replace(timed, **dict.fromkeys(TIMES), spent_tokens=plain.spent_tokens) == plain
     assert timed.spent_tokens > plain.spent_tokens
 
 
@@ -28,10 +30,18 @@ def test_no_draft_is_scored_twice_while_time_is_measured():
     probed(plain)
     probed(server, timed=True)
     scored = [question.span for question in server.questions[len(plain.questions) :] if hasattr(question, "span")]
-    assert len(scored) == 6
+    assert len(scored) == 9
     assert len(set(scored)) > 3
     drafts = [span for span in scored if len(span) > 1]
     assert len({span[:1] for span in drafts}) == len(drafts) == 3
+
+
+def test_where_no_longer_text_fits_what_is_read_again_is_not_timed():
+    server = Server()
+    small = replace(server.dialect.can, model="m", max_context=100, same_words=True)
+    found, _, _ = probed(server, said=small, timed=True)
+    assert (found.prefix_tokens, found.reread_ms) == (None, None)
+    assert (found.written_ms, found.scored_ms, found.check_ms) == (10.0, 2.0, 33.0)
 
 
 @each("wrong", [{"fault": MissingCapability("no scores")}, {"drift": 1.0}])
@@ -52,6 +62,8 @@ TIMED = ProbeResult("u", "m", "d", scoring_method="one request", written_ms=10.0
         ({}, None, (2.0, 2.0, 30.0, 10.0)),
         ({"keeps_cache": True}, FREE, (0.0, 2.0, 30.0, 10.0)),
         ({"scored_ms": None}, FREE, None),
+        ({"reread_ms": 0.5}, FREE, (0.5, 2.0, 30.0, 10.0)),
+        ({"reread_ms": 0.5, "keeps_cache": True}, FREE, (0.5, 2.0, 30.0, 10.0)),
         ({}, PAID, (7e9, 7e9, 31e9, 31e9)),
         ({"keeps_cache": True, "scored_ms": None}, PAID, (2e9, 7e9, 31e9, 31e9)),
         ({"scoring_method": "prefixes"}, PAID, (7e9, 31e9, 31e9, 31e9)),
