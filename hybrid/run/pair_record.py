@@ -23,6 +23,7 @@ from hybrid.policy import Policy
 from hybrid.run.answer import Answer
 from hybrid.sources import pairs_file
 from hybrid.spend import CheckRates, Price, as_percent, endpoint_id
+from hybrid.spend.break_even import LONGEST_SPAN
 
 # So many judged tokens must have been seen before their share is held against a break-even.
 ENOUGH = 50
@@ -163,11 +164,14 @@ class PairObserver:
         rates = CheckRates.of_price(price, keeps_cache=can.keeps_cache).by_method(
             in_one_request=can.scoring_method == "one request"
         )
-        least = rates.break_even(num_before)
+        least = rates.break_even(num_before, policy.span)
         if least is not None and (share is None or share >= least):
             return None
         self._warned = True
-        return f"{_why(least, share, price, num_before)}: --policy cloud costs less, and hybrid price tells more"
+        longer = policy.span < LONGEST_SPAN and rates.pays(1.0 if share is None else share, num_before)
+        where = f"at {price}, after {num_before} tokens of prompt and with drafts of {policy.span}"
+        remedy = "--span cheap" if longer else "--policy cloud"
+        return f"{_why(least, share, where)}: {remedy} costs less, and hybrid price tells more"
 
     async def aclose(self) -> None:
         """Wait until everything is on disk."""
@@ -175,11 +179,11 @@ class PairObserver:
             await asyncio.wait(self._writes)
 
 
-def _why(least: float | None, share: float | None, price: Price, num_before: int) -> str:
+def _why(least: float | None, share: float | None, where: str) -> str:
     """Say in what way checking costs more, with both numbers where there are two."""
-    seen = "" if share is None else f" ({as_percent(share)} were)"
     if least is None:
-        all_kept = f"even if every drafted token were kept{seen}"
-        return f"checking costs more than the cloud alone at {price} after {num_before} tokens of prompt, {all_kept}"
-    needed = f"{as_percent(least)} of the drafted tokens must be kept{seen}"
-    return f"checking costs more than the cloud alone here: at {price}, after {num_before} tokens of prompt, {needed}"
+        needed, seen = "no share of kept tokens pays", "were kept"
+    else:
+        needed, seen = f"{as_percent(least)} of the drafted tokens must be kept", "were"
+    told = "" if share is None else f" ({as_percent(share)} {seen})"
+    return f"checking costs more than the cloud alone here: {where}, {needed}{told}"

@@ -19,13 +19,13 @@ from hybrid.types import CloudUsage
 # What is said where checking can save money, and where it can only save time.
 _MONEY = {
     "where": "checking pays where",
-    "never": "checking never pays, however many of the drafted tokens are kept",
+    "never": "with such drafts checking never pays, however many of their tokens are kept",
     "more": "costs more",
     "less": "costs less",
 }
 _TIME = {
     "where": "checking is faster where",
-    "never": "checking is never faster, however many of the drafted tokens are kept",
+    "never": "with such drafts checking is never faster, however many of their tokens are kept",
     "more": "takes longer",
     "less": "takes less time",
 }
@@ -81,7 +81,15 @@ class PriceQuote:
 
     @property
     def break_even(self) -> float | None:
-        """The least share of kept tokens at which checking pays; None: it never does, or nothing is known."""
+        """The least share of kept tokens at which checking pays, with drafts of the policy's span at most.
+
+        None: it never does, or nothing is known.
+        """
+        return None if self.rates is None else self.rates.break_even(self.num_before, self.policy.span)
+
+    @property
+    def best_break_even(self) -> float | None:
+        """The same with drafts of the best length."""
         return None if self.rates is None else self.rates.break_even(self.num_before)
 
     @property
@@ -119,6 +127,9 @@ class PriceQuote:
         lines = [
             words["never"] if least is None else f"{words['where']} {as_percent(least)} of the drafted tokens are kept"
         ]
+        best = self.best_break_even
+        if best is not None and (least is None or as_percent(best) != as_percent(least)):
+            lines.append(f"with drafts of the best length (--span cheap) where {as_percent(best)} are kept")
         lines.append(f"seen of this pair under {self.policy.judge}: {self.seen.judged} drafted tokens, {kept}")
         return lines if self.verdict is None else [*lines, f"checking {words[self.verdict]} than the cloud here"]
 
@@ -135,6 +146,7 @@ class PriceQuote:
             "check_nanousd": self.check if self.checks else None,
             "tokens_before_a_draft": self.num_before,
             "break_even": self.break_even if self.checks else None,
+            "break_even_at_best_span": self.best_break_even if self.checks else None,
             "break_even_of": None if self.rates is None else "time" if self.in_time else "money",
             "judge": str(self.policy.judge) if self.checks else None,
             "kept": self.seen.kept,

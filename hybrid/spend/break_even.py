@@ -56,32 +56,32 @@ class CheckRates:
         """
         return self if in_one_request else replace(self, drafted=max(self.drafted, self.written))
 
-    def pays(self, kept: float, num_before: float) -> bool:
+    def pays(self, kept: float, num_before: float, longest: int = LONGEST_SPAN) -> bool:
         """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
 
-        ``num_before``: L, the tokens before a span, on average.
+        ``num_before``: L, the tokens before a span, on average. ``longest``: no span is longer.
         """
         tokens, chance = 0.0, 1.0
-        for span in range(1, LONGEST_SPAN + 1):
+        for span in range(1, min(longest, LONGEST_SPAN) + 1):
             tokens, chance = tokens + chance, chance * kept
             if self.reread * num_before + self.drafted * span + self.once < self.written * tokens:
                 return True
         return False
 
-    def break_even(self, num_before: float) -> float | None:
+    def break_even(self, num_before: float, longest: int = LONGEST_SPAN) -> float | None:
         """Return the least chance of being kept at which checking pays, in [0, 1); None: it never does.
 
         >>> round(CheckRates(reread=0.1, drafted=1, once=4, written=4).break_even(70), 3)
         0.843
         """
-        if not self.pays(1.0, num_before):
+        if not self.pays(1.0, num_before, longest):
             return None
-        if self.pays(0.0, num_before):
+        if self.pays(0.0, num_before, longest):
             return 0.0
         never, always = 0.0, 1.0
         for _ in range(HALVINGS):
             middle = (never + always) / 2
-            if self.pays(middle, num_before):
+            if self.pays(middle, num_before, longest):
                 always = middle
             else:
                 never = middle

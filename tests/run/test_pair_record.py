@@ -175,14 +175,23 @@ def test_the_warning_names_both_numbers_and_what_costs_less(house, run, record):
     record.add("scripted", JUDGE, DEAR)
     [note] = notes(run(gather(observed(house(), record))))
     assert note == (
-        "checking costs more than the cloud alone here: at 1/0.1/4, after 3 tokens of prompt, 74.1 % of the "
-        "drafted tokens must be kept (50 % were): --policy cloud costs less, and hybrid price tells more"
+        "checking costs more than the cloud alone here: at 1/0.1/4, after 3 tokens of prompt and with drafts of 3, "
+        "82.3 % of the drafted tokens must be kept (50 % were): --policy cloud costs less, and hybrid price tells more"
     )
 
 
 def test_where_no_share_pays_the_warning_says_so(house, run, record):
     [note] = notes(run(gather(observed(house(price="4/4/4"), record))))
-    assert "at 4/4/4 after 3 tokens of prompt, even if every drafted token were kept: --policy cloud costs" in note
+    assert (
+        "at 4/4/4, after 3 tokens of prompt and with drafts of 3, no share of kept tokens pays: --policy cloud" in note
+    )
+
+
+def test_where_longer_drafts_would_pay_the_warning_names_them(house, run, record):
+    """Of each 100 tokens 78 were kept: drafts of three are dear, longer ones are not."""
+    record.add("scripted", JUDGE, JudgedTokens(780, 1000))
+    [note] = notes(run(gather(observed(house(), record))))
+    assert "(78 % were): --span cheap costs less" in note
 
 
 def test_it_warns_once_in_a_client(house, run, record):

@@ -35,10 +35,12 @@ def test_a_check_is_quoted_as_its_tariff_charges_it(stated, check):
 @each(
     ("change", "break_even", "verdict"),
     [
-        ({}, 0.978, None),
-        ({"seen": FEW}, 0.978, None),
-        ({"seen": HALF}, 0.978, "more"),
-        ({"seen": MOST}, 0.978, "less"),
+        ({}, 0.987, None),
+        ({"seen": FEW}, 0.987, None),
+        ({"seen": HALF}, 0.987, "more"),
+        ({"policy": replace(KL, span=8), "seen": MOST}, None, "more"),
+        ({"policy": replace(KL, span=256), "seen": MOST}, 0.978, "less"),
+        ({"seen": MOST}, 0.987, "less"),
         ({"price": Price.parse("1/0.1/4:cached"), "seen": HALF}, 0.843, "more"),
         ({"price": Price.parse("1/0.1/4:new"), "seen": FEW}, 0.0, "less"),
         ({"price": Price.parse("4/4/4")}, None, "more"),
@@ -48,7 +50,7 @@ def test_a_check_is_quoted_as_its_tariff_charges_it(stated, check):
         ({"price": Price.parse("free"), "seen": MOST}, None, None),
         ({"price": Price.parse("free"), "probed": TIMED, "seen": HALF}, 0.831, "more"),
         ({"price": Price.parse("free"), "probed": TIMED, "seen": MOST}, 0.831, "less"),
-        ({"policy": preset("doubt", PolicyOptions()), "seen": HALF}, 0.978, None),
+        ({"policy": preset("doubt", PolicyOptions()), "seen": HALF}, None, None),
     ],
 )
 def test_it_says_more_or_less_only_where_that_is_known(change, break_even, verdict):
@@ -67,7 +69,8 @@ def test_it_is_read_in_a_few_lines():
         "price: 1/0.1/4 (stated by --price)",
         "the cloud alone: 0.000294 USD for 38 tokens and an answer of 64 (0.0002598 USD with its prompt cached)",
         "a check after 70 tokens, of a draft of 32: 0.000106 USD",
-        "checking pays where 97.8 % of the drafted tokens are kept",
+        "checking pays where 98.7 % of the drafted tokens are kept",
+        "with drafts of the best length (--span cheap) where 97.8 % are kept",
         "seen of this pair under kl:0.5: 60 drafted tokens, 50 % were kept",
         "checking costs more than the cloud here",
     ]
@@ -79,7 +82,10 @@ def test_it_is_read_in_a_few_lines():
         ({"policy": preset("cloud", PolicyOptions())}, "policy cloud asks for no check"),
         ({"price": Price.parse("free")}, "nothing is charged; hybrid probe measures what a check takes in time"),
         ({"probed": replace(UNPROBED, scoring_method=None)}, "the endpoint cannot score a draft"),
-        ({"price": Price.parse("4/4/4")}, "checking never pays, however many of the drafted tokens are kept"),
+        (
+            {"price": Price.parse("4/4/4")},
+            "with such drafts checking never pays, however many of their tokens are kept",
+        ),
         ({"price": Price.parse("free"), "probed": TIMED}, "checking is faster where 83.1 % of the drafted tokens are"),
     ],
 )

@@ -81,5 +81,14 @@ def test_a_longer_text_and_a_dearer_tariff_ask_for_more_tokens_kept():
     assert rates.break_even(5000) is None
 
 
+def test_with_shorter_drafts_more_tokens_must_be_kept_and_with_too_short_ones_none_are_enough():
+    """A check of eight tokens after seventy costs more than eight that the cloud writes."""
+    rates = CheckRates.of_price(Price.parse("1/0.1/4"))
+    shares = [rates.break_even(70, longest) for longest in (8, 26, 32, 64, LONGEST_SPAN)]
+    assert shares[0] is None
+    assert shares[1:] == sorted(shares[1:], reverse=True)
+    assert rates.break_even(70, LONGEST_SPAN) == rates.break_even(70) == rates.break_even(70, 10 * LONGEST_SPAN)
+
+
 def test_what_costs_nothing_is_never_beaten():
     assert CheckRates.of_price(Price.parse("free")).break_even(70) is None
