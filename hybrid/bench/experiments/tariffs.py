@@ -10,7 +10,8 @@ settings say what is cached:
 - ``new``: only tokens that are new to the answer are paid, and the one that a check must write is not (one's own
   server, or a session).
 
-The cache holds what earlier requests of the same answer sent and had written; the token before the first wanted row is
+The cache holds what earlier requests of the same answer sent and had written (a ``:new`` price counts what was sent
+alone, so a rule that lets the cloud write pays a little more there: a written token is read once); the token before the first wanted row is
 computed in any case. The law (``tests/bench/test_tariffs.py``): a second hand that compares every pair of texts token
 by token comes to the same bill; no setting is dearer than one that caches less.
 """
