@@ -24,8 +24,12 @@ QUESTION = "Why is the sky blue?"
 @pytest.fixture(scope="module")
 def answers(real_model):
     """Return the same question answered by the reference alone, and by the pair, from one client."""
+    ledger = Path(os.environ["HYBRID_LEDGER"])
+    before = ledger.exists() and ledger.stat()
     with hybrid.open(local="real:d2", cloud="real", price="1/0.1/4", max_tokens=12, ctx=512) as client:
-        return {policy: client.generate(QUESTION, policy=policy) for policy in ("local", "cloud", "greedy-exact")}
+        found = {policy: client.generate(QUESTION, policy=policy) for policy in ("local", "cloud", "greedy-exact")}
+    assert (ledger.exists() and ledger.stat()) == before, "a server of our own is nothing to the ledger"
+    return found
 
 
 def test_the_pair_has_one_vocabulary_and_the_law_of_speculative_decoding_holds(answers):
@@ -40,7 +44,6 @@ def test_a_stated_price_is_a_bill_and_no_spending(answers):
     assert (usage.cloud_requests, usage.cloud_tokens) == (1, 12)
     assert bill.nanousd > 4000 * 12
     assert bill.nanousd == bill.cloud_only_nanousd
-    assert not Path(os.environ["HYBRID_LEDGER"]).exists()
 
 
 def test_a_command_and_a_variable_name_it(real_model, monkeypatch):

@@ -98,7 +98,7 @@ def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     assert (found.cached_usage, found.keeps_cache) == ((True, True) if exact else (False, None))
     assert found.noise_nats <= FLOAT16_NATS
     assert found.grid == 0
-    assert 0 < found.spent_tokens <= 600
+    assert 0 < found.spent_tokens <= 1800, "without a price it also times what a scored and a written token take"
     assert ("ids" in can.abilities) is exact
     with hybrid.open(cloud=real.url, price="free", policy="kl") as client:
         assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None

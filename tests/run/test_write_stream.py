@@ -17,7 +17,9 @@ WORST, CHARGED = CloudUsage(10, 8), CloudUsage(10, 3, 4)
 
 
 class Books:
-    """A budget and a builder: it appends what a request is settled for."""
+    """A budget and a builder: it appends what a request is settled for. No price is known."""
+
+    price = None
 
     def __init__(self, settled):
         self.settled, self.charges = settled, []

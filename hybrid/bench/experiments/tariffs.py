@@ -11,9 +11,9 @@ settings say what is cached:
   server, or a session).
 
 The cache holds what earlier requests of the same answer sent and had written (a ``:new`` price counts what was sent
-alone, so a rule that lets the cloud write pays a little more there: a written token is read once); the token before the first wanted row is
-computed in any case. The law (``tests/bench/test_tariffs.py``): a second hand that compares every pair of texts token
-by token comes to the same bill; no setting is dearer than one that caches less.
+alone, so a rule that lets the cloud write pays a little more there: a written token is read once); the token before the
+first wanted row is computed in any case. The law (``tests/bench/test_tariffs.py``): a second hand that compares every
+pair of texts token by token comes to the same bill; no setting is dearer than one that caches less.
 """
 
 from __future__ import annotations
