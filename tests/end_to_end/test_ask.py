@@ -275,7 +275,9 @@ def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own
     number = getattr(signal, how)
     process.send_signal(number)
     output, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (128 + number, "")
+    # A span of 1 cannot pay at this price, which is said once.
+    beside = [line for line in errors.splitlines() if not line.startswith("hybrid: checking costs more than the cloud")]
+    assert (process.returncode, beside) == (128 + number, [])
     assert LedgerAdmin(ledger).open_entries() == []
     assert LedgerAdmin(ledger).rows()[-1].spent_nanousd > 0
     ledger.close()
