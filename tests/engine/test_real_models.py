@@ -96,7 +96,8 @@ def test_a_name_of_no_real_model_is_refused_by_naming_them():
 
 
 def test_the_package_that_is_named_is_the_one_that_the_extra_installs():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    project = Path(__file__).parent.parent.parent / "pyproject.toml"
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
     assert extras["real"] == [room.REQUIREMENT]
 
 
