@@ -1,0 +1,29 @@
+"""When asking pays: from a draft's signals to the chance that asking would change something. No prices, no HTTP."""
+
+from hybrid.defer.calibration import CALIBRATION_VERSION, Calibration, CalibrationQuestion, LossKind
+from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.defer.score import Forecast, PriorScore, QuestionForecast, Score
+from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
+from hybrid.defer.signals import STATISTICS, DraftSignals, statistics
+from hybrid.defer.words import BUCKETS, word_buckets
+
+__all__ = [
+    "BUCKETS",
+    "CALIBRATION_VERSION",
+    "STATISTICS",
+    "Calibration",
+    "CalibrationQuestion",
+    "DraftSignals",
+    "Forecast",
+    "KeptScore",
+    "LabelledDraft",
+    "LabelledQuestion",
+    "LossKind",
+    "PriorScore",
+    "QuestionForecast",
+    "Score",
+    "score_from_json",
+    "score_to_json",
+    "statistics",
+    "word_buckets",
+]

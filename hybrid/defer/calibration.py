@@ -1,0 +1,81 @@
+"""What is known of a pair of models: a score, and what the calibration questions showed. One file a pair and judge.
+
+No text of a question is kept. The law (``tests/defer/test_calibration.py``): what is written is read again, to the last
+bit, and nothing of another version is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
+
+LossKind: TypeAlias = Literal["verdict", "nats"]
+"""What keeping a draft loses: the worth of a turned-down answer, or the expected excess of what is kept."""
+
+# Files of another version are not read: a pair is calibrated again.
+CALIBRATION_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CalibrationQuestion:
+    """One question of a calibration, without its text. Token counts; the texts' own end tokens are counted.
+
+    ``chance``: that its draft is turned down, as told by a score that was fitted without it (a fold of its own).
+    ``turned_down``: whether it was. ``excess_told`` and ``excess``: the draft's mean excess loss, in nats a token, as
+    forecast in the same manner and as it was. ``first_rejection``: the offset of the token that was rejected first,
+    None where none was.
+    """
+
+    prompt_tokens: int
+    draft_tokens: int
+    cloud_tokens: int
+    chance: float
+    turned_down: bool
+    excess_told: float
+    excess: float
+    first_rejection: int | None = None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A pair's score, and what its dials should be. ``local``: the model's identity; ``cloud``: the model's name.
+
+    ``judge``: as ``--judge`` writes it. ``loss``: what keeping loses on this pair. ``worth``: the default dial, in
+    multiples of a price.
+    """
+
+    local: str
+    cloud: str
+    judge: str
+    loss: LossKind
+    worth: float
+    score: KeptScore
+    questions: tuple[CalibrationQuestion, ...] = ()
+    version: int = CALIBRATION_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        names = [each.name for each in fields(CalibrationQuestion)]
+        rows = [list(asdict(each).values()) for each in self.questions]
+        own = {name: getattr(self, name) for name in ("version", "local", "cloud", "judge", "loss", "worth")}
+        return {**own, "score": score_to_json(self.score), "question_fields": names, "questions": rows}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Calibration:
+        """Read what ``to_json`` gave. Raises ValueError for anything else, another version among it."""
+        try:
+            if kept["version"] != CALIBRATION_VERSION or kept["loss"] not in get_args(LossKind):
+                msg = f"a calibration of version {kept['version']}, loss {kept['loss']}"
+                raise ValueError(msg)
+            rows = (dict(zip(kept["question_fields"], row, strict=True)) for row in kept["questions"])
+            questions = tuple(CalibrationQuestion(**row) for row in rows)
+            local, cloud, judge = (str(kept[name]) for name in ("local", "cloud", "judge"))
+            return cls(
+                local, cloud, judge, kept["loss"], float(kept["worth"]), score_from_json(kept["score"]), questions
+            )
+        except (KeyError, TypeError) as error:
+            msg = f"this is no calibration that can be read: {error!r}"
+            raise ValueError(msg) from error
