@@ -1,11 +1,11 @@
 """Every setting, declared once: its type and range, its default, its sentence, and where it may be chosen.
 
-A setting is a field of a group (connection, money, decoding, text, sampling, local model), and ``Settings`` is all of
-them. What is derived from a field, and where:
+A setting is a field of a group (connection, money, text, sampling, local model; decoding and what ``auto`` is told are
+in ``policy_choices.py``), and ``Settings`` is all of them. What is derived from a field, and where:
 
 - the ``HYBRID_*`` variable and the TOML key: ``sources.py``; the flags and their help: ``cli/flags.py``
 - what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingPlace``
-- what a policy is built from and what a trace keeps of it: the fields of ``PolicyChoices``
+- what a policy is built from and what a trace keeps of it: the fields of ``policy_choices.PolicyChoices``
 
 Type checkers want the keyword arguments of ``hybrid.open`` and ``generate`` in a form of their own: ``AnswerChoices``
 and ``OpenArguments``, at the end. The law: nothing else lists settings (``tests/test_settings.py`` goes through every
@@ -17,74 +17,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Flag, auto
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from hybrid.model_names import NAMED
+from hybrid.policy_choices import DecodingSettings, DeferralChoices
+from hybrid.setting_info import ASKED, DRAWN, KNOB, PRICED, PROBED, QUOTED, SettingInfo, SettingPlace, SettingsGroup
 
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
-MOST_SPAN = 256
 
 
-class SettingPlace(Flag):
-    """Where a setting may be chosen, beside ``hybrid.open``, variables and the user's own files, which take all."""
-
-    NONE = 0
-    FLAG = auto()
-    """A flag of ``hybrid ask`` and ``hybrid batch``."""
-    ANSWER = auto()
-    """``generate`` and ``stream``, and a line of a batch. All else is fixed when a client is opened."""
-    PROJECT = auto()
-    """``hybrid.toml`` in the working directory, which may come with a folder that somebody else wrote.
-
-    It says how the text is decoded and drawn, and nothing by which it could send data to another place, lift a bound
-    on spending or on what is sent, load a file, or put words into a question: neither ``system`` nor ``raw`` (special
-    tokens read from the prompt), ``offline`` (whether anything is sent), ``conversation`` (whose cap counts), ``ctx``
-    (how long a text may get at all) nor ``trace_rows`` (what a trace gives away). The caps bound what this costs.
-    """
-    REPLAY = auto()
-    PROBE = auto()
-    PRICE = auto()
-    TRACE = auto()
-    """A flag of ``hybrid replay``, of ``hybrid probe``, of ``hybrid price``, of commands that write a trace."""
-
-
-# A knob of the policy, and all the places that decide how a text is decoded.
-KNOB = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT | SettingPlace.REPLAY | SettingPlace.PRICE
-# How tokens are drawn: a replay draws as it was recorded.
-DRAWN = SettingPlace.FLAG | SettingPlace.ANSWER | SettingPlace.PROJECT
-ASKED = SettingPlace.FLAG | SettingPlace.ANSWER
-PROBED = SettingPlace.FLAG | SettingPlace.PROBE
-PRICED = PROBED | SettingPlace.PRICE
-QUOTED = SettingPlace.FLAG | SettingPlace.PRICE
-
-
-@dataclass(frozen=True)
-class SettingInfo:
-    """A sentence about a setting, what a flag's value is called, and where it may be chosen.
-
-    ``default``: what None stands for, where the field's own default does not say it.
-    """
-
-    help: str
-    metavar: str | None = None
-    uses: SettingPlace = SettingPlace.FLAG
-    default: str = ""
-
-
-class _SettingsGroup(BaseModel):
-    """Settings that belong together; None means: the bundled model, the policy's own value, no limit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ConnectionSettings(_SettingsGroup):
+class ConnectionSettings(SettingsGroup):
     """The endpoint, and how long it is waited for."""
 
     cloud: Annotated[
@@ -136,7 +83,7 @@ class ConnectionSettings(_SettingsGroup):
         return value
 
 
-class MoneySettings(_SettingsGroup):
+class MoneySettings(SettingsGroup):
     """What a request costs, how much may be spent, and where that is written."""
 
     price: Annotated[
@@ -180,77 +127,7 @@ class MoneySettings(_SettingsGroup):
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-class PolicyChoices(_SettingsGroup):
-    """The policy, and what may be chosen within it: what it is built from, and what a trace keeps of it."""
-
-    policy: Annotated[
-        str,
-        SettingInfo("How to decode, such as kl:0.5 or doubt:0.03; `hybrid policies` lists them all", "NAME[:X]", KNOB),
-    ] = "kl"
-    gate: Annotated[
-        str | None, SettingInfo("Another gate, such as entropy:0.6 or max-prob:0.5:check", "NAME[:X[:DECISION]]", KNOB)
-    ] = None
-    judge: Annotated[
-        str | None, SettingInfo("Another judge, such as js:0.1 or multiplicative:0.3", "NAME[:X]", KNOB)
-    ] = None
-    scope: Annotated[
-        int | None, Field(ge=0), SettingInfo("Trailing drafted tokens that a check judges", "N", KNOB, default="all")
-    ] = None
-    bonus: Annotated[bool | None, SettingInfo("Take the cloud's token after a span that stands", uses=KNOB)] = None
-    threshold: Annotated[
-        float | None,
-        Field(ge=0),
-        SettingInfo("The same as X in --policy NAME:X", "X", KNOB, "the policy's own"),
-    ] = None
-    entropy: Annotated[
-        float | None,
-        Field(ge=0),
-        SettingInfo("Policy doubt: nats of local entropy above which it asks", "H", KNOB, default="0.5"),
-    ] = None
-    strict: Annotated[bool, SettingInfo("Judge by the upper end of the KL interval", uses=KNOB)] = False
-    span: Annotated[
-        int | Literal["auto", "cheap"] | None,
-        SettingInfo(
-            "Tokens drafted before a check; auto: the most tokens a second; cheap: the fewest USD",
-            "K",
-            KNOB,
-            default="8; kl: 32",
-        ),
-    ] = None
-    lead: Annotated[
-        int | None, Field(ge=0), SettingInfo("Tokens the cloud opens the text with", "N", KNOB, default="0; paper: 8")
-    ] = None
-    hold: Annotated[
-        int | None,
-        Field(ge=1),
-        SettingInfo("Tokens the cloud writes before it may hand back; then doubled", "N", KNOB, default="4"),
-    ] = None
-
-    @field_validator("span", mode="before")
-    @classmethod
-    def _is_length(cls, value: object) -> object:
-        length = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(length, str) and length in {"auto", "cheap"}:
-            return length
-        if length is None or (isinstance(length, int) and 1 <= length <= MOST_SPAN):
-            return length
-        msg = f"between 1 and {MOST_SPAN}, auto or cheap"
-        raise ValueError(msg)
-
-
-class DecodingSettings(PolicyChoices):
-    """The policy, and what is drafted or told beside it."""
-
-    overlap: Annotated[bool, SettingInfo("Draft on while a check is waited for", uses=DRAWN)] = True
-    trace_rows: Annotated[
-        bool,
-        SettingInfo(
-            "Tell every row that is read; `hybrid replay` needs them", uses=SettingPlace.ANSWER | SettingPlace.TRACE
-        ),
-    ] = False
-
-
-class TextSettings(_SettingsGroup):
+class TextSettings(SettingsGroup):
     """What is put before and around the question, and where the text ends."""
 
     system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED | SettingPlace.PRICE)] = None
@@ -274,7 +151,7 @@ class TextSettings(_SettingsGroup):
             raise ValueError(msg) from None
 
 
-class SamplingSettings(_SettingsGroup):
+class SamplingSettings(SettingsGroup):
     """How tokens are drawn, whoever draws them."""
 
     temperature: Annotated[
@@ -290,7 +167,7 @@ class SamplingSettings(_SettingsGroup):
     ] = None
 
 
-class LocalSettings(_SettingsGroup):
+class LocalSettings(SettingsGroup):
     """The local model."""
 
     local: Annotated[
@@ -308,17 +185,20 @@ class LocalSettings(_SettingsGroup):
 
 
 # Every group with the title of its flags, in the order of the help.
-GROUPS: Mapping[str, type[_SettingsGroup]] = {
+GROUPS: Mapping[str, type[SettingsGroup]] = {
     "Local model": LocalSettings,
     "Connection": ConnectionSettings,
     "Money": MoneySettings,
     "Decoding": DecodingSettings,
+    "Policy auto": DeferralChoices,
     "Text": TextSettings,
     "Sampling": SamplingSettings,
 }
 
 
-class Settings(SamplingSettings, TextSettings, DecodingSettings, MoneySettings, ConnectionSettings, LocalSettings):
+class Settings(
+    SamplingSettings, TextSettings, DeferralChoices, DecodingSettings, MoneySettings, ConnectionSettings, LocalSettings
+):
     """What a user may choose."""
 
 
@@ -360,9 +240,14 @@ class AnswerChoices(TypedDict, total=False):
     strict: bool | None
     span: int | Literal["auto", "cheap"] | None
     lead: int | None
-    hold: int | None
+    hold: int | Literal["rest", "priced"] | None
     overlap: bool | None
     trace_rows: bool | None
+    worth: Amount | None
+    risk: float | None
+    learn: bool | None
+    patience: float | None
+    stream: Literal["blocks", "whole", "early"] | None
     system: str | None
     raw: bool | None
     max_tokens: int | None

@@ -29,9 +29,10 @@ from typing import TypeVar
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
 
-from hybrid.config import NO_LEDGER, SettingPlace, Settings, names_for
+from hybrid.config import NO_LEDGER, Settings, names_for
 from hybrid.errors import UsageError, to_one_line
 from hybrid.folders import home_folder, own_folder
+from hybrid.setting_info import SettingPlace
 
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
@@ -53,8 +54,13 @@ _WORDS = (
         "greater_than_equal": "must be at least {ge}",
         "less_than": "must be less than {lt}",
         "less_than_equal": "must be at most {le}",
+        "literal_error": "must be {expected}",
     }
 )
+
+
+# Two ways to say what a kept draft may lose.
+_DIALS = {"worth", "risk"}
 
 
 def price_file(settings: Settings) -> Path | None:
@@ -153,8 +159,8 @@ def choosing(settings: Settings, choices: Mapping[str, object]) -> Settings:
 def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return what the most specific level says of each setting, the first to win first.
 
-    The number of ``kl:0.5`` and ``threshold`` are one choice: the more specific replaces the other, and only at one
-    level they can contradict each other.
+    The number of ``kl:0.5`` and ``threshold`` are one choice, and so are ``worth`` and ``risk``: the more specific
+    replaces the other, and only at one level they can contradict each other.
     """
     values: dict[str, object] = {}
     for level in levels:
@@ -164,6 +170,8 @@ def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
             said["policy"] = name
         if ":" in str(values.get("policy", "")):
             said.pop("threshold", None)
+        if values.keys() & _DIALS:
+            said = {name: value for name, value in said.items() if name not in _DIALS}
         values |= said
     return values
 

@@ -78,7 +78,8 @@ def test_an_empty_salt_is_refused():
 
 
 def test_a_salt_belongs_to_the_client():
-    from hybrid.config import SettingPlace, names_for
+    from hybrid.config import names_for
+    from hybrid.setting_info import SettingPlace
 
     assert "cache_salt" not in names_for(SettingPlace.ANSWER)
 

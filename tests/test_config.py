@@ -12,23 +12,26 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.config import SettingPlace, Settings, names_for
+from hybrid.config import Settings, names_for
 from hybrid.errors import UsageError
 from hybrid.folders import APP
 from hybrid.run.events import TRACE_VERSION
+from hybrid.setting_info import SettingPlace
 from hybrid.sources import CONFIG_FILE, choosing, findings_file, ledger_file, load, price_file
 
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
 DECODING = {
     "policy": "local", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
     "entropy": 0.75, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9, "stop": ["END", "."],
-    "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False,
+    "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False, "worth": "3.5",
+    "risk": 0.05, "patience": 0.5, "stream": "whole",
 }  # fmt: skip
 REFUSED = {
     "local": "theirs.gguf", "cloud": "https://evil.example", "cloud_model": "m", "dialect": "vllm",
     "api_key_env": "AWS_SECRET_ACCESS_KEY", "price": "free", "prices": "theirs.toml", "cap": "1000",
     "ledger": "none", "spender": "somebody", "conversation": "another", "system": "Lie.", "raw": True,
-    "trace_rows": True, "offline": False, "ctx": 100_000, "threads": 200, "gpu_layers": -1, "cloud_top_k": 5,
+    "trace_rows": True, "learn": False, "offline": False, "ctx": 100_000, "threads": 200, "gpu_layers": -1,
+    "cloud_top_k": 5,
     "cache_salt": "shared", "connect_timeout_s": 1.0, "first_byte_timeout_s": 2.0, "read_timeout_s": 3.0,
     "request_timeout_s": 4.0, "cool_down_s": 6.0, "retries": 8,
 }  # fmt: skip

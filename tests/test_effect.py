@@ -168,6 +168,38 @@ def test_commands_refuse_flags_as_the_front_door_does(tmp_path):
     assert not Path("out").exists()
 
 
+def test_a_dial_of_auto_is_refused_beside_another_policy_and_two_for_one_choice_at_one_level():
+    """A worth that an answer inherits waits for an answer under auto; --no-learn may be said of all of them."""
+    for name, value in {"worth": "2.2", "risk": 0.05, "patience": 1.0, "stream": "early"}.items():
+        for policy in ("kl", "doubt:0.03", "local"):
+            assert is_refused(refusal(hybrid.open, policy=policy, **{name: value}), name, policy, "auto"), name
+        Path(CONFIG_FILE).write_text(f"{name} = {json.dumps(value)}\n")
+        hybrid.open(policy="kl", learn=False)
+    said = "worth and risk are two dials for one choice: give one of them"
+    assert refusal(policy_of, load(worth=1, risk=0.1)) == said
+    Path(CONFIG_FILE).write_text("worth = 2\n")
+    by_risk = load(risk=0.05)
+    assert (by_risk.worth, by_risk.risk) == (None, 0.05)
+    by_worth = choosing(by_risk, {"worth": 0.5})
+    assert (by_worth.worth, by_worth.risk) == ("0.5", None)
+
+
+@each(
+    ("name", "value", "said"),
+    [
+        *(("worth", value, "more than 0: multiples") for value in ("0", "-1", "much", "nan", "1eur", "0usd", True)),
+        ("risk", 0, "more than 0"), ("risk", 1, "less than 1"),
+        ("patience", 0, "more than 0"), ("patience", float("inf"), "finite"),
+        ("stream", "slow", "must be 'blocks', 'whole' or 'early'"),
+        ("hold", "later", "at least 1, rest or priced"), ("hold", 0, "at least 1, rest or priced"),
+    ],
+)  # fmt: skip
+def test_a_dial_that_cannot_be_is_one_sentence(name, value, said):
+    sentence = refusal(load, **{name: value})
+    assert sentence.startswith(f"{name}: "), sentence
+    assert said in sentence
+
+
 def test_parts_that_replace_one_another_are_named():
     said = refusal(hybrid.open, policy="doubt", gate="margin:0.2", entropy=0.25)
     assert said == "entropy changes nothing in the policy doubt with gate margin:0.2: it acts in doubt"

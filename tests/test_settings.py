@@ -18,19 +18,12 @@ from hybrid.cli.flags import help_of
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
-from hybrid.config import (
-    GROUPS,
-    AnswerChoices,
-    OpenArguments,
-    PolicyChoices,
-    SettingPlace,
-    Settings,
-    names_for,
-    setting,
-)
+from hybrid.config import GROUPS, AnswerChoices, OpenArguments, Settings, names_for, setting
 from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions
+from hybrid.policy_choices import PolicyChoices
 from hybrid.run import client, composition
+from hybrid.setting_info import SettingPlace
 
 ROOT = Path(__file__).parent.parent
 # Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace),
@@ -72,6 +65,11 @@ lead                  fawr-$- None
 hold                  fawr-$- None
 overlap               faw---- True
 trace_rows            -a----t False
+worth                 faw--$- None
+risk                  faw--$- None
+learn                 fa----- True
+patience              faw--$- 2.0
+stream                faw--$- 'blocks'
 system                fa---$- None
 raw                   fa----- False
 max_tokens            fawr-$- 512
@@ -144,7 +142,16 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
             assert found.default is None, "what is not given comes from elsewhere"
             kind = get_args(signature(named[command]).parameters[name].annotation)[0]
             assert seen.setdefault(name, kind) == kind, (command, name)
-    types = {"stop": list[str], "span": str, "cap": str, "local": Path, "hold": int, "top_p": float, "strict": bool}
+    types = {
+        "stop": list[str],
+        "span": str,
+        "cap": str,
+        "local": Path,
+        "hold": str,
+        "stream": str,
+        "top_p": float,
+        "strict": bool,
+    }
     assert {name: seen[name] for name in types} == {name: kind | None for name, kind in types.items()}
 
 

@@ -15,9 +15,9 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
-from hybrid.config import SettingPlace
 from hybrid.errors import UsageError
 from hybrid.run.events import Finished
+from hybrid.setting_info import SettingPlace
 from hybrid.sources import CONFIG_FILE
 
 EPILOG = f"""

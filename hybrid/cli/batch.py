@@ -23,9 +23,9 @@ from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
 from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
 from hybrid.cli.tally import Tally
-from hybrid.config import SettingPlace
 from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, escape_controls
 from hybrid.run.answer import Answer
+from hybrid.setting_info import SettingPlace
 
 EPILOG = """
 A line of IN is JSON: a text, or an object with a prompt or messages, perhaps an id, and perhaps choices of its own

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid.config import GROUPS, OpenArguments, SettingPlace, Settings, setting
+from hybrid.config import GROUPS, OpenArguments, Settings, setting
+from hybrid.setting_info import SettingPlace
 
 Command = TypeVar("Command", bound=Callable[..., None])
 ConfigFlag = Annotated[
@@ -82,6 +83,8 @@ def _kind(annotation: Any) -> Any:
     kinds = [each for each in get_args(annotation) if each is not NoneType]
     if get_origin(annotation) is tuple:
         return list[str]
+    if get_origin(annotation) is Literal:
+        return str
     if get_origin(annotation) not in {Union, UnionType}:
         return annotation
     return str if any(get_origin(each) is Literal for each in kinds) else kinds[0]

@@ -9,8 +9,8 @@ import typer
 
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
-from hybrid.config import SettingPlace
 from hybrid.errors import UsageError, escape_controls
+from hybrid.setting_info import SettingPlace
 
 if TYPE_CHECKING:
     from hybrid.cloud.probe_result import ProbeResult

@@ -14,8 +14,8 @@ from hybrid.cli.checking import break_evens, told_of_probe
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.progress import progress
-from hybrid.config import SettingPlace
 from hybrid.errors import escape_controls
+from hybrid.setting_info import SettingPlace
 from hybrid.spend import as_usd
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from hybrid.config import SettingPlace, names_for
+from hybrid.config import names_for
 from hybrid.errors import UsageError, to_one_line
 from hybrid.run.conversation import TextOrTurns, question_from
+from hybrid.setting_info import SettingPlace
 
 # A context of a million tokens holds about half of it.
 MOST_BYTES = 16 << 20

@@ -12,7 +12,7 @@ import typer
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
-from hybrid.config import SettingPlace
+from hybrid.setting_info import SettingPlace
 
 EPILOG = """
 A trace is replayed with the settings it was recorded with, but for those given here; a --policy that is given starts

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
 from hybrid.policy.policy import Policy
+from hybrid.policy_choices import PolicyChoices
 from hybrid.types import Ability, Sampling
 
 SPAN = 8

@@ -104,8 +104,11 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
     """Return a preset's own policy with what was chosen in the place of its parts. Raises UsageError."""
     policy = own
     if own.gate is not NEVER or choices.gate is not None:  # one model alone opens and hands over nothing
-        lead = own.lead if choices.lead is None else choices.lead
-        policy = replace(policy, lead=lead, handoff_tokens=own.handoff_tokens if choices.hold is None else choices.hold)
+        policy = replace(policy, lead=own.lead if choices.lead is None else choices.lead)
+        if choices.hold == "rest":
+            policy = replace(policy, handoff_tokens=choices.max_tokens, handback=None)
+        elif isinstance(choices.hold, int):
+            policy = replace(policy, handoff_tokens=choices.hold)
     if choices.gate is not None:
         policy = replace(policy, gate=_gate(choices.gate, choices))
     if choices.judge is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from hybrid.config import PolicyChoices
 from hybrid.errors import UsageError
 from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
@@ -22,6 +21,7 @@ from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
 from hybrid.policy.rules.excess import EXCESS
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
+from hybrid.policy_choices import PolicyChoices
 from hybrid.types import Sampling
 
 # One model alone, and a handoff at random: what every other policy is compared with.

@@ -18,7 +18,7 @@ from typing import Unpack
 from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities
-from hybrid.config import AnswerChoices, SettingPlace, Settings, names_for
+from hybrid.config import AnswerChoices, Settings, names_for
 from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
 from hybrid.errors import ContextOverflow, MissingCapability, UsageError
 from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
@@ -35,6 +35,7 @@ from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, R
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
 from hybrid.run.verifier import RenderedPrompt
+from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
 from hybrid.spend import Account
 from hybrid.types import Ids

@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hybrid.cloud import Capabilities
-from hybrid.config import PolicyChoices, Settings
+from hybrid.config import Settings
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
+from hybrid.policy_choices import DeferralChoices, PolicyChoices
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.
 SEED_BITS = 31
+# The policy that weighs a question by its prices.
+AUTO = "auto"
 # Settings that are read for an endpoint alone.
 OF_ENDPOINT = ("dialect", "api_key_env", "prices")
 
@@ -33,6 +36,8 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
 
     Raises UsageError where they contradict each other.
     """
+    if settings.worth is not None and settings.risk is not None:
+        raise UsageError("worth and risk are two dials for one choice: give one of them")
     choices = PolicyOptions(
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
         | {"span": settings.span if isinstance(settings.span, int) else measured},
@@ -50,12 +55,27 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     ``given`` is one level: flags, a line, the keywords of one call. Beside it stands the policy of the same level or
     of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
     """
+    _check_dials(settings, given)
     chosen = {name: getattr(settings, name) for name in PolicyChoices.model_fields}
     asked = {name for name in chosen.keys() & given.keys() if given[name] is not None} - {"policy"}
     idle = _without_effect(settings.policy, tuple(chosen.items())) if asked else ()
     if name := next((name for name in idle if name in asked), None):
         acting = ", ".join(each for each in PRESETS if _acts_in(each, name, chosen[name]))
         msg = f"{name} changes nothing in the policy {_composed(settings.policy, name, chosen)}: it acts in {acting}"
+        raise UsageError(msg)
+
+
+def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a dial in ``given`` that turns nothing: ``auto`` alone weighs, and waits, by them.
+
+    Whether to learn may be said of every policy: none but ``auto`` learns.
+    """
+    asked = [name for name in DeferralChoices.model_fields if given.get(name) is not None and name != "learn"]
+    if asked and settings.policy.partition(":")[0] != AUTO:
+        msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {AUTO}"
+        raise UsageError(msg)
+    if "patience" in asked and settings.stream != "blocks":
+        msg = f"patience changes nothing with stream {settings.stream}: it is the length of a block in seconds"
         raise UsageError(msg)
 
 

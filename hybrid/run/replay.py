@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from hybrid.config import PolicyChoices
 from hybrid.engine import Cursor, Worker
 from hybrid.policy import SeededCoin
+from hybrid.policy_choices import PolicyChoices
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted

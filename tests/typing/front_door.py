@@ -6,7 +6,7 @@ A line that must be wrong says so with ``type: ignore[...]``; where it is right 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import hybrid
 from hybrid import Answer, AsyncClient, Client, ClientOpener, Message
@@ -35,7 +35,7 @@ def blocking(client: Client) -> None:
     assert_type(client.spent.nanousd, int | None)
     assert_type(client.spent.usd, float | None)
     assert_type(client.spent.requests, int)
-    assert_type(client.settings.hold, int | None)
+    assert_type(client.settings.hold, int | Literal["rest", "priced"] | None)
 
     client.generate("What?", cap=1)  # type: ignore[call-arg]
     client.generate("What?", hold=0.5)  # type: ignore[arg-type]
