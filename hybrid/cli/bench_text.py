@@ -114,17 +114,17 @@ def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> tup
 
 
 def _run(plan: TextPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
+    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
     from hybrid.bench.experiments.suite import PAIRS, REFERENCE, sections  # noqa: PLC0415
     from hybrid.bench.experiments.text_report import text_report  # noqa: PLC0415
-    from hybrid.bench.experiments.text_run import ModelPair, TextRun, run_text  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
 
     chosen = sections(plan)
     cloud = model_file(REFERENCE, report_progress)
     names = dict.fromkeys(section.pair for section in chosen)
     pairs = {name: ModelPair(model_file(PAIRS[name], report_progress), cloud) for name in names}
-    run = TextRun(chosen, pairs, folder, plan.seed, processes)
-    return text_report(chosen, run_text(run, report_progress))
+    run = SectionRun(chosen, pairs, folder, plan.seed, processes)
+    return text_report(chosen, run_sections(run, report_progress))
 
 
 def _write(path: Path, drawing: str) -> None:

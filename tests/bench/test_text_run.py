@@ -16,9 +16,11 @@ from hybrid.bench.experiments.bootstrap import Positions, weighted_auroc, weight
 from hybrid.bench.experiments.plot import svg
 from hybrid.bench.experiments.position_table import position_table
 from hybrid.bench.experiments.routing import at_bill
-from hybrid.bench.experiments.suite import CLOUD, EXACT_GREEDY, LOCAL, Section, TextPlan, sections
+from hybrid.bench.experiments.section import CLOUD, LOCAL
+from hybrid.bench.experiments.section_run import ModelPair, SectionRun, read_parts, run_sections
+from hybrid.bench.experiments.suite import EXACT_GREEDY, TextPlan, sections
 from hybrid.bench.experiments.text_report import text_report
-from hybrid.bench.experiments.text_run import ModelPair, TextRun, read_parts, run_text
+from hybrid.bench.experiments.trial import TextSection
 from hybrid.cli import app
 from hybrid.engine import real_models
 from hybrid.errors import EngineError
@@ -31,15 +33,15 @@ ARMS = (CLOUD, LOCAL, suite.RULES[0], EXACT_GREEDY)
 def bundled_run(folder, num=2, **more):
     """The bundled pair under the name of another: it knows nothing of these questions, and answers all the same."""
     questions = tuple(replace(each, max_tokens=16) for each in QUESTIONS[:num])
-    section = Section("bundled", "q3", 0.0, questions, ARMS, positions=True)
-    return TextRun((section,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
+    section = TextSection("bundled", "q3", 0.0, questions, ARMS, positions=True)
+    return SectionRun((section,), {"q3": ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, **more)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     run = bundled_run(tmp_path_factory.mktemp("text"), num=4, check_share=0.5)
     told = []
-    return run, run_text(run, told.append), told
+    return run, run_sections(run, told.append), told
 
 
 def test_every_question_is_answered_once_by_all_rules_whichever_process_took_it(ran):
@@ -60,12 +62,12 @@ def test_a_run_goes_on_where_it_stopped_and_a_line_that_was_cut_off_is_written_a
     lines = [line for path in sorted(run.folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
     (tmp_path / "part-1.jsonl").write_text("\n".join([*lines[:3], lines[3][:-40]]))
     told = []
-    again = run_text(replace(run, folder=tmp_path), told.append)
+    again = run_sections(replace(run, folder=tmp_path), told.append)
     assert told[0] == "3 of 4 questions were answered before"
     assert len(told) == 2
     assert again == found
     told.clear()
-    assert run_text(replace(run, folder=tmp_path), told.append) == found
+    assert run_sections(replace(run, folder=tmp_path), told.append) == found
     assert told == ["4 of 4 questions were answered before"]
 
 
@@ -88,7 +90,7 @@ def test_what_a_child_cannot_do_is_one_sentence_and_no_child_is_left(tmp_path):
     run = bundled_run(tmp_path, check_share=0.0)
     broken = replace(run, pairs={"q3": ModelPair(BUNDLED_LOCAL, tmp_path)})
     with pytest.raises(EngineError):
-        run_text(broken, lambda _: None)
+        run_sections(broken, lambda _: None)
     assert read_parts(tmp_path) == {}
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hybrid.bench.arms import Arm
+from hybrid.bench.experiments.section import CLOUD, LOCAL
+from hybrid.bench.experiments.trial import TextSection
 from hybrid.tasks.assistant import QUESTIONS, AssistantQuestion, QuestionSplit
 
 PairName = Literal["q3", "d2", "d4"]
 REFERENCE = "real"
-PAIRS: dict[PairName, str] = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
-LOCAL, CLOUD = Arm("local", "local"), Arm("cloud", "cloud")
+PAIRS: dict[str, str] = {"q3": "real:q3", "d2": "real:d2", "d4": "real:d4"}
 # A rule's default, and the dials that tell the most of it: thresholds in nats.
 RULES = (
     *(
@@ -37,22 +38,6 @@ EXACT_SAMPLED = (Arm("exact", "exact"), Arm("block", "block"), Arm("u-hlm", "u-h
 SHORT_SPANS = tuple(Arm(f"excess {t:g}, span 4", "excess", {"threshold": t, "span": 4}) for t in (0.5, 1, 2))
 # Below temperature 1 a rule that draws the cloud's token must know its distribution: 19 tokens, of 20 that are shown.
 SAMPLED_TOP_K = 19
-
-
-@dataclass(frozen=True)
-class Section:
-    """A pair at a temperature on some questions. ``positions``: the two models are compared along the cloud's text.
-
-    ``top_k``: tokens that are drawn from; 0: all.
-    """
-
-    name: str
-    pair: PairName
-    temperature: float
-    questions: tuple[AssistantQuestion, ...]
-    arms: tuple[Arm, ...]
-    positions: bool = False
-    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,21 +69,23 @@ def draw_questions(
     return sorted(found, key=lambda each: hashlib.sha256(f"{seed} {each.text}".encode()).digest())[:num]
 
 
-def sections(plan: TextPlan) -> tuple[Section, ...]:
+def sections(plan: TextPlan) -> tuple[TextSection, ...]:
     """Return what a plan runs."""
 
-    def section(pair: PairName, temperature: float, num: int, arms: tuple[Arm, ...]) -> Section:
+    def section(pair: PairName, temperature: float, num: int, arms: tuple[Arm, ...]) -> TextSection:
         drawn = draw_questions(plan.split, plan.num or num, plan.seed)
         top_k = 0 if temperature in {0.0, 1.0} else SAMPLED_TOP_K
-        return Section(f"{pair} at {temperature:g}", pair, temperature, tuple(drawn), arms, temperature == 0.0, top_k)
+        return TextSection(
+            f"{pair} at {temperature:g}", pair, temperature, tuple(drawn), arms, temperature == 0.0, top_k
+        )
 
-    def graded(pair: PairName) -> Section:
+    def graded(pair: PairName) -> TextSection:
         drawn = draw_questions(None, plan.num or 300, plan.seed, graded=True)
-        return Section(f"{pair} graded", pair, 0.0, tuple(drawn), (CLOUD, LOCAL))
+        return TextSection(f"{pair} graded", pair, 0.0, tuple(drawn), (CLOUD, LOCAL))
 
-    def short_spans(pair: PairName, num: int) -> Section:
+    def short_spans(pair: PairName, num: int) -> TextSection:
         drawn = draw_questions(plan.split, plan.num or num, plan.seed)
-        return Section(f"{pair} at 0, short spans", pair, 0.0, tuple(drawn), (CLOUD, LOCAL, *SHORT_SPANS))
+        return TextSection(f"{pair} at 0, short spans", pair, 0.0, tuple(drawn), (CLOUD, LOCAL, *SHORT_SPANS))
 
     every = (
         section("q3", 0.0, 100, greedy_arms()),

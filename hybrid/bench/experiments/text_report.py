@@ -9,10 +9,10 @@ from hybrid.bench.experiments.driver_check import NEAR_TIE_NATS
 from hybrid.bench.experiments.position_table import position_table
 from hybrid.bench.experiments.routing import right_answers, routing_rows
 from hybrid.bench.experiments.rule_table import rule_rows
-from hybrid.bench.experiments.suite import Section
+from hybrid.bench.experiments.trial import TextSection
 
 
-def text_report(sections: Sequence[Section], found: Mapping[tuple[int, int], dict[str, Any]]) -> dict[str, Any]:
+def text_report(sections: Sequence[TextSection], found: Mapping[tuple[int, int], dict[str, Any]]) -> dict[str, Any]:
     """Return the report as plain data, from the records of every question by section and number."""
     told, every = [], []
     for number, section in enumerate(sections):
@@ -22,7 +22,7 @@ def text_report(sections: Sequence[Section], found: Mapping[tuple[int, int], dic
     return {"sections": told, "against_the_client": agreement([each for record in every for each in record["checked"]])}
 
 
-def _section(section: Section, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _section(section: TextSection, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     arms = [arm.name for arm in section.arms]
     return {
         "section": section.name,

@@ -1,4 +1,4 @@
-"""One question under the rules of a section, as plain data: what a part file keeps, and tables are made of.
+"""One question of real text under the rules of a section, as plain data: what a part file keeps.
 
 Nothing here is a table yet: losses are kept as sums with the number of tokens they are over, requests as counts. So
 another tariff or another mean needs no second run.
@@ -6,46 +6,64 @@ another tariff or another mean needs no second run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hybrid.bench.arms import Arm
 from hybrid.bench.experiments.positions import positions
-from hybrid.bench.experiments.suite import CLOUD, LOCAL, Section
-from hybrid.bench.experiments.tariffs import counted
+from hybrid.bench.experiments.section import CLOUD, LOCAL, CheckAnswer, arms_to_json, spent_record
 from hybrid.bench.experiments.world import World, WorldAnswer
 from hybrid.tasks.assistant import AssistantQuestion
 from hybrid.tasks.text_statistics import repetition
 from hybrid.types import Ids, Sampling
 
-CheckAnswer: TypeAlias = Callable[[Arm, Sampling, WorldAnswer], Awaitable[None]]
-"""Called with every answer, before its rows are forgotten."""
 
+@dataclass(frozen=True)
+class TextSection:
+    """A pair at a temperature on some questions. ``positions``: the two models are compared along the cloud's text.
 
-async def try_question(
-    world: World, section: Section, question: AssistantQuestion, seed: int, check: CheckAnswer
-) -> dict[str, Any]:
-    """Let every rule of a section answer a question; the world forgets it afterwards."""
-    sampling = Sampling(section.temperature, section.top_k, seed=seed)
-    answers: dict[str, WorldAnswer] = {}
-    for arm in section.arms:
-        answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
-        await check(arm, sampling, answers[arm.name])
-    cloud = answers[CLOUD.name]
-    records = {name: answer_record(world, answered, cloud.ids, question) for name, answered in answers.items()}
-    records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])
-    compared = positions(world, cloud.prompt, cloud.ids) if section.positions else []
-    world.forget()
-    return {
-        "text": question.text,
-        "kind": question.kind,
-        "seed": seed,
-        "prompt_tokens": len(cloud.prompt),
-        "positions": [each.to_json() for each in compared],
-        "arms": records,
-    }
+    ``top_k``: tokens that are drawn from; 0: all.
+    """
+
+    name: str
+    pair: str
+    temperature: float
+    questions: tuple[AssistantQuestion, ...]
+    arms: tuple[Arm, ...]
+    positions: bool = False
+    top_k: int = 0
+
+    @property
+    def num_arms(self) -> int:
+        """The rules."""
+        return len(self.arms)
+
+    def content(self) -> list[Any]:
+        """How is drawn, and by which rules."""
+        return [(self.temperature, self.top_k, self.positions), arms_to_json(self.arms)]
+
+    async def answer(self, world: World, number: int, seed: int, check: CheckAnswer) -> dict[str, Any]:
+        """Let every rule answer a question; the world forgets it afterwards."""
+        question, sampling = self.questions[number], Sampling(self.temperature, self.top_k, seed=seed)
+        answers: dict[str, WorldAnswer] = {}
+        for arm in self.arms:
+            answers[arm.name] = await world.answer(question.text, arm, sampling, question.max_tokens)
+            await check(arm, sampling, answers[arm.name])
+        cloud = answers[CLOUD.name]
+        records = {name: answer_record(world, answered, cloud.ids, question) for name, answered in answers.items()}
+        records[LOCAL.name] |= draft_signals(world, answers[LOCAL.name])
+        compared = positions(world, cloud.prompt, cloud.ids) if self.positions else []
+        world.forget()
+        return {
+            "text": question.text,
+            "kind": question.kind,
+            "seed": seed,
+            "prompt_tokens": len(cloud.prompt),
+            "positions": [each.to_json() for each in compared],
+            "arms": records,
+        }
 
 
 def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: AssistantQuestion) -> dict[str, Any]:
@@ -57,16 +75,10 @@ def answer_record(world: World, answered: WorldAnswer, clouds: Ids, question: As
         "excess": float(loss.excess.sum()),
         "nll": float(loss.nll.sum()),
         "best": int((loss.excess <= 0.0).sum()),
-        "cloud_tokens": answered.answer.usage.cloud_tokens,
         "same": ids == clouds,
         "repetition": repetition(ids),
         "right": question.grade(answered.answer.text) if question.graded else None,
-        "degraded": answered.answer.degraded,
-        "requests": [
-            (each.kind, each.num_sent, each.num_scored, each.num_known, each.num_completion)
-            for each in counted(answered.requests)
-        ],
-    }
+    } | spent_record(answered)
 
 
 def draft_signals(world: World, drafted: WorldAnswer) -> dict[str, float]:

@@ -23,8 +23,7 @@ from queue import Empty
 from typing import Any
 
 from hybrid.bench.experiments.driver_check import SHARE, ServedClient, compare, is_sampled, open_driver
-from hybrid.bench.experiments.suite import PairName, Section
-from hybrid.bench.experiments.trial import try_question
+from hybrid.bench.experiments.section import Section
 from hybrid.bench.experiments.world import World, open_world
 from hybrid.errors import EngineError
 
@@ -42,14 +41,14 @@ class ModelPair:
 
 
 @dataclass(frozen=True)
-class TextRun:
+class SectionRun:
     """What is run: sections, the files of their pairs, the folder of the part files, and the seed of all draws.
 
     ``check_share``: how many of the answers are written again by the client over the bundled server.
     """
 
     sections: tuple[Section, ...]
-    pairs: Mapping[PairName, ModelPair]
+    pairs: Mapping[str, ModelPair]
     folder: Path
     seed: int = 0
     num_processes: int = 2
@@ -65,18 +64,16 @@ class TextRun:
         section = self.sections[unit[0]]
         pair, question = self.pairs[section.pair], section.questions[unit[1]]
         files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud)]
-        arms = [(arm.name, arm.policy, dict(arm.choices)) for arm in section.arms]
-        how = (section.temperature, section.top_k, section.positions)
-        what = [VERSION, files, how, arms, question.text, question.max_tokens]
+        what = [VERSION, files, *section.content(), question.text, question.max_tokens]
         return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
 
     def cost(self, unit: tuple[int, int]) -> float:
-        """Estimate how long a question takes, in tokens of all its rules."""
+        """Estimate how long a question takes, in tokens of all its answers."""
         section = self.sections[unit[0]]
-        return (len(section.arms) + 1.0) * section.questions[unit[1]].max_tokens
+        return (section.num_arms + 1.0) * section.questions[unit[1]].max_tokens
 
 
-def run_text(run: TextRun, report_progress: Callable[[str], None]) -> dict[tuple[int, int], dict[str, Any]]:
+def run_sections(run: SectionRun, report_progress: Callable[[str], None]) -> dict[tuple[int, int], dict[str, Any]]:
     """Run what was not run before and return every record by its unit. Raises EngineError where a child fails."""
     run.folder.mkdir(parents=True, exist_ok=True)
     keys = {unit: run.key(unit) for unit in run.units}
@@ -107,7 +104,7 @@ def read_parts(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _run_children(run: TextRun, left: Sequence[tuple[int, int]], report_progress: Callable[[str], None]) -> None:
+def _run_children(run: SectionRun, left: Sequence[tuple[int, int]], report_progress: Callable[[str], None]) -> None:
     """Share the questions among child processes and say how far they are."""
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
@@ -122,7 +119,7 @@ def _run_children(run: TextRun, left: Sequence[tuple[int, int]], report_progress
 
 
 def _follow(
-    run: TextRun,
+    run: SectionRun,
     left: Sequence[tuple[int, int]],
     children: Sequence[BaseProcess],
     news: Any,
@@ -161,7 +158,7 @@ def _stopped(children: Sequence[BaseProcess]) -> Iterator[None]:
                 child.join()
 
 
-def _child(run: TextRun, tasks: Any, news: Any) -> None:
+def _child(run: SectionRun, tasks: Any, news: Any) -> None:
     """Answer questions until there are no more, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -171,7 +168,7 @@ def _child(run: TextRun, tasks: Any, news: Any) -> None:
         news.put(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))
 
 
-async def _answer_all(run: TextRun, tasks: Any, news: Any) -> None:
+async def _answer_all(run: SectionRun, tasks: Any, news: Any) -> None:
     parent = multiprocessing.parent_process()
     path = run.folder / f"part-{os.getpid()}.jsonl"
     async with AsyncExitStack() as stack:
@@ -191,7 +188,7 @@ async def _answer_all(run: TextRun, tasks: Any, news: Any) -> None:
                 news.put(unit)
 
 
-async def _answer(run: TextRun, unit: tuple[int, int], world: World, client: ServedClient | None) -> dict[str, Any]:
+async def _answer(run: SectionRun, unit: tuple[int, int], world: World, client: ServedClient | None) -> dict[str, Any]:
     """Answer one question under every rule, and a sample of the answers a second time by the client."""
     section = run.sections[unit[0]]
     question = section.questions[unit[1]]
@@ -201,5 +198,5 @@ async def _answer(run: TextRun, unit: tuple[int, int], world: World, client: Ser
         if client is not None and is_sampled(question.text, arm, run.check_share):
             checked.append(await compare(client, world, question.text, arm, sampling, answered, question.max_tokens))
 
-    record = await try_question(world, section, question, run.seed + unit[1], check)
+    record = await section.answer(world, unit[1], run.seed + unit[1], check)
     return record | {"checked": checked}
