@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Unpack
@@ -34,11 +34,12 @@ from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
+from hybrid.run.text_rows import TextReader, TextRows, Writer
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
 from hybrid.spend import Account
-from hybrid.types import Ids
+from hybrid.types import Ids, Sampling
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,35 @@ class AsyncClient:
                 if text := text_of(event):
                     yield text
 
+    async def capabilities(self) -> Capabilities:
+        """Connect, if that was not done yet, and return what the endpoint is and can do. Raises CloudError."""
+        if self._connection is None:
+            caller = RetryingCaller(self._health, self._spending.observe)
+            await caller.call(partial(self._connected, time.monotonic()))
+        return (await self._connected(time.monotonic()))[1]
+
+    async def text_rows(self, prompt: Prompt, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
+        """Have one model answer greedily, whole, and both read its text. ``choices`` are as in ``generate``.
+
+        Of them those count that make the prompt, bound the answer or name the conversation. Raises UsageError,
+        ContextOverflow, EngineError and CloudRefusal; what merely failed is in the result.
+        """
+        can = await self.capabilities()
+        settings, question = self._settings_with(choices), question_from(prompt)
+        engine, worker, observe = self._local.engine, self._local.worker, self._spending.observe
+        async with self._turn, self._account.open_budget(settings.conversation) as budget:
+            ids = await worker.do(lambda _: self._prompt_ids(question, settings))
+            builder = AnswerBuilder(len(ids), engine.piece, lambda: budget.price, time.monotonic(), observe)
+            wanted = RowsWanted(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
+            caller = RetryingCaller(self._health, observe)
+            verifier = CloudVerifier(self._connected, caller, budget, engine, builder, wanted)
+            rendered = RenderedPrompt(ids, turns_of(question, settings.system))
+            reader = TextReader(rendered, Drafter(self._cursor, ids, Sampling(), SeededCoin(0)), worker, verifier)
+            found = await reader.read(writer, min(settings.max_tokens, engine.num_context - len(ids)), can)
+            costs = [budget.cost(usage) for usage in builder.charges]
+        known = [cost for cost in costs if cost is not None]
+        return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
+
     def _settings_with(self, choices: AnswerChoices) -> Settings:
         allowed = names_for(SettingPlace.ANSWER)
         if fixed := sorted(choices.keys() - allowed):
@@ -208,9 +238,8 @@ class AsyncClient:
 
     async def _connect_for(self, policy: Policy, settings: Settings, asked_at: float) -> Connection:
         """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
-        if self._connection is None:
-            self._connection = await self._connect(asked_at)
-        capabilities = self._connection[1]
+        connection = await self._connected(asked_at)
+        capabilities = connection[1]
         if missing := policy.needs - capabilities.abilities:
             sampling = sampling_of(settings)
             able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
@@ -221,6 +250,11 @@ class AsyncClient:
             policy_of(within_reach(settings, capabilities))
         except UsageError as error:
             raise MissingCapability(str(error)) from None
+        return connection
+
+    async def _connected(self, asked_at: float) -> Connection:
+        if self._connection is None:
+            self._connection = await self._connect(asked_at)
         return self._connection
 
 

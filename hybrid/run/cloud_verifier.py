@@ -45,11 +45,13 @@ class RowsWanted:
     """How the cloud's tokens are drawn, and what is wanted beside them.
 
     ``top_k``: log-probabilities in a row. ``everywhere``: rows are wanted of tokens that no policy weighs, too.
+    ``whole``: a text is of no use in parts, so that nothing is written where a cap does not allow its limit.
     """
 
     sampling: Sampling
     top_k: int
     everywhere: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class CloudVerifier:
         self._engine = engine
         self._builder = builder
         self._wanted = wanted
-        self._billing = RequestBilling(budget, builder)
+        self._billing = RequestBilling(budget, builder, whole=wanted.whole)
         self._vocabulary = VocabularyCheck(engine)
         self._endpoint: ReachedEndpoint | None = None
         self._refusal: CloudRefusal | None = None

@@ -72,13 +72,15 @@ def _num_shared(prompt: Ids, other: Ids) -> int:
 class RequestBilling:
     """Opens every request of one answer: ``budget`` is the answer's money, and ``builder`` adds up its charges.
 
-    ``answered`` are the prompts that the endpoint has read for this answer so far.
+    ``answered`` are the prompts that the endpoint has read for this answer so far. ``whole``: a write leaves with the
+    limit it asks for, or not at all.
     """
 
-    def __init__(self, budget: AnswerBudget, builder: AnswerBuilder) -> None:
+    def __init__(self, budget: AnswerBudget, builder: AnswerBuilder, *, whole: bool = False) -> None:
         """Take the answer's money, and what its charges add up in."""
         self.budget = budget
         self.builder = builder
+        self._whole = whole
         self.answered = AnsweredPrompts()
 
     async def open_request(
@@ -86,11 +88,11 @@ class RequestBilling:
     ) -> OpenRequest:
         """Reserve the worst case of a request. Raises RequestDenied.
 
-        A write's limit may come back lowered to what the cap allows. ``prompt``: what it has the endpoint read.
-        ``num_tokens``: those it is about; None: as many as its limit.
+        A write's limit may come back lowered to what the cap allows, unless it is sent whole. ``prompt``: what it has
+        the endpoint read. ``num_tokens``: those it is about; None: as many as its limit.
         """
         limit = max_usage.completion_tokens
-        min_limit = 1 if kind == "write" else limit
+        min_limit = limit if self._whole or kind == "check" else 1
         grant = await self.budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
             raise RequestDenied(grant.why)
