@@ -4,6 +4,7 @@ The ledger in a file is a package of its own, ``hybrid.spend.durable``: a policy
 """
 
 from hybrid.spend.answer_budget import Account, AnswerBudget, Grant
+from hybrid.spend.ask_prices import AskPrices, TokenTimes
 from hybrid.spend.bill import Bill, bill
 from hybrid.spend.break_even import CheckRates, as_percent
 from hybrid.spend.ledger import (
@@ -26,6 +27,7 @@ __all__ = [
     "TARIFFS",
     "Account",
     "AnswerBudget",
+    "AskPrices",
     "Bill",
     "CapStatus",
     "CheckRates",
@@ -41,6 +43,7 @@ __all__ = [
     "SpendScope",
     "StoredCapScope",
     "Tariff",
+    "TokenTimes",
     "as_percent",
     "as_usd",
     "bill",

@@ -1,0 +1,133 @@
+"""What a check and a write would cost now, at one endpoint: a forecast in floats, for whoever chooses between them.
+
+The law (``tests/spend/test_ask_prices.py``): for a request whose cached tokens are as forecast, the forecast is
+``Price.cost`` up to its rounding, under every tariff; for the requests of the experiments it is their bill
+(``bench/experiments/tariffs.py``). Only ratios matter to whoever compares: all prices times a number are the same
+choice. The token before the first row that a request wants is computed in any case, whatever a cache holds; a session
+(``new``) charges what it has not seen, nothing else. Knows no endpoint and no ledger: it takes plain numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.spend.price import MILLION, Price, Tariff
+
+Count: TypeAlias = float | NDArray[np.float64]
+"""A number of tokens, or an array of them: what is priced has its shape."""
+AskUnit: TypeAlias = Literal["nanousd", "ms", "tokens"]
+"""What the prices count: money, time, or prompt tokens where neither is known."""
+
+# What a token costs beside one that is read, where nobody knows better: the ratio of most price lists.
+READ, CACHED, WRITTEN = 1.0, 0.1, 4.0
+
+
+class TokenTimes(NamedTuple):
+    """What was measured of an endpoint, in milliseconds a token: written, scored, and before a check's span.
+
+    ``check_ms``: a check beside all of these. ``reread_ms`` None: not measured.
+    """
+
+    written_ms: float
+    scored_ms: float
+    reread_ms: float | None
+    check_ms: float
+
+
+@dataclass(frozen=True)
+class AskPrices:
+    """Prices of one endpoint, a token each, in ``unit``.
+
+    ``fresh``, ``cached``, ``written``: a prompt token that is computed, one that the cache gives, one that is
+    written. ``request``: each request. ``scoring``: what is charged of a check's prompt, as a tariff. ``closing``: the
+    token that a check must write. ``in_one_request``: how a draft is scored; by any other method each
+    of its tokens costs what a written one does, at least. ``shared``: so many first tokens of the prompt are known to be cached, by earlier
+    questions. ``in_front``: cached tokens in front of the prompt that its count leaves out. ``note``: what a user is
+    told where these are no prices of money.
+    """
+
+    fresh: float = READ
+    cached: float = CACHED
+    written: float = WRITTEN
+    request: float = 0.0
+    scoring: Tariff = "uncached"
+    closing: float = WRITTEN
+    in_one_request: bool = True
+    shared: int = 0
+    in_front: int = 0
+    unit: AskUnit = "tokens"
+    note: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        price: Price | None,
+        *,
+        keeps_cache: bool | None = None,
+        in_one_request: bool = True,
+        tells_cache: bool = True,
+        times: TokenTimes | None = None,
+        shared: int = 0,
+    ) -> AskPrices:
+        """Return what asking costs at a price; where that is free or unknown, by measured times, else as 1 : 0.1 : 4.
+
+        ``keeps_cache``: checks read the prefix cache. ``tells_cache``: cached tokens are told, so that a price without
+        a tariff charges them as such.
+
+        >>> float(AskPrices.of(Price.parse("1/0.1/4:cached")).check(50, 8, 20))
+        44000.0
+        >>> AskPrices.of(None).note
+        'the price is not known: choices are made as if tokens read, cached and written cost 1 : 0.1 : 4'
+        """
+        scoring = (price.repeated if price else None) or ("cached" if keeps_cache else "uncached")
+        more: dict[str, Any] = {"scoring": scoring, "in_one_request": in_one_request, "shared": shared}
+        if price is not None and not price.free:
+            told = tells_cache or price.repeated in {"cached", "new"}
+            fresh, written = price.prompt / MILLION, price.completion / MILLION
+            cached = price.cached_prompt / MILLION if told else fresh
+            closing = 0.0 if scoring == "new" else written
+            return cls(fresh, cached, written, float(price.request), closing=closing, unit="nanousd", **more)
+        unpriced = "the price is not known" if price is None else "nothing is charged"
+        if times is None:
+            ratio = f"{READ:g} : {CACHED:g} : {WRITTEN:g}"
+            note = f"{unpriced}: choices are made as if tokens read, cached and written cost {ratio}"
+            return cls(closing=0.0 if scoring == "new" else WRITTEN, note=note, **more)
+        return cls._of_times(times, unpriced, more)
+
+    @classmethod
+    def _of_times(cls, times: TokenTimes, unpriced: str, more: dict[str, Any]) -> AskPrices:
+        """Take a check's own time, which holds the token that it writes, as that of any request."""
+        written, scored, reread, request = times
+        if more["scoring"] != "new" and reread is not None:
+            more["scoring"] = "cached" if reread < scored / 2 else "uncached"
+        cached = reread if more["scoring"] == "cached" and reread is not None else CACHED * scored
+        note = (
+            f"{unpriced}: choices are made by the time that was measured, {scored:.3g} ms a scored token and "
+            f"{written:.3g} ms a written one"
+        )
+        return cls(scored, cached, written, request, closing=0.0, unit="ms", note=note, **more)
+
+    def check(self, prefix: Count, span: Count, known: Count) -> Count:
+        """Return the price of scoring ``span`` tokens after ``prefix`` tokens of prompt and answer.
+
+        ``known``: so many first ones of the prefix this answer has sent or had written; 0: it has asked nothing.
+        """
+        drafted = self.fresh if self.in_one_request else max(self.fresh, self.written)
+        read = self.fresh * (self.in_front + prefix) if self.scoring == "uncached" else self._read(prefix, known)
+        return read + drafted * span + self.closing + self.request
+
+    def write(self, prompt: Count, limit: Count, known: Count) -> Count:
+        """Return the price of ``limit`` tokens written after ``prompt`` tokens of prompt and answer."""
+        return self._read(prompt, known) + self.written * limit + self.request
+
+    def _read(self, tokens: Count, known: Count) -> Count:
+        """Return the price of a prompt whose cache is read."""
+        kept: Count = np.minimum(np.maximum(known, self.shared), tokens if self.scoring == "new" else tokens - 1)
+        cached: Count = self.in_front + np.maximum(kept, 0)
+        if self.scoring == "new":  # what this answer has sent costs nothing again
+            cached = np.where(np.asarray(known) > 0, kept - np.minimum(known, tokens), cached)
+        return self.cached * cached + self.fresh * (tokens - np.maximum(kept, 0))
