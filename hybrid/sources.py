@@ -87,6 +87,11 @@ def pairs_file() -> Path:
     return home_folder(user_state_path) / "pairs.json"
 
 
+def scores_folder() -> Path:
+    """Return the folder that keeps what is known and learned of when asking pays. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "scores"
+
+
 def models_file() -> Path:
     """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
     return home_folder(user_cache_path) / "models.json"

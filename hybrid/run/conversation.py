@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, get_args
 
+from hybrid.defer import word_buckets
 from hybrid.errors import UsageError, to_one_line
 from hybrid.types import Message, Role
 
@@ -52,3 +53,14 @@ def turns_of(prompt: TextOrTurns, system: str | None) -> tuple[Message, ...]:
     """Return the conversation that is put: a system message, where there is one, and the question."""
     before = (Message("system", system),) if system else ()
     return before + ((Message("user", prompt),) if isinstance(prompt, str) else prompt)
+
+
+def words_of(prompt: TextOrTurns) -> tuple[int, ...]:
+    """Return the buckets of a question's words, by which questions are compared: of a conversation, its last question.
+
+    >>> words_of((Message("user", "Hi."), Message("assistant", "Hi."), Message("user", "Add 2."))) == words_of("Add 3.")
+    True
+    """
+    if isinstance(prompt, str):
+        return word_buckets(prompt)
+    return word_buckets(next((turn.content for turn in reversed(prompt) if turn.role == "user"), ""))

@@ -1,0 +1,93 @@
+"""Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
+
+Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
+the user's own comes before a shipped one; a file that cannot be read is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import hybrid.defer
+from hybrid.defer import Calibration
+from hybrid.errors import UsageError
+from hybrid.sources import scores_folder
+
+SHIPPED = Path(hybrid.defer.__file__).parent / "data"
+SUFFIX = ".calibration.json"
+
+
+def calibration_for(local: str, cloud: str, judge: str | None = None) -> Calibration | None:
+    """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
+
+    ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
+    judge of it, of which nothing is known.
+    """
+    candidates = [*_own(local, cloud), *_shipped()]
+    fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
+    return next((each for each in fitting if judge in {None, each.judge}), None)
+
+
+def keep_calibration(calibration: Calibration) -> Path:
+    """Write a calibration to the user's state folder, in the place of one of the same pair and judge; return its file.
+
+    Raises UsageError where there is no home or the file cannot be written.
+    """
+    folder = scores_folder()
+    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{calibration.judge.replace(':', '-')}{SUFFIX}"
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside.touch(0o600)
+        beside.write_text(json.dumps(calibration.to_json()), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        msg = f"{path} cannot be written: {error.strerror}"
+        raise UsageError(msg) from None
+    return path
+
+
+def forget_calibrations(local: str, cloud: str) -> int:
+    """Remove the user's own calibrations of a pair; return how many there were. Raises UsageError."""
+    paths = list(_own_files(local, cloud))
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        msg = f"{error.filename} cannot be removed: {error.strerror}"
+        raise UsageError(msg) from None
+    return len(paths)
+
+
+def _own(local: str, cloud: str) -> list[Calibration]:
+    return [found for path in _own_files(local, cloud) if (found := _read(path))]
+
+
+def _own_files(local: str, cloud: str) -> Iterator[Path]:
+    """Yield the files of a pair, the newest first."""
+    with contextlib.suppress(OSError, UsageError):
+        found = scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}")
+        yield from sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+
+
+@lru_cache(maxsize=1)  # they are part of the package
+def _shipped() -> tuple[Calibration, ...]:
+    return tuple(found for path in sorted(SHIPPED.glob("*.json")) if (found := _read(path)))
+
+
+def _read(path: Path) -> Calibration | None:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def _pair(local: str, cloud: str) -> str:
+    return blake2b(f"{local}\n{cloud}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,80 @@
+"""What is known of a pair, on disk: found by the pair and the judge, one's own before a shipped one."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from hybrid.defer import Calibration, PriorScore
+from hybrid.errors import UsageError
+from hybrid.run import calibrations
+from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration
+
+OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A home, and a package that ships nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(calibrations, "SHIPPED", tmp_path / "shipped")
+    calibrations._shipped.cache_clear()
+    yield tmp_path
+    calibrations._shipped.cache_clear()
+
+
+def ship(folder, *found):
+    (folder / "shipped").mkdir()
+    calibrations._shipped.cache_clear()
+    for number, each in enumerate(found):
+        (folder / "shipped" / f"{number}.json").write_text(json.dumps(each.to_json()))
+
+
+def test_what_was_kept_is_found_by_its_pair_and_judge_and_nothing_else(folder):
+    for cloud in ("big", "small"):
+        for judge in ("kl:0.7", "kl:0.2"):
+            keep_calibration(replace(OURS, cloud=cloud, judge=judge, score=PriorScore(judge)))
+    path = keep_calibration(OURS)
+    assert calibration_for("abc", "big", "kl:0.7") == OURS
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert calibration_for("abc", "big", "kl:0.2").judge == "kl:0.2"
+    assert calibration_for("abc", "small", "kl:0.2").cloud == "small"
+    assert calibration_for("abc", "big", "kl:0.5") is None
+    assert calibration_for("other", "big") is None
+    assert calibration_for("abc", "other") is None
+
+
+def test_without_a_judge_ones_own_newest_is_taken_and_before_a_shipped_one(folder):
+    ship(folder, replace(OURS, judge="kl:0.9"), replace(OURS, judge="kl:0.7", worth=9.0))
+    assert calibration_for("abc", "big").judge == "kl:0.9"
+    assert calibration_for("abc", "big", "kl:0.7").worth == 9.0
+    for at, judge in ((2, "kl:0.1"), (3, "kl:0.7"), (1, "kl:0.3")):
+        os.utime(keep_calibration(replace(OURS, judge=judge)), (at, at))
+    assert calibration_for("abc", "big").judge == "kl:0.7"
+    assert calibration_for("abc", "big", "kl:0.7").worth == OURS.worth
+    assert calibration_for("abc", "big", "kl:0.9").judge == "kl:0.9", "of another judge a shipped one is all there is"
+
+
+def test_a_file_that_cannot_be_read_is_none_and_what_is_forgotten_is_gone(folder):
+    path = keep_calibration(OURS)
+    path.write_text("[1]")
+    assert calibration_for("abc", "big") is None
+    ship(folder, OURS)
+    (folder / "shipped" / "broken.json").write_text("{")
+    assert calibration_for("abc", "big") == OURS
+    keep_calibration(replace(OURS, judge="kl:0.1"))
+    other = keep_calibration(replace(OURS, cloud="small"))
+    assert forget_calibrations("abc", "big") == 2
+    assert not path.exists()
+    assert other.exists()
+    assert forget_calibrations("abc", "big") == 0
+
+
+def test_where_nothing_can_be_kept_that_is_one_sentence(folder, monkeypatch):
+    (folder / "state").write_text("in the way")
+    with pytest.raises(UsageError, match=r"cannot be written"):
+        keep_calibration(OURS)
+    assert calibration_for("abc", "big") is None
