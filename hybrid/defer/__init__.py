@@ -2,6 +2,7 @@
 
 from hybrid.defer.calibration import CALIBRATION_VERSION, Calibration, CalibrationQuestion, LossKind
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.defer.routing_dial import RoutedQuestions
 from hybrid.defer.score import Forecast, PriorScore, QuestionForecast, Score
 from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
 from hybrid.defer.signals import STATISTICS, DraftSignals, statistics
@@ -21,6 +22,7 @@ __all__ = [
     "LossKind",
     "PriorScore",
     "QuestionForecast",
+    "RoutedQuestions",
     "Score",
     "score_from_json",
     "score_to_json",
