@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_text import TEXT_EPILOG, text
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
@@ -94,7 +95,7 @@ TITLES: Mapping[Benchmark, str] = {
 
 bench = typer.Typer(
     name="bench",
-    help="Measure what the mechanisms cost on this machine, and what the rules do on real text.",
+    help="Measure what the mechanisms cost on this machine, and what the rules do on problems and on real text.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -147,6 +148,7 @@ def _command(what: Benchmark) -> Callable[..., None]:
 
 for _benchmark in Benchmark:
     bench.command(_benchmark.value, help=f"Measure {TITLES[_benchmark]}.\n{EPILOG}")(_command(_benchmark))
+bench.command("auto", help=f"{auto.__doc__}\n{AUTO_EPILOG}")(auto)
 bench.command("text", help=f"{text.__doc__}\n{TEXT_EPILOG}")(text)
 
 

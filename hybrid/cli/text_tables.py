@@ -33,10 +33,11 @@ def print_report(report: dict[str, Any]) -> None:
         console.print(_routing_table(section["routing"]))
         if section["right"]["questions"]:
             console.print(f"{title}: right answers of {section['right']['questions']} graded:", _right_table(section))
-    console.print(_agreement(report["against_the_client"]))
+    console.print(agreement_line(report["against_the_client"]))
 
 
-def _table(*columns: str) -> Table:
+def aligned_table(*columns: str) -> Table:
+    """Return an empty table: the first column names its rows, the others hold numbers."""
     table = Table(box=SIMPLE, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
@@ -52,7 +53,7 @@ def estimate(told: dict[str, Any] | None, digits: int = 2) -> str:
 
 
 def _position_table(sections: Sequence[dict[str, Any]]) -> Table:
-    table = _table("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
+    table = aligned_table("", *(f"{each['section']} ({each['positions']['positions']})" for each in sections))
     found = [each["positions"] for each in sections]
     table.add_row("greedy agreement", *(estimate(each["agreement"]) for each in found))
     table.add_row("KL mean, nats", *(estimate(each["kl_mean"]) for each in found))
@@ -78,7 +79,7 @@ def _certificate(told: dict[str, Any]) -> str:
 
 
 def _interval_table(sections: Sequence[dict[str, Any]]) -> Table:
-    table = _table(
+    table = aligned_table(
         "KL interval", "width, median", "p90", "holds the value", "open at 0.5", "lower end right", "upper end"
     )
     for section in sections:
@@ -93,7 +94,7 @@ def _interval_table(sections: Sequence[dict[str, Any]]) -> Table:
 
 
 def _rule_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table(
+    table = aligned_table(
         "recovered share of the loss", "excess", "NLL", "excess per answer", "cloud", "rep.", "tokens", "best"
     )
     for row in rows:
@@ -109,7 +110,7 @@ def _rule_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _bill_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table(f"bill at {PRICE}", *SETTINGS, "requests", "advantage in U", "in C", "in new")
+    table = aligned_table(f"bill at {PRICE}", *SETTINGS, "requests", "advantage in U", "in C", "in new")
     for row in rows:
         bills = (row["bill"][f"{PRICE} {name}"]["value"] for name in SETTINGS)
         gains = (row["advantage"][f"{PRICE} {name}"]["excess"] for name in ("U", "C", "new"))
@@ -123,7 +124,7 @@ def _bill_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _routing_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table("by", "excess", "NLL", "advantage, U", "S", "bill at 0.5", "0.8", "0.95")
+    table = aligned_table("by", "excess", "NLL", "advantage, U", "S", "bill at 0.5", "0.8", "0.95")
     for row in rows:
         gains = (row["advantage"][f"{PRICE} {name}"]["excess"] for name in ("U", "S"))
         bills = row["bill_at"]["excess"].values()
@@ -137,7 +138,7 @@ def _routing_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _right_table(section: dict[str, Any]) -> Table:
-    table = _table("", "right", "RPI", "bill")
+    table = aligned_table("", "right", "RPI", "bill")
     for name, told in section["right"].items():
         if isinstance(told, dict):
             bill = told.get("bill", {"local": 0.0, "cloud": 1.0}.get(name, 0.0))
@@ -145,7 +146,8 @@ def _right_table(section: dict[str, Any]) -> Table:
     return table
 
 
-def _agreement(told: dict[str, Any]) -> str:
+def agreement_line(told: dict[str, Any]) -> str:
+    """Say how many answers of the client over the bundled server are those of the world."""
     if not told["answers"]:
         return "No answer was written again by the client."
     same, greedy = f"{told['same']} of {told['answers']}", told["other_text_greedy"]

@@ -1,0 +1,94 @@
+"""``hybrid bench auto``: what asking where it pays recovers and costs, on problems with right answers."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
+
+if TYPE_CHECKING:
+    from hybrid.bench.experiments.problem_suite import ProblemPlan
+
+AUTO_EPILOG = """
+Problems with right answers (`hybrid.tasks`) are answered by the bundled pair, in this process, no prefix decoded twice,
+by the presets and by `auto`. RPI is the share of the right answers between the two models that an arm recovers; its
+bill is a multiple of the large model's alone, under five tariffs: U (a check reads no prefix cache), C (it does), S and
+SU (the same behind 500 tokens that all share and the cache holds), new (only new tokens are paid).
+
+The table is made of the first seed; the others stand beside it. What is tuned is tried with --split calibration, on
+problems that no score was fitted on. One answer in twenty is written again by the client over the bundled server.
+
+A run that was interrupted goes on where it stopped.
+
+Examples:
+
+  hybrid bench auto --split calibration --num 10
+
+  hybrid bench auto --json --plot auto.svg > auto.json
+
+Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted.
+"""
+
+
+class ProblemSplit(StrEnum):
+    """Which problems are answered."""
+
+    calibration = "calibration"
+    test = "test"
+
+
+def auto(
+    num: Annotated[int, typer.Option("--num", "--n", help="Problems a family.", metavar="N", min=1, max=100)] = 50,
+    split: Annotated[ProblemSplit, typer.Option(help="Where the problems are drawn from.")] = ProblemSplit.test,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Draw problems with it; may be repeated (1, 0, 2).", metavar="S", min=0)
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Processes, one thread each.", metavar="P", min=1, max=64)] = 2,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell what asking where it pays recovers and costs, on problems with right answers."""
+    with exit_codes():
+        report = _report(
+            {"split": split.value, "num": num} | ({"seeds": tuple(seed)} if seed else {}), folder, processes
+        )
+        if as_json:
+            typer.echo(json.dumps(report))
+        else:
+            from hybrid.cli.auto_tables import print_auto_report  # noqa: PLC0415
+
+            print_auto_report(report)
+
+
+def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> dict[str, Any]:
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
+    from hybrid.folders import home_folder  # noqa: PLC0415
+
+    with progress("the problems are drawn") as report_progress:
+        place = folder or home_folder(user_cache_path) / "bench-auto"
+        return _run(ProblemPlan(**choices), place, processes, report_progress)
+
+
+def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_report import problem_report  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import PAIR, problem_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+
+    chosen = problem_sections(plan)
+    run = SectionRun(chosen, {PAIR: ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, num_processes=processes)
+    return problem_report(chosen, run_sections(run, report_progress))
+
+
+__all__ = ["AUTO_EPILOG", "auto"]
