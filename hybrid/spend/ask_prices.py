@@ -44,10 +44,10 @@ class AskPrices:
 
     ``fresh``, ``cached``, ``written``: a prompt token that is computed, one that the cache gives, one that is
     written. ``request``: each request. ``scoring``: what is charged of a check's prompt, as a tariff. ``closing``: the
-    token that a check must write. ``in_one_request``: how a draft is scored; by any other method each
-    of its tokens costs what a written one does, at least. ``shared``: so many first tokens of the prompt are known to be cached, by earlier
-    questions. ``in_front``: cached tokens in front of the prompt that its count leaves out. ``note``: what a user is
-    told where these are no prices of money.
+    token that a check must write. ``in_one_request``: how a draft is scored; by any other method each of its tokens
+    costs what a written one does, at least. ``shared``: so many first tokens of the prompt are known to be cached, by
+    earlier questions. ``in_front``: cached tokens in front of the prompt that its count leaves out. ``note``: what a
+    user is told where these are no prices of money.
     """
 
     fresh: float = READ

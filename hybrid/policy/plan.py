@@ -1,0 +1,96 @@
+"""What may be done with a draft, what each action is expected to cost, and what an answer is worth. Values alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from hybrid.defer import DraftSignals, Forecast
+
+PlanAction: TypeAlias = Literal["keep", "check", "write"]
+
+# More than any bill, and finite: an infinite worth times a chance of 0 is 0.
+MOST_WORTH = 1e200
+# On the bundled ladder's test problems this multiple recovers 0.95 of the gap at half of the cloud's bill, and no kind
+# of problem is given up for the others: a short answer and a long one are worth their own price.
+WORTH = 2.2
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What not losing an answer is worth: a multiple of its own price by the cloud alone, or one amount for all.
+
+    ``amount`` is in the unit of the prices (``AskPrices.unit``) and is taken before ``multiple``.
+    """
+
+    multiple: float = WORTH
+    amount: float | None = None
+
+    def of(self, alone: float) -> float:
+        """Return the worth of an answer that the cloud alone writes for ``alone``.
+
+        >>> Worth(2.0).of(30.0), Worth(amount=7.0).of(30.0)
+        (60.0, 7.0)
+        """
+        return min(MOST_WORTH, self.multiple * alone if self.amount is None else self.amount)
+
+    def __str__(self) -> str:
+        """Return the number, and that an amount is one."""
+        return f"{self.multiple:g}" if self.amount is None else f"{self.amount:g} each"
+
+
+@dataclass(frozen=True)
+class PlanCosts:
+    """What each action is expected to cost, in the unit of the prices; None: the endpoint cannot do it.
+
+    ``keep`` is a loss, the others are bills and losses. ``spans``: to check to the end in short spans. ``turned_down``:
+    the chance that the judge would reject anything in the draft; ``place``: the offset where that is likeliest.
+    ``worth``: V, what losing the answer counts. ``alone``: the price of the answer by the cloud alone.
+    """
+
+    keep: float
+    check: float | None
+    write: float | None
+    spans: float | None
+    turned_down: float
+    place: int | None
+    worth: float
+    alone: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with a draft of n tokens.
+
+    ``keep`` and ``check`` the first ``at`` tokens (mostly all n); or let the cloud ``write`` from offset ``at``: those
+    before it are shown, the others dropped. ``limit``: how many tokens the cloud writes (None: to the end), and in a
+    check how many after a rejection (None: what is cheaper then; 0: none but the one that replaces the rejected, and
+    the next drafts are as short as this check). ``floor``: a coin had this checked, which would have been kept.
+    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``signals`` and
+    ``forecast`` are what it was decided from, for whoever learns of the outcome.
+    """
+
+    action: PlanAction
+    at: int
+    limit: int | None = None
+    costs: PlanCosts | None = None
+    floor: bool = False
+    propensity: float = 1.0
+    signals: DraftSignals | None = field(default=None, compare=False, repr=False)
+    forecast: Forecast | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def why(self) -> str | None:
+        """Say why the cloud is asked to write."""
+        if self.action != "write" or self.costs is None:
+            return None
+        return f"expected to be turned down with chance {self.costs.turned_down:.2g}"
+
+
+@dataclass(frozen=True)
+class JudgedSpan:
+    """What a judge said of ``num_judged`` tokens: the first ``num_accepted`` stand; ``rejected``: the next does not."""
+
+    num_judged: int
+    num_accepted: int
+    rejected: bool

@@ -1,0 +1,363 @@
+"""The planner: keep a draft, have it checked, or let the cloud write, whichever is expected to cost least.
+
+The rule. h_i is the hazard that the judge's first rejection falls at token i of a draft of n, S_i the survival up to
+it, V what losing the answer counts, P the prompt and what is shown:
+
+- keep: ``V (1 - S_n)``;
+- check: ``in(P + n) + out + sum_j (S_j - S_(j+1)) x (the cheaper continuation after a rejection at j)``;
+- write from w: ``in(P + w) + (the cheaper continuation) + V (1 - S_w)``.
+
+After a rejection, and where the cloud writes, two continuations are priced: it writes the rest in one request; or it
+writes ``back`` tokens and the local model goes on. Then the same choice comes again on the next draft, of which only
+``score.again`` is known, the chance q that it is turned down as well: to keep it loses ``V q``, a check costs itself
+and q times the rest from where it is turned down, or the cloud writes it all. Ties go to keep, and to the rest.
+
+What keeping loses is a verdict, or where ``mean_excess`` is known nats: V times the expected excess loss a token,
+beside the mean excess of the pair's drafts. Then to check in short spans, each corrected by one token, is a fourth
+action: ``(k L + s + w) / E`` a token of text, as in ``spend.break_even``.
+
+A block of a draft is followed by more: by the tail that the question alone lets expect. Keeping and checking a block
+cost the tail beside it, which is priced as the next draft of a handback is; what the cloud writes to the end has none.
+
+Laws (``tests/policy/test_planning.py``): the costs are those of a naive sum over every place of the first rejection;
+more worth never asks for less, a dearer check never checks more; only the ratios of prices matter. No model, no clock;
+a coin for the floor is passed in. numpy alone, less than 0.1 ms a token beside the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.defer import (
+    DraftSignals,
+    Forecast,
+    KeptScore,
+    PriorScore,
+    QuestionForecast,
+    Score,
+    score_from_json,
+    score_to_json,
+)
+from hybrid.policy.plan import MOST_WORTH, Plan, PlanCosts, Worth
+from hybrid.prob import Floats
+from hybrid.spend import AskPrices
+from hybrid.types import Ability
+
+StreamMode: TypeAlias = Literal["whole", "blocks", "early"]
+"""When text is shown: after the whole draft was decided, block by block, or decided by the question alone, at once."""
+TossFloor: TypeAlias = Callable[[Floats], int]
+
+PRIOR = PriorScore("kl:0.5")
+# A handback after so many tokens is priced: the first block of the other rules' handoffs.
+BACK = 4
+# Spans beyond this cost more a token wherever a check in spans pays at all.
+LONGEST_CHECKED_SPAN = 64
+# The cloud after a local beginning loses something all the same: on two real pairs a tenth and a sixth of what the
+# local model loses.
+AFTER_LOCAL = 1 / 6
+# What a chance may be at most where its logarithm is taken.
+_SURE = 1.0 - 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """A score, prices and a worth, bound to one question. A frozen value: traces keep it whole.
+
+    ``words`` and ``prompt_tokens`` are the question's. ``block``: the tokens of a block (``stream`` "blocks").
+    ``floor``: the chance that what would be kept is checked all the same. ``mean_excess``: the mean excess loss a token
+    of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of drafted tokens
+    that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the chance of being
+    turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are wanted, to learn
+    from.
+    """
+
+    score: Score = PRIOR
+    prices: AskPrices = AskPrices.of(None)  # noqa: RUF009  (a frozen value)
+    worth: Worth = Worth()  # noqa: RUF009  (a frozen value)
+    words: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    abilities: frozenset[Ability] = frozenset(get_args(Ability))
+    stream: StreamMode = "whole"
+    block: int | None = None
+    floor: float = 0.0
+    mean_excess: float | None = None
+    kept_share: float | None = None
+    keep_below: float | None = None
+    back: int = BACK
+    labels: bool = True
+
+    @cached_property
+    def question(self) -> QuestionForecast:
+        """What the question alone lets expect."""
+        return self.score.before(self.words, self.prompt_tokens)
+
+    def plan(
+        self, signals: DraftSignals, *, final: bool, known: int = 0, spans: bool = False, toss: TossFloor | None = None
+    ) -> Plan:
+        """Decide about a draft.
+
+        ``final``: no token can follow it. ``known``: so many first tokens of prompt and answer were sent or written by
+        requests of this answer; 0: there were none. ``spans``: an earlier plan checks in short spans. ``toss`` draws
+        the floor's coin: 0 to check.
+        """
+        if spans:
+            return Plan("check", len(signals), limit=0)
+        forecast = self.score.forecast(signals)
+        draft = _Draft(self, len(signals), signals.shown, known, forecast, final=final)
+        plan = replace(self._cheapest(draft), signals=signals, forecast=forecast)
+        if plan.action != "keep" or not self.floor or not draft.can_check or toss is None or not plan.at:
+            return plan
+        if toss(np.array([self.floor, 1.0 - self.floor])) == 0:
+            return replace(plan, action="check", floor=True, propensity=self.floor)
+        return replace(plan, propensity=1.0 - self.floor)
+
+    def after_rejection(self, shown: int, left: int | None, known: int) -> Plan:
+        """Decide how much the cloud writes after a rejection, with ``shown`` tokens of the answer.
+
+        ``left``: the tokens that are expected to follow; None: as the question lets expect.
+        """
+        expected = max(1.0, self.question.tokens - shown) if left is None else max(1.0, float(left))
+        draft = _Draft(self, 0, shown, known, Forecast(np.zeros(0), np.zeros(0)), final=True, total=shown + expected)
+        at = np.array([self.prompt_tokens + shown], dtype=np.float64)
+        rest, back = draft.continuations(at, np.array([expected]), np.array([known], dtype=np.float64))
+        keep = float(draft.lost(1.0, np.array([expected]), self.question.excess)[0])
+        costs = PlanCosts(keep, None, float(rest[0]), None, 1.0, None, draft.worth, draft.alone)
+        return Plan("write", 0, self.back if back[0] < rest[0] else None, costs)
+
+    def opening(self) -> Plan:
+        """Decide by the question alone, before anything is drafted: keep whatever will be drafted, or write it all.
+
+        A check of short spans is the third, where the loss is nats.
+        """
+        question = self.question
+        draft = _Draft(self, 0, 0, 0, Forecast(np.zeros(0), np.zeros(0)), final=False)
+        keep = float(draft.lost(question.turned_down, np.array([draft.total]), question.excess)[0])
+        write = float(self.prices.write(self.prompt_tokens, draft.total, 0)) if "open" in self.abilities else None
+        span, spans = draft.short_spans()
+        costs = PlanCosts(keep, None, write, spans, question.turned_down, None, draft.worth, draft.alone)
+        action = _least(costs, self._forced(question.turned_down))
+        return Plan("check", span, 0, costs) if action == "spans" else Plan(action, 0, None, costs)
+
+    def _cheapest(self, draft: _Draft) -> Plan:
+        """Return the cheapest action, ties to keep."""
+        num, turned_down = draft.num, draft.forecast.turned_down
+        keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)
+        check = draft.check_cost() if draft.can_check else None
+        write, at, limit = draft.best_write()
+        span, spans = draft.short_spans()
+        place = int(np.argmax(-np.diff(draft.survival))) if num and turned_down > 0.0 else None
+        costs = PlanCosts(keep, check, write, spans, turned_down, place, draft.worth, draft.alone)
+        match _least(costs, self._forced(turned_down)):
+            case "keep":
+                return Plan("keep", num, None, costs)
+            case "check":
+                return Plan("check", num, None, costs)
+            case "spans":
+                return Plan("check", min(span, num), 0, costs)
+            case "write":
+                return Plan("write", at, limit, costs)
+
+    def _forced(self, turned_down: float) -> bool | None:
+        """Whether a level of risk says that the draft is kept; None: no level does."""
+        return None if self.keep_below is None else turned_down <= self.keep_below
+
+    # ---- as it is written and kept ----------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """Return by what it decides."""
+        loss = "verdict" if self.mean_excess is None else "nats"
+        dial = f"worth:{self.worth}" if self.keep_below is None else f"risk:p<={self.keep_below:.3g}"
+        return f"{dial}:{loss}:{self.stream}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``, exact to the last bit; a note of the prices is left out."""
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        prices = asdict(self.prices)
+        prices.pop("note")
+        worth = {name: None if value is None else repr(value) for name, value in asdict(self.worth).items()}
+        return kept | {
+            "score": score_to_json(cast(KeptScore, self.score)),
+            "prices": prices,
+            "worth": worth,
+            "words": list(self.words),
+            "abilities": sorted(self.abilities),
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Planner:
+        """Read what ``to_json`` gave. Raises ValueError."""
+        try:
+            worth = {name: None if value is None else float(value) for name, value in kept["worth"].items()}
+            made = {
+                "score": score_from_json(kept["score"]),
+                "prices": AskPrices(**kept["prices"]),
+                "worth": Worth(**worth),  # type: ignore[arg-type]  # no multiple is None
+                "words": tuple(map(int, kept["words"])),
+                "abilities": frozenset(kept["abilities"]),
+            }
+            return cls(**{**kept, **made})
+        except (KeyError, TypeError, AttributeError) as error:
+            msg = f"this is no planner that can be read: {error!r}"
+            raise ValueError(msg) from error
+
+
+def _least(costs: PlanCosts, forced: bool | None) -> Literal["keep", "check", "write", "spans"]:
+    """Return the action of the least cost, ties to the earlier one; ``forced``: keep, or anything but keep."""
+    others: dict[Literal["check", "write", "spans"], float | None] = {
+        "check": costs.check,
+        "write": costs.write,
+        "spans": costs.spans,
+    }
+    able = {action: cost for action, cost in others.items() if cost is not None}
+    if forced or not able:
+        return "keep"
+    best = min(able, key=lambda action: able[action])
+    return "keep" if forced is None and costs.keep <= able[best] else best
+
+
+def place_of_rejection(chance: float) -> float:
+    """Return where in a draft that is turned down with a chance that is expected, as a share of it.
+
+    The hazard is the same everywhere: that of a truncated exponential. 1/2 where the chance is small.
+
+    >>> [round(place_of_rejection(chance), 2) for chance in (0.0, 0.5, 0.77, 0.98)]
+    [0.5, 0.44, 0.38, 0.24]
+    """
+    sure = min(chance, _SURE)
+    return 0.5 if sure < 1e-6 else float(-1.0 / np.log1p(-sure) - (1.0 - sure) / sure)
+
+
+class _Draft:
+    """A draft that is being priced. ``total``: the tokens that the answer is expected to have."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        num: int,
+        shown: int,
+        known: int,
+        forecast: Forecast,
+        *,
+        final: bool,
+        total: float | None = None,
+    ) -> None:
+        self.planner, self.prices, self.num, self.forecast = planner, planner.prices, num, forecast
+        self.survival = forecast.survival
+        self.start = planner.prompt_tokens + shown
+        self.known = float(known)
+        # What is expected beyond a block: what the question lets expect; half as much again where it has outgrown that.
+        self.tail = 0.0 if final else max(planner.question.tokens - shown - num, num / 2, 1.0)
+        self.total = shown + num + self.tail if total is None else total
+        self.alone = float(self.prices.write(planner.prompt_tokens, self.total, 0))
+        self.worth = planner.worth.of(self.alone)
+        self.can_check = {"score", "write"} <= planner.abilities
+        excess = planner.mean_excess
+        # V for a nat of one token.
+        self.nat = 0.0 if excess is None else min(self.worth, self.worth / max(excess * self.total, 1e-12))
+
+    def lost(self, chance: float, tokens: Floats, excess: float) -> Floats:
+        """Return what it costs to keep each number of tokens: turned down with a chance, or of so many nats each."""
+        if self.planner.mean_excess is None:
+            return np.full(tokens.shape, self.worth * chance)
+        return self.nat * excess * tokens
+
+    def kept(self, num: int) -> float:
+        """Return what it costs to keep the first tokens of the draft."""
+        return float(self._kept_all[num])
+
+    @cached_property
+    def _kept_all(self) -> Floats:
+        """What it costs to keep the first 0 to n tokens, shape (n + 1,)."""
+        if self.planner.mean_excess is None:
+            return self.worth * (1.0 - self.survival)
+        return self.nat * np.concatenate([[0.0], np.cumsum(self.forecast.excess)])
+
+    # ---- what follows -----------------------------------------------------------------------------------------------
+
+    def _next_draft(self, at: Floats, left: Floats, known: Floats, chance: float, excess: float) -> Floats:
+        """Return what the next draft of ``left`` tokens costs, turned down with ``chance``: the cheapest of three."""
+        kept = place_of_rejection(chance) * left
+        rest = self.prices.write(at + kept, np.maximum(left - kept, 1.0), at + kept)
+        checked = self.prices.check(at, left, known) + chance * rest if self.can_check else MOST_WORTH
+        whole = self.prices.write(at, left, known) if "write" in self.planner.abilities else MOST_WORTH
+        return cast(Floats, np.minimum(self.lost(chance, left, excess), np.minimum(checked, whole)))
+
+    def ahead(self, known: float) -> float:
+        """Return what the tail of a block is expected to cost, where so many tokens are known by then."""
+        if not self.tail:
+            return 0.0
+        question = self.planner.question
+        rate = -np.log1p(-min(question.turned_down, _SURE)) / max(question.tokens, 1.0)
+        chance = float(-np.expm1(-rate * self.tail))
+        at, left = np.array([float(self.start + self.num)]), np.array([self.tail])
+        return float(self._next_draft(at, left, np.array([known]), chance, question.excess)[0])
+
+    def continuations(self, at: Floats, left: Floats, known: Floats) -> tuple[Floats, Floats]:
+        """Return the price of the rest, and that of a handback, where the cloud writes after ``at``. Shapes as ``at``.
+
+        A handback that would write as much as the rest costs infinitely much.
+        """
+        back = float(self.planner.back)
+        rest = cast(Floats, self.prices.write(at, np.maximum(left, 1.0), known))
+        after = left - back
+        excess = float(self.forecast.excess.mean()) if self.num else self.planner.question.excess
+        then, left_then = at + back, np.maximum(after, 1.0)
+        next_draft = self._next_draft(then, left_then, then, self.planner.score.again, excess)
+        return rest, np.where(after > 0.0, self.prices.write(at, back, known) + next_draft, np.inf)
+
+    # ---- the actions ------------------------------------------------------------------------------------------------
+
+    def check_cost(self) -> float:
+        """Return the expected cost of a check of the whole draft. The token that replaces a rejected one is paid."""
+        falls = self.survival[:-1] - self.survival[1:]
+        at: Floats = np.arange(self.num, dtype=np.float64) + float(self.start)
+        left = self.start + self.num - 1.0 - at + self.tail
+        after = np.minimum(*self.continuations(at + 1.0, left, at))
+        check = float(self.prices.check(self.start, self.num, min(self.known, self.start)))
+        tail = self.ahead(float(self.start + self.num))
+        return check + float(falls @ after) + float(self.survival[-1]) * tail
+
+    def best_write(self) -> tuple[float | None, int, int | None]:
+        """Return the cost of the best place to let the cloud write from, the place, and how much (None: the rest)."""
+        offsets = np.arange(self.num + (1 if self.tail else 0), dtype=np.float64)
+        at, left = offsets + float(self.start), self.num - offsets + self.tail
+        known = cast(Floats, np.minimum(self.known, at))
+        rest, back = self.continuations(at, left, known)
+        costs = np.minimum(rest, back) + self._kept_all[: len(offsets)]
+        if self.planner.mean_excess is not None:
+            begun = self.start + offsets > self.planner.prompt_tokens
+            costs += self.nat * AFTER_LOCAL * self.planner.mean_excess * left * begun
+        costs[~self._can_write_from(offsets)] = np.inf
+        best = int(np.argmin(costs)) if len(costs) else 0
+        if not len(costs) or costs[best] == np.inf:
+            return None, 0, None
+        return float(costs[best]), best, self.planner.back if back[best] < rest[best] else None
+
+    def _can_write_from(self, offsets: Floats) -> NDArray[np.bool_]:
+        """Where the endpoint can write from, and where a level of risk allows that nothing before it is checked."""
+        needs = np.where(self.start + offsets > self.planner.prompt_tokens, "write", "open")
+        able = np.isin(needs, sorted(self.planner.abilities))
+        return able if self.planner.keep_below is None else able & (offsets == 0)
+
+    def short_spans(self) -> tuple[int, float | None]:
+        """Return the best short span and what the rest of the answer costs if it is checked in such; None: not known.
+
+        Each check brings ``E = (1 - p^s) / (1 - p)`` tokens: those kept, and the one that corrects the first that is
+        not. Its own last token is new to the next check.
+        """
+        share = self.planner.kept_share
+        if share is None or self.planner.mean_excess is None or "score" not in self.planner.abilities:
+            return 0, None
+        spans = np.arange(1, LONGEST_CHECKED_SPAN + 1)
+        brings = np.cumsum(share ** (spans - 1.0))
+        left = self.num + self.tail
+        before = self.start + left / 2
+        costs = np.asarray(self.prices.check(before, spans.astype(np.float64), before - 1.0)) / brings
+        best = int(np.argmin(costs))
+        return int(spans[best]), float(costs[best]) * left
