@@ -59,7 +59,7 @@ class PlanCosts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DraftPlan:
     """What to do with a draft of n tokens.
 
     ``keep`` and ``check`` the first ``at`` tokens (mostly all n); or let the cloud ``write`` from offset ``at``: those

@@ -44,7 +44,7 @@ from hybrid.defer import (
     score_from_json,
     score_to_json,
 )
-from hybrid.policy.plan import MOST_WORTH, Plan, PlanCosts, Worth
+from hybrid.policy.plan import MOST_WORTH, DraftPlan, PlanCosts, Worth
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
@@ -99,7 +99,7 @@ class Planner:
 
     def plan(
         self, signals: DraftSignals, *, final: bool, known: int = 0, spans: bool = False, toss: TossFloor | None = None
-    ) -> Plan:
+    ) -> DraftPlan:
         """Decide about a draft.
 
         ``final``: no token can follow it. ``known``: so many first tokens of prompt and answer were sent or written by
@@ -107,7 +107,7 @@ class Planner:
         the floor's coin: 0 to check.
         """
         if spans:
-            return Plan("check", len(signals), limit=0)
+            return DraftPlan("check", len(signals), limit=0)
         forecast = self.score.forecast(signals)
         draft = _Draft(self, len(signals), signals.shown, known, forecast, final=final)
         plan = replace(self._cheapest(draft), signals=signals, forecast=forecast)
@@ -117,7 +117,7 @@ class Planner:
             return replace(plan, action="check", floor=True, propensity=self.floor)
         return replace(plan, propensity=1.0 - self.floor)
 
-    def after_rejection(self, shown: int, left: int | None, known: int) -> Plan:
+    def after_rejection(self, shown: int, left: int | None, known: int) -> DraftPlan:
         """Decide how much the cloud writes after a rejection, with ``shown`` tokens of the answer.
 
         ``left``: the tokens that are expected to follow; None: as the question lets expect.
@@ -128,9 +128,9 @@ class Planner:
         rest, back = draft.continuations(at, np.array([expected]), np.array([known], dtype=np.float64))
         keep = float(draft.lost(1.0, np.array([expected]), self.question.excess)[0])
         costs = PlanCosts(keep, None, float(rest[0]), None, 1.0, None, draft.worth, draft.alone)
-        return Plan("write", 0, self.back if back[0] < rest[0] else None, costs)
+        return DraftPlan("write", 0, self.back if back[0] < rest[0] else None, costs)
 
-    def opening(self) -> Plan:
+    def opening(self) -> DraftPlan:
         """Decide by the question alone, before anything is drafted: keep whatever will be drafted, or write it all.
 
         A check of short spans is the third, where the loss is nats.
@@ -142,9 +142,9 @@ class Planner:
         span, spans = draft.short_spans()
         costs = PlanCosts(keep, None, write, spans, question.turned_down, None, draft.worth, draft.alone)
         action = _least(costs, self._forced(question.turned_down))
-        return Plan("check", span, 0, costs) if action == "spans" else Plan(action, 0, None, costs)
+        return DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
 
-    def _cheapest(self, draft: _Draft) -> Plan:
+    def _cheapest(self, draft: _Draft) -> DraftPlan:
         """Return the cheapest action, ties to keep."""
         num, turned_down = draft.num, draft.forecast.turned_down
         keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)
@@ -155,13 +155,13 @@ class Planner:
         costs = PlanCosts(keep, check, write, spans, turned_down, place, draft.worth, draft.alone)
         match _least(costs, self._forced(turned_down)):
             case "keep":
-                return Plan("keep", num, None, costs)
+                return DraftPlan("keep", num, None, costs)
             case "check":
-                return Plan("check", num, None, costs)
+                return DraftPlan("check", num, None, costs)
             case "spans":
-                return Plan("check", min(span, num), 0, costs)
+                return DraftPlan("check", min(span, num), 0, costs)
             case "write":
-                return Plan("write", at, limit, costs)
+                return DraftPlan("write", at, limit, costs)
 
     def _forced(self, turned_down: float) -> bool | None:
         """Whether a level of risk says that the draft is kept; None: no level does."""
