@@ -349,7 +349,7 @@ class _Draft:
         """Return the best short span and what the rest of the answer costs if it is checked in such; None: not known.
 
         Each check brings ``E = (1 - p^s) / (1 - p)`` tokens: those kept, and the one that corrects the first that is
-        not. Its own last token is new to the next check.
+        not. Its own last token is new to the next check; what the first one reads of the prompt, later ones find.
         """
         share = self.planner.kept_share
         if share is None or self.planner.mean_excess is None or "score" not in self.planner.abilities:
@@ -360,4 +360,6 @@ class _Draft:
         before = self.start + left / 2
         costs = np.asarray(self.prices.check(before, spans.astype(np.float64), before - 1.0)) / brings
         best = int(np.argmin(costs))
-        return int(spans[best]), float(costs[best]) * left
+        start = float(self.start)
+        first = float(self.prices.check(start, 0.0, self.known)) - float(self.prices.check(start, 0.0, start - 1.0))
+        return int(spans[best]), first + float(costs[best]) * left

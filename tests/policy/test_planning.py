@@ -246,7 +246,8 @@ def test_where_only_new_tokens_are_paid_short_spans_win_and_cost_what_the_break_
             brings = sum(0.77**i for i in range(span))
             reread = {"new": 0.0, "cached": 0.1, "uncached": 1.0}[scoring]
             row_wanted = {"new": 1.0, "cached": 1.0 + written, "uncached": 1.0 + written}[scoring]
-            naive.append(50 * (reread * (39 + 25 - 1) + row_wanted + span) / brings)
+            prompt = 38 * (1.0 - reread)  # once: by the first check
+            naive.append(prompt + 50 * (reread * (39 + 25 - 1) + row_wanted + span) / brings)
         assert plan.costs.spans == pytest.approx(min(naive))
         if wins:
             assert (plan.action, plan.at, plan.limit) == ("check", naive.index(min(naive)) + 1, 0)
