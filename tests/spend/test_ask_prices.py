@@ -8,25 +8,17 @@ import numpy as np
 import pytest
 from cases import each
 
-from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
+from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, ask_prices, cost
 from hybrid.spend import TARIFFS, AskPrices, CheckRates, Price, TokenTimes
 from hybrid.types import CloudUsage
 
 TIMES = TokenTimes(written_ms=20.0, scored_ms=0.5, reread_ms=0.01, check_ms=30.0)
 
 
-def prices_of(setting, prices):
-    """What a client would forecast with in one of the experiments' settings."""
-    closing = 0.0 if setting.scoring == "new" else prices.written
-    return AskPrices(
-        1.0, prices.cached, prices.written, scoring=setting.scoring, closing=closing, in_front=setting.shared
-    )
-
-
 def test_the_forecast_is_the_bill_of_the_experiments_in_every_setting():
     """Every small request behind every prefix that is known."""
     for setting, prices, prefix, count in product(SETTINGS, PRICES, (1, 2, 7, 40), (1, 3, 9)):
-        ask = prices_of(setting, prices)
+        ask = ask_prices(setting, prices)
         for known in range(prefix + 1):
             check = CountedRequest("check", prefix + count, count, known, 1)
             write = CountedRequest("write", prefix, 0, known, count)
@@ -105,6 +97,6 @@ def test_a_prefix_that_takes_as_long_as_a_scored_token_is_not_cached_for_checks(
 def test_arrays_are_priced_place_by_place():
     at = np.arange(1, 30)
     for setting in SETTINGS:
-        ask = prices_of(setting, PRICES[0])
+        ask = ask_prices(setting, PRICES[0])
         assert np.array_equal(ask.write(at, 3, 7), [ask.write(int(i), 3, 7) for i in at])
         assert np.array_equal(ask.check(at, 3, 7), [ask.check(int(i), 3, 7) for i in at])

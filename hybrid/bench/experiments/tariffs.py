@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 from hybrid.bench.experiments.world import RecordedRequest
 from hybrid.engine import num_shared
 from hybrid.run.events import RequestKind
+from hybrid.spend import AskPrices
 
 Scoring: TypeAlias = Literal["uncached", "cached", "new"]
 
@@ -60,6 +61,14 @@ class TokenPrices:
 
 
 PRICES = (TokenPrices(0.1, 4.0), TokenPrices(0.1, 8.0))
+
+
+def ask_prices(setting: PriceSetting, prices: TokenPrices) -> AskPrices:
+    """Return what a client would decide by in a setting, in prompt tokens."""
+    closing = 0.0 if setting.scoring == "new" else prices.written
+    return AskPrices(
+        1.0, prices.cached, prices.written, scoring=setting.scoring, closing=closing, in_front=setting.shared
+    )
 
 
 @dataclass(frozen=True)
