@@ -73,13 +73,18 @@ class CheckCharge:
 class SpanTuner:
     """Moving averages over the answers of one client."""
 
-    def __init__(self) -> None:
-        """Know nothing."""
-        self._per_token: float | None = None
+    def __init__(self, ms_per_token: float | None = None) -> None:
+        """Know nothing of the cloud. ``ms_per_token``: what was measured of the local model, if anything was."""
+        self._per_token = ms_per_token
         self._round_trip: float | None = None
         self._kept, self._tried = KEPT, TRIED
         self._charge: CheckCharge | None = None
         self._prompt_tokens = self._text_tokens = self._span_tokens = 0
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """What a drafted token takes; None: nothing was measured."""
+        return self._per_token
 
     def observe(self, event: Event) -> None:
         """Learn from what happened."""

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from hybrid.errors import LedgerError
 from hybrid.spend.ledger import (
+    CapStatus,
     Denial,
     Ledger,
     MaxCost,
@@ -116,6 +117,14 @@ class AnswerBudget:
             self._denied = closed_denial(self._scope.endpoint, excess)
         self._write(charged_to.ledger, Settlement(grant.reservation, cost, excess))
         return None if excess is None or self._denied is None else self._denied.why
+
+    async def cap_statuses(self) -> tuple[CapStatus, ...]:
+        """Return the status of the caps that bind this answer now; none where the ledger cannot be read."""
+        ledger = self._charged_to().ledger
+        try:
+            return tuple(await asyncio.shield(self._run(ledger, partial(ledger.cap_statuses, self._scope))))
+        except LedgerError:
+            return ()
 
     def cost(self, usage: CloudUsage) -> int | None:
         """Nano-dollars for a usage; None where the price is not known."""

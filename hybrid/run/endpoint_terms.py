@@ -1,0 +1,72 @@
+"""What a client has seen of its endpoint that decides what asking costs: prompts that its cache may hold, and speeds.
+
+The law (``tests/run/test_endpoint_terms.py``): of a prompt so many first tokens count as cached as an earlier question
+of this client sent, in whole blocks of a cache, and none before the endpoint was seen to read its cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from hybrid.cloud import Capabilities
+from hybrid.engine import num_shared
+from hybrid.run.events import Event, RequestSent, RequestSettled, Started
+from hybrid.run.span_tuner import BLOCK
+from hybrid.spend import AskPrices, Price, TokenTimes
+from hybrid.types import Ids
+
+# So many prompts are compared with a new one: a client's questions share one or few beginnings.
+MOST_PROMPTS = 16
+# Tokens that are decided at once before the local model's speed is known: 2 s of 16 tokens a second, a model of some
+# billions of parameters on a laptop's cores.
+UNTIMED_BLOCK = 32
+
+
+class EndpointTerms:
+    """Heard from a client's events, over all of its answers."""
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self._prompt: Ids = ()
+        self._sent: deque[Ids] = deque(maxlen=MOST_PROMPTS)
+        self._reads_cache = False
+
+    def observe(self, event: Event) -> None:
+        """Hear which prompts are sent, and whether any of their tokens were told to be cached."""
+        match event:
+            case Started(prompt=prompt):
+                self._prompt = prompt
+            case RequestSent() if self._prompt not in self._sent:
+                self._sent.append(self._prompt)
+            case RequestSettled(usage=usage) if usage is not None and usage.cached_tokens > 0:
+                self._reads_cache = True
+            case _:
+                pass
+
+    def shared(self, prompt: Ids, can: Capabilities | None) -> int:
+        """Return how many first tokens of a prompt are known to be cached, by earlier questions."""
+        if not (self._reads_cache or (can is not None and can.keeps_cache)):
+            return 0
+        return max((num_shared(prompt, earlier) for earlier in self._sent), default=0) // BLOCK * BLOCK
+
+    def prices(self, prompt: Ids, price: Price | None, can: Capabilities | None, times: TokenTimes | None) -> AskPrices:
+        """Return what asking costs for a prompt: in money, or by time where nothing is charged or no price is known."""
+        keeps_cache = None if can is None else can.keeps_cache
+        in_one_request = can is None or can.scoring_method in {None, "one request"}
+        shared = self.shared(prompt, can)
+        return AskPrices.of(price, keeps_cache=keeps_cache, in_one_request=in_one_request, times=times, shared=shared)
+
+
+def block_tokens(patience_s: float, ms_per_token: float | None) -> int:
+    """Return how many tokens are drafted within a time: a power of two, so that a little noise decides nothing.
+
+    ``ms_per_token`` None: nothing was measured yet.
+
+    >>> block_tokens(2.0, 30.0), block_tokens(2.0, 33.0), block_tokens(0.001, 30.0), block_tokens(2.0, None)
+    (64, 32, 1, 32)
+    """
+    if ms_per_token is None or not ms_per_token > 0.0:
+        return UNTIMED_BLOCK
+    tokens = 1000.0 * patience_s / ms_per_token
+    return 2 ** min(20, int(math.log2(tokens))) if tokens >= 1.0 else 1
