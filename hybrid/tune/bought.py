@@ -1,0 +1,215 @@
+"""What was bought of a question: a text as numbers, what both models' rows say of each of its tokens.
+
+No judge is in it: whether a token would be turned down is worked out for any judge afterwards, so that labels are
+bought once. The laws (``tests/tune/test_bought.py``): ``turned_down`` is the verdict of the judge itself on the same
+rows; what is written as JSON is read again to the last bit. Neither the question's words nor the rows are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.defer import DraftSignals
+from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.errors import UsageError
+from hybrid.prob import (
+    Floats,
+    GreedyAcceptance,
+    MultiplicativeAcceptance,
+    TopK,
+    TopMAcceptance,
+    certificate,
+    excess_loss,
+    excess_with_noise,
+    kl_divergence,
+    kl_with_noise,
+    margin_certificate,
+    total_variation,
+    tree_certificate,
+)
+from hybrid.prob.relaxed import top_probs
+from hybrid.run.text_rows import TextRows, Writer
+
+# The share that the preset relaxed asks for; three tokens, as many as a tree of drafts may offer at a position.
+SHARE, COUNT = 0.3, 3
+
+
+def _margin(row: TopK) -> float:
+    best, second = top_probs(row, 2).tolist()
+    return margin_certificate(min(1.0, max(0.0, best - second)))
+
+
+CERTIFICATES: Mapping[str, Callable[[TopK], float]] = {
+    "greedy": lambda row: certificate(row, GreedyAcceptance()),
+    "margin": _margin,
+    f"multiplicative:{SHARE}": lambda row: certificate(row, MultiplicativeAcceptance(SHARE)),
+    f"top-m:{COUNT}": lambda row: certificate(row, TopMAcceptance(COUNT)),
+    f"tree:{COUNT}": lambda row: tree_certificate(row, COUNT),
+}
+"""The least KL(cloud || local), in nats, at which a rule can turn the local model's favourite down, by the rule's name.
+
+``margin``: the same for ``greedy``, known from the two best probabilities alone. ``tree``: at which the cloud's best
+token can be outside the local model's three likeliest (arXiv:2606.30265)."""
+_MEASURES = ("kl", "kl_upper", "tv", "tv_upper", "excess")
+_SIGNALS = ("entropy", "top", "second", "logprob")
+
+
+@dataclass(frozen=True, eq=False)
+class BoughtText:
+    """A text of T tokens, and what the cloud's rows say of the first M of them, M at most T.
+
+    Shapes (M,): ``kl`` and ``kl_upper``, the ends of KL(cloud || local) in nats; ``tv`` and ``tv_upper``, those of the
+    total variation; ``excess``, log P_cloud(best) - log P_cloud(token), at least; ``certificates``, one array a rule.
+    The log-probabilities of the two models may be off by ``local_noise`` and ``cloud_noise`` nats. ``nanousd``: what
+    the text cost, None where that is not known.
+    """
+
+    signals: DraftSignals
+    kl: Floats
+    kl_upper: Floats
+    tv: Floats
+    tv_upper: Floats
+    excess: Floats
+    certificates: Mapping[str, Floats]
+    local_noise: float = 0.0
+    cloud_noise: float = 0.0
+    nanousd: int | None = None
+
+    @classmethod
+    def of_rows(cls, words: tuple[int, ...], found: TextRows) -> BoughtText:
+        """Reduce a text's rows to numbers. ``words``: the question's ``word_buckets``."""
+        signals = DraftSignals.of_rows(words, len(found.prompt), 0, found.tokens, found.local, ended=found.ended)
+        known = list(zip(found.cloud, found.local, found.tokens, strict=False))
+        divergences = [kl_divergence(row, local) for row, local, _ in known]
+        variations = [total_variation(row, local) for row, local, _ in known]
+        return cls(
+            signals,
+            np.array([each.lower for each in divergences]),
+            np.array([each.upper for each in divergences]),
+            np.array([each.lower for each in variations]),
+            np.array([each.upper for each in variations]),
+            np.array([excess_loss(row, token).lower for row, _, token in known]),
+            {name: np.array([least(row) for row in found.cloud]) for name, least in CERTIFICATES.items()},
+            max((row.noise for row in found.local), default=0.0),
+            max((row.noise for row in found.cloud), default=0.0),
+            found.nanousd,
+        )
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self.kl)
+
+    def turned_down(self, judge: str) -> NDArray[np.bool_]:
+        """Return which tokens a judge turns down, each by itself, shape (M,): ``kl:0.7``, ``excess:0.5``.
+
+        As in a policy the lower end decides, moved outwards by the noise, but for threshold 0. Raises UsageError for
+        another judge.
+        """
+        kind, threshold = read_judge(judge)
+        if kind == "kl":
+            noise = -(self.local_noise + self.cloud_noise) if threshold > 0.0 else 0.0
+            return np.array([kl_with_noise(value, noise) > threshold for value in self.kl], dtype=np.bool_)
+        noise = -2.0 * self.cloud_noise if threshold > 0.0 else 0.0
+        return np.array([excess_with_noise(value, noise) > threshold for value in self.excess], dtype=np.bool_)
+
+    def first_rejection(self, judge: str) -> int | None:
+        """Return the offset of the first token that a judge turns down; None where it accepts all."""
+        found = np.flatnonzero(self.turned_down(judge))
+        return int(found[0]) if found.size else None
+
+    def certified(self, rule: str) -> NDArray[np.bool_]:
+        """Return at which tokens the rule is certain to accept the local model's favourite, shape (M,).
+
+        So it is where the largest KL that the rows and their noise allow is below the rule's certificate.
+        """
+        noise = self.local_noise + self.cloud_noise
+        most = np.array([kl_with_noise(value, noise) for value in self.kl_upper])
+        return np.asarray(most < self.certificates[rule], dtype=np.bool_)
+
+    def labelled(self, judge: str) -> LabelledDraft:
+        """Return the text as a label, cut where the cloud's rows end."""
+        return LabelledDraft(_cut(self.signals, len(self)), self.first_rejection(judge), self.excess)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        told, signals = {name: _packed(getattr(self, name)) for name in _MEASURES}, self.signals
+        told |= {name: _packed(getattr(signals, name)) for name in _SIGNALS}
+        return {
+            "words": list(signals.words),
+            "prompt_tokens": signals.prompt_tokens,
+            "tokens": signals.tokens.tolist(),
+            "ended": signals.ended,
+            **told,
+            "certificates": {name: _packed(values) for name, values in self.certificates.items()},
+            "noise": [self.local_noise, self.cloud_noise],
+            "nanousd": self.nanousd,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
+        """Read what ``to_json`` returned. Raises ValueError, TypeError or KeyError for anything else."""
+        entropy, top, second, logprob = (_unpacked(kept[name]) for name in _SIGNALS)
+        tokens = np.array(kept["tokens"], dtype=np.int64)
+        words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
+        signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended)
+        kl, kl_upper, tv, tv_upper, excess = measures = [_unpacked(kept[name]) for name in _MEASURES]
+        certificates = {name: _unpacked(kept["certificates"][name]) for name in CERTIFICATES}
+        if len({len(each) for each in (*measures, *certificates.values())}) > 1 or len(kl) > len(signals):
+            raise ValueError("the numbers of a text are not of one length")
+        local_noise, cloud_noise = map(float, kept["noise"])
+        noise_and_cost = local_noise, cloud_noise, kept["nanousd"]
+        return cls(signals, kl, kl_upper, tv, tv_upper, excess, certificates, *noise_and_cost)
+
+
+@dataclass(frozen=True, eq=False)
+class BoughtQuestion:
+    """A question's two texts: the local model's, and the cloud's own. ``written`` tells what the cloud alone takes."""
+
+    draft: BoughtText
+    written: BoughtText
+
+    @property
+    def judged(self) -> BoughtText:
+        """The text that labels the question: the draft; where drafts cannot be scored, the cloud's own."""
+        return self.draft if len(self.draft) else self.written
+
+    def labelled(self, judge: str) -> LabelledQuestion:
+        """Return the question as a score is fitted to it."""
+        return LabelledQuestion(self.judged.labelled(judge), len(self.written.signals))
+
+
+def read_judge(judge: str) -> tuple[str, float]:
+    """Return the measure and the threshold in nats of ``kl:0.7`` or ``excess:0.5``. Raises UsageError for others."""
+    kind, _, number = judge.partition(":")
+    try:
+        threshold = float(number)
+    except ValueError:
+        threshold = -1.0
+    if kind not in {"kl", "excess"} or not threshold >= 0.0:
+        msg = f"a calibration is of the judge kl:NATS or excess:NATS, not of {judge}"
+        raise UsageError(msg)
+    return kind, threshold
+
+
+def _cut(signals: DraftSignals, num: int) -> DraftSignals:
+    if num == len(signals):
+        return signals
+    first = {name: getattr(signals, name)[:num] for name in ("tokens", *_SIGNALS)}
+    return replace(signals, ended=False, **first)
+
+
+def _packed(values: Floats) -> str:
+    return base64.b64encode(values.astype("<f8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> Floats:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
+
+
+__all__ = ["CERTIFICATES", "BoughtQuestion", "BoughtText", "Writer", "read_judge"]

@@ -1,0 +1,100 @@
+"""The file of what was bought: killed at any byte it keeps what stands whole, and two processes do not share it."""
+
+from __future__ import annotations
+
+import stat
+
+import numpy as np
+import pytest
+
+from hybrid.errors import UsageError
+from hybrid.prob import Dense, TopK
+from hybrid.run.text_rows import TextRows
+from hybrid.tune.bought import BoughtText
+from hybrid.tune.label_file import LabelFile, PairNames, bought_before
+
+PAIR = PairNames("local", "http://scripted", "scripted")
+
+
+def bought(number):
+    row = Dense.from_logits(np.array([1.0 + number, 0.0, 0.5]))
+    return BoughtText.of_rows((number,), TextRows((1,), (0,), False, (row,), (TopK.from_dense(row, 2, 0),)))
+
+
+def test_cut_at_every_byte_it_keeps_every_line_that_stands_whole_and_grows_again_as_if_nothing_were(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("hybrid.tune.label_file.os.fsync", lambda _: None)  # whether the disk holds it is not asked
+    path = tmp_path / "labels" / "pair.jsonl"
+    file = LabelFile(path, PAIR)
+    for number in range(2):
+        file.add(f"q{number}", "local", bought(number))
+    file.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    whole = path.read_bytes()
+    header = whole.index(b"\n") + 2
+    for cut in (*range(header), *range(header, len(whole), 7), *range(len(whole) - 3, len(whole) + 1)):
+        path.write_bytes(whole[:cut])
+        file = LabelFile(path, PAIR)
+        stands = max(0, whole[:cut].count(b"\n") - 1)
+        assert len(file) == stands
+        assert [file.has(f"q{n}", "local") for n in range(2)] == [n < stands for n in range(2)]
+        for number in range(stands, 2):
+            file.add(f"q{number}", "local", bought(number))
+        file.close()
+        assert path.read_bytes() == whole
+
+
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path):
+    path = tmp_path / "pair.jsonl"
+    LabelFile(path, PAIR).close()
+    for other in (
+        PairNames("local", "http://scripted", "another"),
+        PairNames("another", "http://scripted", "scripted"),
+    ):
+        with pytest.raises(UsageError, match="did not write"):
+            LabelFile(path, other)
+    for junk in (b"hello\n", b"[]\n", path.read_bytes() + b'{"question": 1}\n', path.read_bytes() + b"\xff\n"):
+        path.write_bytes(junk)
+        with pytest.raises(UsageError, match="did not write"):
+            LabelFile(path, PAIR)
+        assert path.read_bytes() == junk
+
+
+def test_two_do_not_buy_at_once(tmp_path):
+    file = LabelFile(tmp_path / "pair.jsonl", PAIR)
+    with pytest.raises(UsageError, match="another process is buying"):
+        LabelFile(tmp_path / "pair.jsonl", PAIR)
+    file.close()
+    LabelFile(tmp_path / "pair.jsonl", PAIR).close()
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    path = tmp_path / "pair.jsonl"
+    file = LabelFile(path, PAIR)
+    file.add("q0", "local", bought(0))
+    before = path.read_bytes()
+
+    def full(fd, raw):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hybrid.tune.label_file.os.write", full)
+        with pytest.raises(OSError, match=r"pair\.jsonl: No space left"):
+            file.add("q1", "local", bought(1))
+    assert path.read_bytes() == before
+    assert not file.has("q1", "local")
+    file.close()
+
+
+def test_what_was_bought_of_a_model_at_an_endpoint_is_found_whatever_stood_there(tmp_path):
+    for pair in (
+        PAIR,
+        PairNames("local", "http://scripted", "newer"),
+        PairNames("other", "http://scripted", "scripted"),
+    ):
+        LabelFile(pair.file(tmp_path), pair).close()
+    (tmp_path / "junk.jsonl").write_bytes(b"junk\n")
+    found = bought_before(tmp_path, "local", "http://scripted")
+    assert {each.model for each in found.values()} == {"scripted", "newer"}
+    assert all(path == pair.file(tmp_path) for path, pair in found.items())
