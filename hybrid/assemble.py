@@ -28,11 +28,10 @@ from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import OpenArguments, Settings
 from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import MEASURED, NoiseCache, measure
+from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import check_installed, model_file
 from hybrid.errors import Unreachable, UsageError
 from hybrid.model_names import MODELS, NAMED
-from hybrid.prob import UNMEASURED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, check_endpoint, policy_of
 from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
@@ -148,7 +147,9 @@ class ClientOpener:
 
         noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
         pair = await worker.do(lambda _: pair_record(settings.cloud, path))
-        self._client = AsyncClient(LocalModel(engine, worker, noise), connect, account, settings, pair)
+        self._client = AsyncClient(
+            LocalModel(engine, worker, noise.nats, noise.shift), connect, account, settings, pair
+        )
         return self._client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
@@ -214,12 +215,12 @@ def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
     return None if _served_here(settings) else ProbeCache(findings_file(), words.vocabulary_digest)
 
 
-def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> float:
+def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> LocalNoise:
     """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
     with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
         if (known := NoiseCache(models_file()).read(weights.path, gpu_layers)) is not None:
             return known
-    return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else UNMEASURED
+    return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else LocalNoise()
 
 
 def _mind_length(weights: Weights, ctx: int) -> None:
@@ -229,7 +230,7 @@ def _mind_length(weights: Weights, ctx: int) -> None:
         raise UsageError(msg)
 
 
-def _measured(weights: Weights, threads: int | None) -> float:
+def _measured(weights: Weights, threads: int | None) -> LocalNoise:
     """Measure the local model's noise in a context of its own."""
     with contextlib.closing(weights.context(MEASURED, threads)) as engine:
         return measure(engine, engine.tokenize(PROBE))
@@ -237,7 +238,7 @@ def _measured(weights: Weights, threads: int | None) -> float:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What was found, what the endpoint can do by that, the local model's noise in nats, and flags that would help.
+    """What was found, what the endpoint can do by that, the local model's noise, and flags that would help.
 
     ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
     ``seen``: the tokens that the model there has judged, by judge.
@@ -245,7 +246,7 @@ class ProbeReport:
 
     findings: ProbeResult
     can: Capabilities
-    local_noise: float
+    local_noise: LocalNoise
     hints: tuple[FlagAdvice, ...] = ()
     price: Price | None = None
     charged_nanousd: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud import Capabilities
     from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.engine.noise import LocalNoise
 
 EPILOG = """
 It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
@@ -65,7 +67,8 @@ def probe(
             found = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
         works = working(found.can)
         if as_json:
-            besides = {"local_noise_nats": found.local_noise, "policies": works, "hints": [*map(asdict, found.hints)]}
+            noise = {"local_noise_nats": found.local_noise.nats, "local_noise_shift": found.local_noise.shift}
+            besides: dict[str, object] = {**noise, "policies": works, "hints": [*map(asdict, found.hints)]}
             besides["charged_nanousd"] = None if found.price is None else found.charged_nanousd
             besides["break_even"] = break_evens(found.findings.check_rates(found.price))
             besides["seen"] = {judge: counts.to_json() for judge, counts in found.seen.items()}
@@ -111,15 +114,24 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _local_noise(probed: ProbeReport) -> str:
-    """Say what noise the local model has, and where it blinds ``kl``: low-bit weights read a text in two ways."""
+    """Say what noise the local model has, and from where ``kl`` rejects: low-bit weights read a text in two ways."""
     from hybrid.policy.rules.divergence_threshold import THRESHOLD  # noqa: PLC0415  (help needs no numpy)
-    from hybrid.prob import UNMEASURED, kl_with_noise  # noqa: PLC0415
+    from hybrid.prob import UNMEASURED  # noqa: PLC0415
 
-    cloud = probed.findings.noise_nats
-    default = THRESHOLD.value(None, "kl")
-    least = kl_with_noise(default, probed.local_noise + (UNMEASURED if cloud is None else cloud))
-    blind = f", so kl:{default:g} rejects nothing below {least:.2g} nats" if least > 2.0 * default else ""
-    return f"{probed.local_noise:.2g} nats between two ways to read{blind}"
+    cloud, default = probed.findings.noise_nats, THRESHOLD.value(None, "kl")
+    least = least_rejected(default, UNMEASURED if cloud is None else cloud, probed.local_noise)
+    blind = f", so kl:{default:g} rejects nothing below {least:.2g} nats" if least > 1.2 * default else ""
+    return f"{probed.local_noise.nats:.2g} nats between two ways to read{blind}"
+
+
+def least_rejected(threshold: float, cloud: float, local: LocalNoise) -> float:
+    """Return the KL from which on ``kl`` rejects by the lower end, in nats, with what both rows may be off by."""
+    from hybrid.prob import kl_with_noise  # noqa: PLC0415
+
+    by_nats = kl_with_noise(threshold, cloud + local.nats)
+    if local.shift is None:
+        return by_nats
+    return min(by_nats, (math.sqrt(2.0 * kl_with_noise(threshold, cloud)) + local.shift) ** 2 / 2.0)
 
 
 def _facts(found: ProbeResult) -> dict[str, str]:

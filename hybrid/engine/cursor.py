@@ -32,10 +32,10 @@ def num_shared(first: Ids, second: Ids) -> int:
 class Cursor:
     """An engine, and the known rows along the tokens in its cache."""
 
-    def __init__(self, engine: Engine, noise: float = 0.0) -> None:
-        """Take an engine in any state, and the error of its log-probabilities in nats."""
+    def __init__(self, engine: Engine, noise: float = 0.0, shift: float | None = None) -> None:
+        """Take an engine in any state, and what its rows may be off by, as ``Dense`` has it."""
         self.engine = engine
-        self.noise = noise
+        self.noise, self.shift = noise, shift
         self._cached_ids: list[int] = []  # the engine's ids when it was last used here; others may drive it, too
         self._rows: dict[int, Dense] = {}  # by the length of the prefix, which is cached
         self._row_length = 0  # tokens before the row that was read last
@@ -92,7 +92,7 @@ class Cursor:
         logits = self.engine.extend(ids, num_rows, cancelled)
         self._cached_ids.extend(ids)
         self._row_length = start + len(ids)
-        rows = [Dense.from_logits(scores, self.noise) for scores in logits]
+        rows = [Dense.from_logits(scores, self.noise, self.shift) for scores in logits]
         self._rows[self._row_length] = rows[-1]
         return rows
 

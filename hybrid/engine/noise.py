@@ -1,19 +1,23 @@
 """Measure a local model's noise: the same tokens decoded together and one by one.
 
-Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. The result is
-kept on disk, by the model file's own bytes and the number of layers on a GPU.
+Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. With weights of
+three bits a token's log-probability moved by up to a nat, but sqrt(2 KL) by 0.23 at most (KL between the two readings:
+0.03 at most), so both are measured. The result is kept on disk, by the model file's own bytes and the number of layers
+on a GPU. Entries of earlier programs are one number, the nats alone; they are read.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hybrid.engine.port import Engine
 from hybrid.json_store import JsonStore
-from hybrid.prob import UNMEASURED, Dense, max_log_difference
+from hybrid.prob import UNMEASURED, Dense, kl_shift, max_log_difference
 from hybrid.types import Ids
 
 VERSION = 1
@@ -23,11 +27,23 @@ MEASURED = 64
 END_BYTES = 1 << 20
 
 
-def measure(engine: Engine, text: Ids) -> float:
-    """Return the largest difference, in nats, of a likely token's log-probability between two ways to decode ``text``.
+@dataclass(frozen=True)
+class LocalNoise:
+    """What a local model's rows may be off by, as ``prob.Dense`` has it.
+
+    ``nats``: any likely token's log-probability; ``shift``: sqrt(2 KL) to a row, None where it was not measured: then
+    a divergence may be off by what the nats allow.
+    """
+
+    nats: float = UNMEASURED
+    shift: float | None = None
+
+
+def measure(engine: Engine, text: Ids) -> LocalNoise:
+    """Return the most that two ways to decode ``text`` differ by at any of its tokens.
 
     The text is cut or repeated to 64 tokens, or to the context if that is shorter. The engine is left empty. If no
-    token is likely anywhere, nothing can be measured, and ``UNMEASURED`` is returned.
+    token is likely anywhere, nothing can be measured, and nothing but ``UNMEASURED`` nats is returned.
     """
     ids = np.resize(np.array(text), min(MEASURED, engine.num_context)).tolist()
     engine.rewind(0)
@@ -35,11 +51,12 @@ def measure(engine: Engine, text: Ids) -> float:
     engine.rewind(0)
     singly = [engine.extend((token,))[0] for token in ids]
     engine.rewind(0)
-    pairs = zip(together, singly, strict=True)
-    found = [
-        max_log_difference(Dense.from_logits(one).logprobs, Dense.from_logits(other).logprobs) for one, other in pairs
-    ]
-    return max((nats for nats in found if nats < np.inf), default=UNMEASURED)
+    found = []
+    for one, other in zip(together, singly, strict=True):
+        rows = Dense.from_logits(one).logprobs, Dense.from_logits(other).logprobs
+        if (nats := max_log_difference(*rows)) < np.inf:
+            found.append((nats, kl_shift(*rows)))
+    return LocalNoise(*map(max, zip(*found, strict=True))) if found else LocalNoise()
 
 
 class NoiseCache:
@@ -49,16 +66,23 @@ class NoiseCache:
         """Take the file, which need not exist."""
         self._kept = JsonStore(path, "models", VERSION)
 
-    def read(self, model: Path, gpu_layers: int) -> float | None:
-        """Return the noise of a model file in nats, if it was measured."""
+    def read(self, model: Path, gpu_layers: int) -> LocalNoise | None:
+        """Return the noise of a model file, if it was measured."""
         entry = self._kept.read_entries().get(_key(model, gpu_layers))
-        is_noise = isinstance(entry, float) and 0.0 <= entry < np.inf  # the file is the user's
-        return entry if is_noise else None
+        found: dict[str, Any] = entry if isinstance(entry, dict) else {"nats": entry}
+        if (nats := _noise(found.get("nats"))) is None:
+            return None
+        return LocalNoise(nats, _noise(found.get("shift")))
 
-    def write(self, model: Path, gpu_layers: int, noise: float) -> bool:
+    def write(self, model: Path, gpu_layers: int, noise: LocalNoise) -> bool:
         """Keep a measured noise; return whether that worked."""
         key = _key(model, gpu_layers)
-        return self._kept.change(lambda entries: {**entries, key: noise})
+        return self._kept.change(lambda entries: {**entries, key: asdict(noise)})
+
+
+def _noise(kept: Any) -> float | None:
+    """Return a kept number, or None for what is none: the file is the user's."""
+    return kept if isinstance(kept, float) and 0.0 <= kept < np.inf else None
 
 
 def _key(model: Path, gpu_layers: int) -> str:

@@ -31,9 +31,9 @@ from hybrid.prob.noise import (
     UNMEASURED,
     jensen_shannon_with_noise,
     kl_with_noise,
-    max_log_difference,
     total_variation_with_noise,
 )
+from hybrid.prob.readings import kl_shift, max_log_difference
 from hybrid.prob.relaxed import (
     AcceptanceRule,
     AdditiveAcceptance,
@@ -79,6 +79,7 @@ __all__ = [
     "kl_divergence",
     "kl_renormalised_on_shared_support",
     "kl_reverse",
+    "kl_shift",
     "kl_with_noise",
     "kl_within_rounding",
     "margin_certificate",

@@ -43,15 +43,17 @@ class Dense:
 
     The scores stay as they came (float32 from an engine: 0.6 MB at a 152k vocabulary, and a span holds many rows);
     everything computed from them is float64. Log-probabilities are scores with a ``log_total`` of 0. ``noise``: the
-    nats by which they may differ from the model's own.
+    nats by which they may differ from the model's own; ``shift``: by how much sqrt(2 KL) to this row may, where that
+    was measured (``readings.kl_shift``).
     """
 
     logits: NDArray[np.floating]
     log_total: float = 0.0
     noise: float = 0.0
+    shift: float | None = None
 
     @classmethod
-    def from_logits(cls, logits: NDArray[np.floating], noise: float = 0.0) -> Dense:
+    def from_logits(cls, logits: NDArray[np.floating], noise: float = 0.0, shift: float | None = None) -> Dense:
         """Take raw scores of shape (V,) and find what they sum to, and the entropy on the way.
 
         Each ``exp`` is taken in the scores' own precision (float32: good to 1e-7, as they are) and summed in float64.
@@ -63,7 +65,7 @@ class Dense:
             weights = np.exp(shifted)
             total += float(weights.sum(dtype=np.float64))
             moment += float(weights @ shifted)
-        dense = cls(logits, float(top) + float(np.log(total)), noise)
+        dense = cls(logits, float(top) + float(np.log(total)), noise, shift)
         vars(dense)["_entropy"] = float(np.log(total)) - moment / total  # where cached_property would keep it
         return dense
 

@@ -24,6 +24,7 @@ import numpy as np
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.extremes import largest
 from hybrid.prob.levels import fill_to_mass
+from hybrid.prob.readings import FAR, shift_as_noise
 from hybrid.types import Divergence
 
 # Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
@@ -42,7 +43,10 @@ DivergenceTerm: TypeAlias = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class Interval:
-    """A value known only to lie between two bounds, of two rows that may be off by ``noise`` nats, added up."""
+    """A value known only to lie between two bounds, of two rows that may be off by ``noise`` nats, added up.
+
+    Where the draft's shift was measured, its part is what moves this value as far as the shift does.
+    """
 
     lower: float
     upper: float
@@ -87,6 +91,12 @@ class _SupportSplit:
     def noise(self) -> float:
         """What the log-probabilities of both may be off by."""
         return self.target.noise + self.draft.noise
+
+    def noise_at(self, value: float, offset: float, share: float = 1.0) -> float:
+        """Return the same for a divergence of ``value`` that ``share`` of the draft's shift moves, if that is less."""
+        if self.draft.shift is None or value > FAR:
+            return self.noise
+        return self.target.noise + min(self.draft.noise, shift_as_noise(value, share * self.draft.shift, offset))
 
     @cached_property
     def tail_mass(self) -> float:
@@ -199,10 +209,10 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     known = split.known(forward)
     estimate = known + pooled_term(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
-        return Divergence(estimate, estimate, estimate, split.noise)
+        return Divergence(estimate, estimate, estimate, split.noise_at(estimate, 2.0))
     # The three are equal in exact arithmetic where the cap binds nowhere; keep the order through rounding.
     lower = max(known + split.nearest(forward), estimate)
-    return Divergence(estimate, lower, max(known + split.farthest(forward), lower), split.noise)
+    return Divergence(estimate, lower, max(known + split.farthest(forward), lower), split.noise_at(lower, 2.0))
 
 
 def kl_reverse(target: TopK, draft: Dense) -> Interval:
@@ -224,7 +234,8 @@ def jensen_shannon(target: TopK, draft: Dense) -> Interval:
     split = _split_support(target, draft)
     known = split.known(_jensen_shannon)
     lower = min(LN2, max(0.0, known + split.nearest(_jensen_shannon)))
-    return Interval(lower, min(LN2, max(lower, known + split.farthest(_jensen_shannon))), split.noise)
+    upper = min(LN2, max(lower, known + split.farthest(_jensen_shannon)))
+    return Interval(lower, upper, split.noise_at(lower, 1.0, np.sqrt(0.5)))
 
 
 def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
@@ -255,8 +266,10 @@ def acceptance(target: TopK, draft: Dense) -> Interval:
     split = _split_support(target, draft)
     known = split.known(_overlap)
     lower = known + split.farthest(_overlap)
+    upper = max(lower, known + split.nearest(_overlap))
+    noise = split.noise if draft.shift is None else target.noise + min(draft.noise, draft.shift)
     # A sum of probabilities may round to just above one.
-    return Interval(min(1.0, lower), min(1.0, max(lower, known + split.nearest(_overlap))), split.noise)
+    return Interval(min(1.0, lower), min(1.0, upper), noise)
 
 
 def total_variation(target: TopK, draft: Dense) -> Interval:

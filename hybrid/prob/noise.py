@@ -1,7 +1,7 @@
 """What noise in the numbers does to a divergence: no model computes one distribution twice to the same digits.
 
-Noise is in nats of log-probability: between the number told and the model's own lie at most so many, at every token.
-``max_log_difference`` measures it between two computations of one distribution.
+Noise is in nats of log-probability: between the number told and the model's own lie at most so many, at every token; or
+in less, as many as would have the effect on this divergence that was measured (``readings.py`` measures both).
 
 The law. Let two distributions be told with a noise of a and of b nats, n = a + b. Then going from the told to the
 models' own changes ``2 + sqrt(2 KL)`` (either direction) and ``1 + sqrt(2 JS)`` by no factor above e^(n/2), and a total
@@ -14,24 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybrid.prob.distribution import Floats
 from hybrid.prob.divergence import LN2
 
 # What one side counts as until it is measured: a guess (the bundled models' own is 0.017 to 0.032).
 UNMEASURED = 0.01
-# Below this a token's log-probability is not held against anybody: a nat of it moves a divergence by little.
-LIKELY = 1e-3
 # Numbers that are off by more say nothing, and e to the power of many times that is no number.
 MOST = 100.0
-
-
-def max_log_difference(first: Floats, second: Floats) -> float:
-    """Return the most nats between two computations of log-probabilities, over tokens that either finds likely.
-
-    Any shape, the same for both; infinite where no token is likely.
-    """
-    likely = np.maximum(first, second) >= np.log(LIKELY)
-    return float(np.abs(first - second)[likely].max()) if likely.any() else np.inf
 
 
 def kl_with_noise(value: float, noise: float) -> float:

@@ -44,11 +44,12 @@ from hybrid.types import Ids, Sampling
 
 @dataclass(frozen=True)
 class LocalModel:
-    """The local model and the one thread that may touch it; what its log-probabilities may be off by, in nats."""
+    """The local model and the one thread that may touch it; what its rows may be off by, as ``prob.Dense`` has it."""
 
     engine: Engine
     worker: Worker
     noise: float = 0.0
+    shift: float | None = None
 
 
 class AsyncClient:
@@ -69,7 +70,7 @@ class AsyncClient:
         retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
         self._local = local
-        self._cursor = Cursor(local.engine, local.noise)
+        self._cursor = Cursor(local.engine, local.noise, local.shift)
         self._connect = connect
         self._connection: Connection | None = None
         self._account = account

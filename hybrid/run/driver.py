@@ -201,10 +201,9 @@ class Driver:
     def _begin_recording(self, choices: Mapping[str, str | Sequence[str]]) -> None:
         self._drafter.rows_read = []
         pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
-        end_ids, noise = tuple(sorted(self._engine.end_ids)), self._drafter.cursor.noise
-        self._publish(
-            events.RecordingStarted(pieces, end_ids, self._drafter.sampling, self._limits.max_tokens, choices, noise)
-        )
+        end_ids, rows = tuple(sorted(self._engine.end_ids)), self._drafter.cursor
+        sampling, most = self._drafter.sampling, self._limits.max_tokens
+        self._publish(events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift))
 
     def _record_local_rows(self) -> None:
         """Publish what the drafter has read since, on its thread or ahead of time."""

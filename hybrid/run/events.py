@@ -33,8 +33,8 @@ class Started:
 class RecordingStarted:
     """Rows will follow; here is how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
 
-    ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` is the
-    largest error of the local rows' log-probabilities, in nats.
+    ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` and
+    ``shift`` are what the local rows may be off by (``prob.Dense``).
     """
 
     pieces: tuple[bytes, ...]
@@ -43,6 +43,7 @@ class RecordingStarted:
     max_tokens: int
     choices: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     noise: float = 0.0
+    shift: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +226,6 @@ def packed(row: Dense) -> str:
     return base64.b64encode(row.logits.astype("<f4").tobytes()).decode()
 
 
-def unpacked(text: str, noise: float = 0.0) -> Dense:
+def unpacked(text: str, noise: float = 0.0, shift: float | None = None) -> Dense:
     """Read what ``packed`` wrote. Raises ValueError."""
-    return Dense.from_logits(np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4"), noise)
+    return Dense.from_logits(np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4"), noise, shift)

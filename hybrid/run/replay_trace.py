@@ -56,6 +56,7 @@ class ReplayTrace:
     max_tokens: int = 0
     choices: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
+    shift: float | None = None
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
@@ -99,10 +100,11 @@ class ReplayTrace:
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
                 self.choices = dict(line["choices"])
                 self.noise = float(line.get("noise", 0.0))  # what was recorded before it was known had none
+                self.shift = None if line.get("shift") is None else float(line["shift"])
             case "rows":
                 key = line["key"]
                 if line["local"] is not None:
-                    self.local[key] = unpacked(line["local"], self.noise)
+                    self.local[key] = unpacked(line["local"], self.noise, self.shift)
                 if line["cloud"] is not None:
                     self.cloud[key] = _row(**line["cloud"])
                 if line["written"] is not None:

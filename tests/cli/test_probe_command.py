@@ -8,17 +8,20 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import each
 from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_LOCAL, MODELS, ProbeReport
 from hybrid.cli import app
-from hybrid.cli.probe import told, working
+from hybrid.cli.probe import least_rejected, told, working
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import NoiseCache
+from hybrid.engine.noise import LocalNoise, NoiseCache
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
+from hybrid.prob import Dense, TopK, kl_divergence
 from hybrid.spend import Price
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 
@@ -43,7 +46,7 @@ FOUND = ProbeResult(
     check_tokens=7,
     spent_tokens=99,
 )
-BESIDES = ["local_noise_nats", "policies", "hints", "charged_nanousd", "break_even", "seen"]
+BESIDES = ["local_noise_nats", "local_noise_shift", "policies", "hints", "charged_nanousd", "break_even", "seen"]
 WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
 
 
@@ -63,7 +66,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     """Its name is the endpoint's own words."""
 
     async def found(tell, **flags):
-        return ProbeReport(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, 0.01)
+        return ProbeReport(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, LocalNoise())
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -72,7 +75,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
 
 
 def said(found, hints=(), price=None, charged=0):
-    return "\n".join(told(ProbeReport(found, None, 0.025, hints, price, charged), WORKS))
+    return "\n".join(told(ProbeReport(found, None, LocalNoise(0.025), hints, price, charged), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
@@ -88,9 +91,29 @@ def test_what_was_found_is_told_in_words():
 
 
 def test_noise_that_blinds_kl_is_told_with_what_is_left_of_its_threshold():
-    """Weights of three bits decode a text in two ways that are a nat apart; a KL told there as 4 may be one of 0.4."""
-    text = "\n".join(told(ProbeReport(FOUND, None, 1.0), WORKS))
-    assert "1 nats between two ways to read, so kl:0.5 rejects nothing below 4.4 nats" in text
+    """Told alone that a token may be off by a nat, a KL of 4 may be one of 0.4; the measured effect on a KL is less."""
+
+    def line(noise):
+        text = "\n".join(told(ProbeReport(FOUND, None, noise), WORKS))
+        return next(line for line in text.splitlines() if "two ways to read" in line)
+
+    assert line(LocalNoise(1.0)).endswith("1 nats between two ways to read, so kl:0.5 rejects nothing below 4.4 nats")
+    assert line(LocalNoise(1.0, 0.229)).endswith("to read, so kl:0.5 rejects nothing below 0.77 nats")
+    assert line(LocalNoise(1.0, 0.01)).endswith("1 nats between two ways to read")
+
+
+@each("noise", [LocalNoise(0.3), LocalNoise(1.0, 0.229), LocalNoise(0.02, 0.006)])
+def test_the_least_kl_that_is_told_is_where_the_judge_begins_to_reject(noise):
+    """Found by moving a reference away until a token is turned down."""
+    local, rejects = Dense.from_logits(np.log([0.5, 0.5]), noise.nats, noise.shift), DivergenceThreshold(0.5).exceeds
+    low, high = 0.5, 1.0 - 1e-12
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        row = TopK(np.arange(2), np.log([middle, 1.0 - middle]), 1.0, 2, FOUND.noise_nats)
+        low, high = (low, middle) if rejects(kl_divergence(row, local)) else (middle, high)
+    at = low * np.log(2.0 * low) + (1.0 - low) * np.log(2.0 - 2.0 * low)
+    if at < 0.69:  # two even tokens are no farther from anything
+        assert least_rejected(0.5, FOUND.noise_nats, noise) == pytest.approx(at, abs=1e-5)
 
 
 def test_what_the_probe_was_charged_is_told_where_it_was_charged():
@@ -188,7 +211,7 @@ def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch,
 
     async def found(tell, **flags):
         asked.update(flags)
-        return ProbeReport(FOUND, None, 0.01)
+        return ProbeReport(FOUND, None, LocalNoise())
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
     monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
@@ -237,7 +260,9 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert list(found) == [*names, *BESIDES]
     assert found["scored_ms"] >= 0.0 < found["written_ms"]
     assert set(found["break_even"]) == {"100", "1000"}
-    assert found["local_noise_nats"] == NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0) > 0
+    kept = NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0)
+    assert (found["local_noise_nats"], found["local_noise_shift"]) == (kept.nats, kept.shift)
+    assert 0.0 < kept.shift < kept.nats  # of the bundled one
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
     assert found["raw_rows"] is (dialect != "sglang")

@@ -9,7 +9,7 @@ import hybrid
 from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
-from hybrid.engine.noise import NoiseCache
+from hybrid.engine.noise import LocalNoise, NoiseCache
 from hybrid.prob import UNMEASURED
 from hybrid.sources import findings_file, models_file
 
@@ -35,15 +35,16 @@ def found(stub, noise):
 
 
 def noise_of(answer):
-    (noise,) = {token.kl.noise for token in answer.tokens if token.kl}
-    return noise
+    """The least noise of any divergence and the most: the local model's own is what its shift does at each."""
+    found = {token.kl.noise for token in answer.tokens if token.kl}
+    return min(found), max(found)
 
 
 def test_the_noise_that_a_probe_measured_at_the_endpoint_is_taken_for_what_was_assumed(stub, caches):
-    own = noise_of(ask(stub.url)) - UNMEASURED
-    assert 1e-4 < own < 0.2  # the bundled local model's, which is measured as it is opened
+    own = [noise - UNMEASURED for noise in noise_of(ask(stub.url))]
+    assert 1e-4 < own[0] < own[1] < 0.03  # the bundled local model's, which is measured as it is opened
     found(stub, 0.4)
-    assert noise_of(ask(stub.url)) == pytest.approx(own + 0.4)
+    assert noise_of(ask(stub.url, threshold=0.05))[0] - 0.4 == pytest.approx(own[0], rel=0.5)
 
 
 @each("noise", [-1.0, float("nan")])
@@ -67,12 +68,15 @@ def test_a_large_noise_at_the_endpoint_changes_a_verdict_and_none_at_threshold_0
 
 def test_what_was_measured_of_the_local_model_is_read_before_it_is_measured_again(stub, caches):
     found(stub, 0.0)
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, 0.75)
-    assert noise_of(ask(stub.url)) == 0.75
-    NoiseCache(models_file()).write(BUNDLED_LOCAL, 1, 0.25)
-    assert noise_of(ask(stub.url)) == 0.75  # on a GPU it is another
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75))
+    assert noise_of(ask(stub.url)) == (0.75, 0.75)
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 1, LocalNoise(0.25))
+    assert noise_of(ask(stub.url)) == (0.75, 0.75)  # on a GPU it is another
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75, 0.5))
+    least, most = noise_of(ask(stub.url))
+    assert least < 0.46 <= most <= 0.75  # half a root at most counts as 0.45, where a KL is not too large for it
 
 
 def test_a_model_that_would_take_long_is_not_measured_while_somebody_waits(stub, caches, monkeypatch):
     monkeypatch.setattr("hybrid.assemble.MEASURED_AT_ONCE", 1)
-    assert noise_of(ask(stub.url)) == 2 * UNMEASURED
+    assert noise_of(ask(stub.url)) == (2 * UNMEASURED, 2 * UNMEASURED)

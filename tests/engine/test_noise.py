@@ -10,8 +10,8 @@ import pytest
 from cases import each
 
 from hybrid.engine import ScriptedEngine
-from hybrid.engine.noise import MEASURED, NoiseCache, measure
-from hybrid.prob import UNMEASURED
+from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
+from hybrid.prob import UNMEASURED, kl_shift
 
 TEXT = tuple(range(5))
 
@@ -33,38 +33,45 @@ def test_the_noise_is_what_decoding_together_changes_at_a_likely_token():
     engine = Noisy(-0.5)
     alone, together = np.array([4.0, 3.0, 0.0, 0.0, -9.0]), np.array([4.0, 2.5, 0.0, 0.0, -6.0])
     apart = np.abs((alone - np.log(np.exp(alone).sum())) - (together - np.log(np.exp(together).sum())))
-    assert measure(engine, TEXT) == pytest.approx(apart[:4].max(), abs=1e-6)
+    rows = [row - np.log(np.exp(row).sum()) for row in (alone, together)]
+    found = measure(engine, TEXT)
+    assert found.nats == pytest.approx(apart[:4].max(), abs=1e-6)
+    assert found.shift == pytest.approx(kl_shift(*rows), abs=1e-6)
     assert apart[4] > 2
     assert engine.longest == MEASURED
     assert engine.ids == ()
 
 
 def test_where_it_makes_no_difference_there_is_none():
-    assert measure(ScriptedEngine("ab", lambda _: [1.0, 0.0]), (0, 1)) == 0.0
+    assert measure(ScriptedEngine("ab", lambda _: [1.0, 0.0]), (0, 1)) == LocalNoise(0.0, 0.0)
 
 
 def test_a_context_that_holds_fewer_tokens_is_measured_over_those():
     engine = Noisy(-0.5, num_context=7)
-    assert measure(engine, TEXT) > 0.3
+    assert measure(engine, TEXT).nats > 0.3
     assert engine.longest == 7
 
 
 def test_where_no_token_is_ever_likely_it_is_assumed():
-    assert measure(ScriptedEngine([str(i) for i in range(5000)], lambda _: [0.0] * 5000), (1,)) == UNMEASURED
+    assert measure(ScriptedEngine([str(i) for i in range(5000)], lambda _: [0.0] * 5000), (1,)) == LocalNoise(
+        UNMEASURED
+    )
 
 
 @each("kind", ["bundled", "attention", "sliding", "recurrent", "hybrid"])
 def test_a_real_engine_has_some_hundredths_of_a_nat_and_is_left_as_it_was(opened, kind):
     with opened(kind) as engine:
         found = measure(engine, engine.tokenize("What is 47 + 86? Sort 42 17 99."))
-        assert 0.0 <= found < 0.2
-        assert found > 1e-4 or kind != "bundled"
+        assert 0.0 <= found.nats < 0.2
+        assert 0.0 <= found.shift < 0.05
+        assert found.shift > 1e-4 or kind != "bundled"
         assert engine.ids == ()
 
 
 # ---- what is kept --------------------------------------------------------------------------------------------------
 
 
+QUARTER = LocalNoise(0.25, 0.125)
 CONTENT = b"GGUF" + b"\0" * (3 << 20) + b"end"
 
 
@@ -82,27 +89,57 @@ def notebook(tmp_path):
 
 def test_what_was_measured_of_a_file_is_read_again_wherever_it_lies(notebook, model, tmp_path):
     assert notebook.read(model, 0) is None
-    assert notebook.write(model, 0, 0.25)
-    assert notebook.write(model, -1, 0.5)
+    assert notebook.write(model, 0, QUARTER)
+    assert notebook.write(model, -1, LocalNoise(0.5))
     moved = tmp_path / "other.gguf"
     shutil.move(model, moved)
-    assert (notebook.read(moved, 0), notebook.read(moved, -1), notebook.read(moved, 3)) == (0.25, 0.5, None)
+    assert (notebook.read(moved, 0), notebook.read(moved, -1), notebook.read(moved, 3)) == (
+        QUARTER,
+        LocalNoise(0.5),
+        None,
+    )
 
 
 @each("change", [lambda raw: raw + b"x", lambda raw: b"GGUG" + raw[4:], lambda raw: raw[:-1] + b"x"])
 def test_another_file_is_another_model(notebook, model, change):
     model.write_bytes(CONTENT)
-    notebook.write(model, 0, 0.25)
-    assert notebook.read(model, 0) == 0.25
+    notebook.write(model, 0, QUARTER)
+    assert notebook.read(model, 0) == QUARTER
     model.write_bytes(change(CONTENT))
     assert notebook.read(model, 0) is None
 
 
-@each("entry", ["0.1", None, -0.1, float("nan"), float("inf"), True, []])
-def test_an_entry_that_is_no_noise_is_none(notebook, model, tmp_path, entry):
-    notebook.write(model, 0, 0.25)
+NO_NOISE = ["0.1", None, -0.1, float("nan"), float("inf"), True, []]
+
+
+def keep(tmp_path, entry):
+    """Put this in the place of every entry."""
     file = tmp_path / "cache" / "models.json"
     kept = json.loads(file.read_text())
     kept["models"] = dict.fromkeys(kept["models"], entry)
     file.write_text(json.dumps(kept))
+
+
+@each("entry", [*NO_NOISE, {}, *({"nats": number, "shift": 0.1} for number in NO_NOISE)])
+def test_an_entry_that_is_no_noise_is_none(notebook, model, tmp_path, entry):
+    notebook.write(model, 0, QUARTER)
+    keep(tmp_path, entry)
     assert notebook.read(model, 0) is None
+
+
+def test_what_an_earlier_program_measured_is_read_and_stays_until_it_is_measured_again(notebook, model, tmp_path):
+    """It kept the nats alone: they hold as they did."""
+    notebook.write(model, 0, QUARTER)
+    keep(tmp_path, 0.5)
+    assert notebook.read(model, 0) == LocalNoise(0.5)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(CONTENT + b"x")
+    notebook.write(other, 0, QUARTER)
+    assert (notebook.read(model, 0), notebook.read(other, 0)) == (LocalNoise(0.5), QUARTER)
+
+
+@each("shift", NO_NOISE)
+def test_a_shift_that_is_none_leaves_the_nats(notebook, model, tmp_path, shift):
+    notebook.write(model, 0, QUARTER)
+    keep(tmp_path, {"nats": 0.5, "shift": shift})
+    assert notebook.read(model, 0) == LocalNoise(0.5)

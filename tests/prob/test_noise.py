@@ -26,7 +26,6 @@ from hybrid.prob import (
     kl_reverse,
     kl_with_noise,
     kl_within_rounding,
-    max_log_difference,
     total_variation,
     total_variation_with_noise,
 )
@@ -208,10 +207,3 @@ def test_the_favourites_certificate_is_attained_where_the_rest_gives_way():
     moved[1] = 1.0 - moved.sum()
     assert abs(math.log(moved[1] / 0.2)) <= noise
     assert favourite_certificate(row) == pytest.approx(certificate(TopK.from_dense(law(moved), 3), GreedyAcceptance()))
-
-
-def test_noise_is_measured_over_what_either_side_finds_likely():
-    first, second = np.log([0.5, 0.4, 1e-9, 2e-3]), np.log([0.5, 0.44, 1e-5, 0.5e-3])
-    assert max_log_difference(first, second) == pytest.approx(math.log(4))
-    assert max_log_difference(first[:3], second[:3]) == pytest.approx(math.log(1.1))
-    assert max_log_difference(first[2:3], second[2:3]) == math.inf
