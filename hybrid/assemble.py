@@ -30,10 +30,13 @@ from hybrid.engine import ChatVocabulary, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import check_installed, model_file
+from hybrid.engine.speed import drafting_ms
 from hybrid.errors import Unreachable, UsageError
 from hybrid.model_names import MODELS, NAMED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, check_endpoint, policy_of
+from hybrid.run.deferral import PairSource
+from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
 from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
@@ -44,8 +47,8 @@ BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
 STUB_STARTS_WITHIN_S = 60.0
-# The noise of a model of so many parameters is measured whenever it is opened (16 ms for the bundled small one, 75 ms
-# for the large one); of others by ``hybrid probe``, for nobody should wait for it.
+# The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
+# small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
 MEASURED_AT_ONCE = 2_000_000
 # The bundled server is a process of ours on this machine: nobody sends a bill for it.
 OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
@@ -147,9 +150,11 @@ class ClientOpener:
 
         noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
         pair = await worker.do(lambda _: pair_record(settings.cloud, path))
-        self._client = AsyncClient(
-            LocalModel(engine, worker, noise.nats, noise.shift), connect, account, settings, pair
-        )
+        at_once = weights.num_parameters <= MEASURED_AT_ONCE
+        speed = await worker.do(lambda _: drafting_ms(engine, engine.tokenize(PROBE)) if at_once else None)
+        local = LocalModel(engine, worker, noise.nats, noise.shift, speed)
+        facts = PairFacts.of(path, settings.cloud, lambda: _probe_cache(settings, weights))
+        self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
         return self._client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:

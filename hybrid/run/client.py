@@ -25,8 +25,9 @@ from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
-from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
-from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of
+from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, weighs_prices, within_reach
+from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of, words_of
+from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, text_of
@@ -38,18 +39,23 @@ from hybrid.run.text_rows import TextReader, TextRows, Writer
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
-from hybrid.spend import Account
+from hybrid.spend import Account, AnswerBudget
 from hybrid.types import Ids, Sampling
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """The local model and the one thread that may touch it; what its rows may be off by, as ``prob.Dense`` has it."""
+    """The local model and the one thread that may touch it.
+
+    ``noise`` and ``shift``: what its rows may be off by, as ``prob.Dense`` has it. ``ms_per_token``: what was measured
+    of its speed.
+    """
 
     engine: Engine
     worker: Worker
     noise: float = 0.0
     shift: float | None = None
+    ms_per_token: float | None = None
 
 
 class AsyncClient:
@@ -62,10 +68,12 @@ class AsyncClient:
         account: Account,
         settings: Settings,
         pair: PairRecord | None = None,
+        planners: PlannerSource | None = None,
     ) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money.
 
-        ``pair`` keeps what is seen of the two models; None: nothing does.
+        ``pair`` keeps what is seen of the two models; None: nothing does. ``planners``: what ``auto`` decides by; None:
+        nothing is known of the two models, and nothing is kept.
         """
         retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
@@ -76,7 +84,8 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._turn = asyncio.Lock()
-        self._tuner = SpanTuner()
+        self._tuner = SpanTuner(local.ms_per_token)
+        self._planners = planners or PairSource()
         self._spending = Spending()
         self._pair = PairObserver(pair)
         self._answers: set[asyncio.Task[Answer]] = set()
@@ -180,13 +189,19 @@ class AsyncClient:
         for task in answers:
             await _at_rest(task)
         await self._pair.aclose()
+        await self._planners.aclose()
 
     async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
         policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
 
+        bound: BoundPlanner | None = None
+
         def published(event: Event) -> None:
             self._tuner.observe(event)
+            self._planners.observe(event)
+            if bound is not None:
+                bound.hear(event)
             self._spending.observe(event)
             if isinstance(event, Finished) and self._connection is not None:
                 self._pair.add(event.answer, policy, self._connection[1].model)
@@ -204,13 +219,31 @@ class AsyncClient:
             )
             can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
             settings = settings if can is None else within_reach(settings, can)
-            policy = policy_of(settings, self._span(settings, len(ids), can))
+            span = self._span(settings, len(ids), can)
+            if weighs_prices(settings):
+                bound = await self._bound(settings, prompt, ids, can, budget)
+                for note in bound.notes:
+                    builder.note(note)
+            policy = policy_of(settings, span, bound.planner if bound else None)
             if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
                 builder.note(dear)
             recording = choices_of(settings, policy) if settings.trace_rows else None
             limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
             drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
-            return await Driver(rendered, drafter, self._local.worker, verifier, builder, limits).answer(policy)
+            try:
+                return await Driver(rendered, drafter, self._local.worker, verifier, builder, limits).answer(policy)
+            finally:
+                if bound is not None:
+                    self._planners.learn(bound)
+
+    async def _bound(
+        self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget
+    ) -> BoundPlanner:
+        """Bind what decides about drafts to a question, by what is known of models, endpoint and money now."""
+        span = settings.span if isinstance(settings.span, int) else self._span(settings, len(ids), can)
+        price, speed = budget.price, self._tuner.ms_per_token
+        caps = () if price is None or price.free else await budget.cap_statuses()
+        return await self._planners.bind(AskedQuestion(words_of(prompt), ids, settings, can, price, caps, span, speed))
 
     def _span(self, settings: Settings, prefix_tokens: int, can: Capabilities | None) -> int | None:
         """Return the draft length that ``auto`` or ``cheap`` means by now; None: the policy's own."""

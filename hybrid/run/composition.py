@@ -14,6 +14,7 @@ from hybrid.config import Settings
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
+from hybrid.policy.planning import Planner
 from hybrid.policy_choices import DeferralChoices, PolicyChoices
 from hybrid.sources import choosing
 from hybrid.types import Sampling
@@ -31,8 +32,11 @@ def sampling_of(settings: Settings) -> Sampling:
     return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed or 0, settings.min_p)
 
 
-def policy_of(settings: Settings, measured: int | None = None) -> Policy:
-    """Build the policy that the settings name; ``measured`` is ``auto``'s or ``cheap``'s span, None the policy's own.
+def policy_of(settings: Settings, measured: int | None = None, planner: Planner | None = None) -> Policy:
+    """Build the policy that the settings name.
+
+    ``measured`` is the span that ``auto`` or ``cheap`` stands for, None the policy's own. ``planner``: what weighs a
+    draft, where the policy has one; None: that of a pair of which nothing is known.
 
     Raises UsageError where they contradict each other.
     """
@@ -44,9 +48,15 @@ def policy_of(settings: Settings, measured: int | None = None) -> Policy:
         sampling=sampling_of(settings),
         max_tokens=settings.max_tokens,
         cloud_top_k=settings.cloud_top_k,
+        planner=planner,
     )
     chosen = preset(settings.policy, choices)
     return PRESETS["local"].build(choices) if settings.offline else chosen
+
+
+def weighs_prices(settings: Settings) -> bool:
+    """Whether anything in the policy is decided by what requests cost."""
+    return not settings.offline and (settings.policy.partition(":")[0] == AUTO or settings.hold == "priced")
 
 
 def check_effect(settings: Settings, given: Mapping[str, object]) -> None:

@@ -1,0 +1,135 @@
+"""What a planner is bound to: what is known of the pair, the prices, the dials, and the time that is given."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybrid.cloud import Capabilities
+from hybrid.config import Settings
+from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.errors import UsageError
+from hybrid.policy.plan import WORTH, Worth
+from hybrid.run.calibrations import keep_calibration
+from hybrid.run.deferral import UNCALIBRATED, AskedQuestion, PairSource
+from hybrid.run.pair_facts import PairFacts
+from hybrid.spend import Price, TokenTimes
+
+CAN = Capabilities("big")
+PRICE = Price.parse("1/0.1/4")
+QUESTIONS = (
+    CalibrationQuestion(10, 20, 30, 0.2, False, 0.1, 0.2),
+    CalibrationQuestion(30, 5, 50, 0.9, True, 0.5, 0.6),
+)
+OURS = Calibration("abc", "big", "kl:0.7", "verdict", 1.5, PriorScore("kl:0.7", chance=0.3), QUESTIONS)
+
+
+@pytest.fixture(autouse=True)
+def a_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def source(**more):
+    return PairSource(PairFacts("abc", **more))
+
+
+def bind(found, *, can=CAN, price=PRICE, span=None, ms_per_token=None, **settings):
+    settings = Settings(**({"policy": "auto", "cloud": "http://gpu:8000"} | settings))
+    asked = AskedQuestion((3, 4), tuple(range(7)), settings, can, price, span=span, ms_per_token=ms_per_token)
+    return asyncio.run(found.bind(asked))
+
+
+def refusal(found, **more):
+    with pytest.raises(UsageError) as refused:
+        bind(found, **more)
+    return str(refused.value)
+
+
+def test_a_calibrated_pair_has_its_score_its_loss_and_its_dial():
+    keep_calibration(OURS)
+    bound = bind(source())
+    planner = bound.planner
+    assert (planner.score, planner.worth, planner.mean_excess) == (OURS.score, Worth(1.5), None)
+    assert (planner.words, planner.prompt_tokens) == ((3, 4), 7)
+    assert bound.notes == ()
+    assert bind(source(), worth=3).planner.worth == Worth(3.0)
+
+
+def test_in_nats_one_worth_holds_for_all_questions_at_this_endpoints_prices():
+    keep_calibration(replace(OURS, loss="nats"))
+    for price in (PRICE, Price.parse("1/0.1/8:cached"), Price.parse("2/0.5/3/0.001")):
+        for dial, multiple in ((None, 1.5), ("0.4", 0.4)):
+            planner = bind(source(), price=price, worth=dial).planner
+            alone = [price.prompt * each.prompt_tokens + price.completion * each.cloud_tokens for each in QUESTIONS]
+            mean = np.mean(alone) / 1e6 + price.request
+            assert planner.worth.amount == pytest.approx(multiple * mean)
+            assert planner.mean_excess == pytest.approx(0.4)
+
+
+def test_a_pair_of_which_nothing_is_known_is_routed_by_nats_and_that_is_told_once():
+    keep_calibration(replace(OURS, cloud="another"))
+    found = source()
+    first, second = bind(found), bind(found)
+    assert isinstance(first.planner.score, PriorScore)
+    assert first.planner.mean_excess is not None
+    assert (first.notes, second.notes) == ((UNCALIBRATED,), ())
+    assert bind(PairSource()).notes == (UNCALIBRATED,)
+    assert bind(source(), can=None).notes == (), "nobody knows yet who answers there"
+
+
+def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
+    keep_calibration(OURS)
+    for named in ({"threshold": 0.2}, {"policy": "auto:0.2"}, {"judge": "kl:0.2"}):
+        bound = bind(source(), **named)
+        assert (bound.planner.score.judge, type(bound.planner.score)) == ("kl:0.2", PriorScore)
+        assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
+    assert bind(source(), threshold=0.7).planner.score == OURS.score
+    keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
+    assert bind(source(), threshold=0.2).planner.score.chance == 0.9
+    assert bind(source(), threshold=0.2, strict=True).planner.score.judge == "kl:0.2:strict"
+
+
+def test_a_worth_in_usd_is_one_amount_and_needs_a_price():
+    keep_calibration(OURS)
+    assert bind(source(), worth="0.001usd").planner.worth.amount == 1_000_000
+    for price in (None, Price.parse("free")):
+        assert refusal(source(), price=price, worth="0.001usd").startswith("worth 0.001usd needs a price: ")
+
+
+def test_where_no_price_is_known_measured_times_stand_in_its_place_and_that_is_told_of_an_endpoint():
+    keep_calibration(OURS)
+    times = TokenTimes(20.0, 1.0, 0.1, 30.0)
+    timed = bind(source(times=lambda can: times if can.model == "big" else None), price=None)
+    assert (timed.planner.prices.unit, timed.planner.prices.written) == ("ms", 20.0)
+    assert ["time that was measured" in note for note in timed.notes] == [True]
+    untimed = bind(source(), price=Price.parse("free"))
+    assert untimed.planner.prices.unit == "tokens"
+    assert ["1 : 0.1 : 4" in note for note in untimed.notes] == [True]
+    assert bind(source(), price=Price.parse("free"), cloud=None).notes == (), (
+        "the bundled server costs nothing, as known"
+    )
+    assert bind(source(times=lambda _: times)).planner.prices.unit == "nanousd", "a price comes before a time"
+
+
+def test_an_endpoint_is_taken_for_what_it_can_do_and_for_everything_where_it_is_not_reached():
+    for can in (CAN, Capabilities("big", rows=False), Capabilities("big", rows=False, continues=False, ids=False)):
+        assert bind(source(), can=can).planner.abilities == can.abilities
+    assert bind(source(), can=None).planner.abilities == CAN.abilities
+
+
+def test_a_block_is_what_is_drafted_within_the_patience_unless_a_span_is_chosen():
+    assert bind(source(), ms_per_token=10.0).planner.block == 128
+    assert bind(source(), ms_per_token=10.0, patience=0.5).planner.block == 32
+    assert bind(source(), ms_per_token=10.0, span=24).planner.block == 24
+    assert [bind(source(), stream=how).planner.stream for how in ("whole", "blocks", "early")] == [
+        "whole",
+        "blocks",
+        "early",
+    ]
+
+
+def test_the_default_worth_is_the_rules_own():
+    assert bind(PairSource(), worth=None).planner.worth.multiple == WORTH
