@@ -76,14 +76,9 @@ class Trial:
         return sum(answer.usage.cloud_requests for answer in self.answers)
 
     @property
-    def bills(self) -> tuple[int, ...]:
-        """What the requests of each answer cost. Every arm's price is known."""
-        return tuple(answer.bill.nanousd or 0 for answer in self.answers)
-
-    @property
     def nanousd(self) -> int:
-        """What they cost together."""
-        return sum(self.bills)
+        """What the requests cost. Every arm's price is known."""
+        return sum(answer.bill.nanousd or 0 for answer in self.answers)
 
     @property
     def num_degraded(self) -> int:

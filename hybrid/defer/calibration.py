@@ -26,7 +26,8 @@ class CalibrationQuestion:
     ``chance``: that its draft is turned down, as told by a score that was fitted without it (a fold of its own).
     ``turned_down``: whether it was. ``excess_told`` and ``excess``: the draft's mean excess loss, in nats a token, as
     forecast in the same manner and as it was. ``first_rejection``: the offset of the token that was rejected first,
-    None where none was.
+    None where none was. ``kept_tokens``: how many of the draft's tokens the judge accepts, each by itself; None: not
+    known.
     """
 
     prompt_tokens: int
@@ -37,6 +38,7 @@ class CalibrationQuestion:
     excess_told: float
     excess: float
     first_rejection: int | None = None
+    kept_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class Calibration:
     score: KeptScore
     questions: tuple[CalibrationQuestion, ...] = ()
     version: int = CALIBRATION_VERSION
+
+    @property
+    def kept_share(self) -> float | None:
+        """The share of drafted tokens that the judge accepts, each by itself; None where that is not known."""
+        known = [(each.kept_tokens, each.draft_tokens) for each in self.questions if each.kept_tokens is not None]
+        drafted = sum(num for _, num in known)
+        return sum(kept for kept, _ in known) / drafted if drafted else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""

@@ -15,13 +15,16 @@ from hybrid.prob import Floats
 class LabelledDraft:
     """A draft of T tokens and what the cloud's rows said of it.
 
-    ``first_rejection``: the offset of the first token that the judge rejects, None where it accepts all. ``excess``,
-    shape (T,): each token's excess loss in nats, log P_cloud(best) - log P_cloud(token).
+    ``first_rejection``: the offset of the first token that the judge rejects, None where it accepts all. Shapes (T,):
+    ``excess``, each token's excess loss in nats, log P_cloud(best) - log P_cloud(token); ``divergence``, the measured
+    KL in nats. ``kept_tokens``: how many tokens the judge accepts, each by itself. None: not known.
     """
 
     signals: DraftSignals
     first_rejection: int | None
     excess: Floats
+    divergence: Floats | None = None
+    kept_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where the label does not fit the draft."""

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from hybrid.defer.words import BUCKETS
 from hybrid.prob import Floats
 
-# Where no gradient is larger, weights are good to a millionth: scores are not used more exactly.
-TOLERANCE = 1e-8
+# Where no gradient is larger, weights are good to some millionths: scores are not used more exactly.
+TOLERANCE = 1e-6
+# A Newton step need not be exact, as long as the next one mends it (Dembo, Eisenstat and Steihaug 1982).
+ROUGHLY, EXACTLY = 1e-2, 1e-12
 # Newton's method ends in ten steps or so; these many mean that a number is not finite.
 MOST_STEPS, MOST_TURNS, MOST_HALVINGS = 100, 1000, 30
 
@@ -104,7 +106,7 @@ def fit_logistic(
         gradient = rows.back(counts * (chance - labels)) + precision * found
         if np.abs(gradient).max(initial=0.0) <= TOLERANCE:
             break
-        step = _newton_step(rows, counts * chance * (1.0 - chance), precision, gradient)
+        step = _newton_step(rows, counts * chance * (1.0 - chance), precision, gradient, ROUGHLY)
         for halving in range(MOST_HALVINGS):
             then = loss(found - step / 2**halving)
             if then < now:
@@ -118,26 +120,26 @@ def fit_logistic(
 def fit_ridge(rows: SparseRows, targets: Floats, precision: Floats, *, weights: Floats | None = None) -> Floats:
     """Return the weights, shape (F,), with the least ``weights @ (targets - rows)**2 / 2`` plus the pull to zero."""
     counts = np.ones(rows.num_rows) if weights is None else weights
-    return _newton_step(rows, counts, precision, rows.back(counts * targets))
+    return _newton_step(rows, counts, precision, rows.back(counts * targets), EXACTLY)
 
 
-def _newton_step(rows: SparseRows, curvature: Floats, precision: Floats, gradient: Floats) -> Floats:
+def _newton_step(rows: SparseRows, curvature: Floats, precision: Floats, gradient: Floats, accuracy: float) -> Floats:
     """Solve (X' diag(curvature) X + diag(precision)) step = gradient by conjugate gradients."""
     scale = rows.squares(curvature) + precision
 
     def apply(at: Floats) -> Floats:
         return rows.back(curvature * rows.times(at)) + precision * at
 
-    return _conjugate_gradients(apply, gradient, scale)
+    return _conjugate_gradients(apply, gradient, scale, accuracy)
 
 
-def _conjugate_gradients(apply: Callable[[Floats], Floats], target: Floats, scale: Floats) -> Floats:
-    """Solve a positive definite system, with its diagonal ``scale`` to guide the search."""
+def _conjugate_gradients(apply: Callable[[Floats], Floats], target: Floats, scale: Floats, accuracy: float) -> Floats:
+    """Solve a positive definite system, with its diagonal ``scale`` to guide the search, to an accuracy (relative)."""
     found = np.zeros_like(target)
     rest = target.copy()
     guided = rest / scale
     direction, square = guided.copy(), float(rest @ guided)
-    least = square * 1e-24
+    least = square * accuracy**2
     for _ in range(MOST_TURNS):
         if square <= least:
             break

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hybrid.defer.signals import LEAST_LOGPROB, DraftSignals
+from hybrid.defer.signals import DraftSignals, mean_surprise
 from hybrid.prob import Floats
 
 
@@ -87,8 +87,8 @@ PRIOR_CHANCE, PRIOR_AGAIN, PRIOR_TOKENS = 0.8, 0.77, 64
 class PriorScore:
     """What is believed where nothing was measured: most drafts would be turned down, anywhere in them.
 
-    ``chance`` is that of a draft of any length. The excess of a token is the local model's own surprise at it: no
-    measured number, but drafts are ranked by it (mean log-probability) as well as by anything that needs no label.
+    ``chance`` is that of a draft of any length. The excess of its tokens is the local model's own mean surprise: no
+    measured number, but drafts are ranked by it as well as by anything that was tried on real text.
     """
 
     kind: ClassVar[str] = "prior"
@@ -101,7 +101,7 @@ class PriorScore:
         """Spread the chance evenly over the draft."""
         num = len(signals)
         hazard = np.full(num, 1.0 - (1.0 - self.chance) ** (1.0 / max(1, num)))
-        return Forecast(hazard, -np.maximum(signals.logprob, LEAST_LOGPROB))
+        return Forecast(hazard, np.full(num, mean_surprise(signals)))
 
     def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:  # noqa: ARG002  (no question is better known)
         """Say the same of every question."""

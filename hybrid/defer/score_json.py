@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from hybrid.defer.learned import LearnedScore
 from hybrid.defer.score import PriorScore
 
-KeptScore: TypeAlias = PriorScore
-_KINDS: dict[str, type[KeptScore]] = {each.kind: each for each in (PriorScore,)}
+KeptScore: TypeAlias = PriorScore | LearnedScore
+_KINDS: dict[str, type[KeptScore]] = {each.kind: each for each in (PriorScore, LearnedScore)}
 
 
 def score_to_json(score: KeptScore) -> dict[str, Any]:

@@ -127,5 +127,12 @@ def statistics(signals: DraftSignals) -> Floats:
     )
 
 
+def mean_surprise(signals: DraftSignals) -> float:
+    """Return the mean of -log P_local(favourite) over a draft, in nats: 0 of a sure one, and of an empty one."""
+    return float(-np.log(np.maximum(signals.top, LEAST_TOP)).mean()) if len(signals) else 0.0
+
+
 # A token that the rows give no chance at all (forced by a template, say) must not make a mean infinite.
 LEAST_LOGPROB = -50.0
+# No favourite has less: there are not so many tokens.
+LEAST_TOP = 1e-9

@@ -1,14 +1,16 @@
 """What is known of a pair is its JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 
 QUESTIONS = (
-    CalibrationQuestion(34, 59, 61, 0.1 + 0.2, True, 1 / 3, 0.25, 7),
-    CalibrationQuestion(12, 5, 4, 0.0, False, 0.01, 0.0),
+    CalibrationQuestion(34, 59, 61, 0.1 + 0.2, True, 1 / 3, 0.25, 7, 50),
+    CalibrationQuestion(12, 5, 4, 0.0, False, 0.01, 0.0, None, 5),
+    CalibrationQuestion(9, 30, 40, 0.5, True, 0.1, 0.1),
 )
 KNOWN = Calibration("small", "large", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7"), QUESTIONS)
 
@@ -26,3 +28,8 @@ def test_another_version_or_a_damaged_one_is_not_believed(change):
         del kept["judge"]
     with pytest.raises(ValueError, match=r"calibration|score|argument"):
         Calibration.from_json(kept)
+
+
+def test_the_share_of_kept_tokens_is_over_the_drafts_whose_tokens_were_judged():
+    assert KNOWN.kept_share == 55 / 64
+    assert replace(KNOWN, questions=QUESTIONS[2:]).kept_share is None

@@ -23,7 +23,7 @@ def test_the_prior_believes_the_same_of_a_draft_of_any_length(make_signals, num_
     score, signals = PriorScore("kl:0.7", chance=0.9), make_signals(3, num_tokens)
     forecast = score.forecast(signals)
     assert forecast.turned_down == pytest.approx(0.9)
-    assert forecast.excess == pytest.approx(-signals.logprob)
+    assert forecast.excess == pytest.approx([-np.log(signals.top).mean()] * num_tokens)
     assert score.before((), 8).turned_down == 0.9
 
 
