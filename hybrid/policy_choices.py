@@ -67,6 +67,7 @@ class PolicyChoices(SettingsGroup):
             "N",
             KNOB,
             default="4; auto: priced",
+            flag="--handoff",
         ),
     ] = None
 

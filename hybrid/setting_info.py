@@ -51,13 +51,15 @@ QUOTED = SettingPlace.FLAG | SettingPlace.PRICE
 class SettingInfo:
     """A sentence about a setting, what a flag's value is called, and where it may be chosen.
 
-    ``default``: what None stands for, where the field's own default does not say it.
+    ``default``: what None stands for, where the field's own default does not say it. ``flag``: a second name of its
+    flag.
     """
 
     help: str
     metavar: str | None = None
     uses: SettingPlace = SettingPlace.FLAG
     default: str = ""
+    flag: str | None = None
 
 
 class SettingsGroup(BaseModel):

@@ -37,6 +37,8 @@ from hybrid.setting_info import SettingPlace
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+# What bounds spending and sending: a variable that is named after one of them and is no setting is always refused.
+BOUNDS = ("CAP", "PRICE", "LEDGER", "OFFLINE")
 # How much alike two names are (difflib's ratio) of which one is taken for the other, misspelt: one letter of four.
 NEAR = 0.75
 Checked = TypeVar("Checked")
@@ -231,6 +233,8 @@ def _environment() -> _SettingsSource:
 def _mind_misspelt(keys: Sequence[object]) -> None:
     """Raise UsageError for a variable that is nearly a setting: HYBRID_CAPS=1 would cap nothing, and say nothing.
 
+    So would HYBRID_CAP_USD=1.
+
     Others are not ours to judge. They may belong to another program or hold a key, as those in ``keys`` do.
     """
     own = [*map(str.upper, Settings.model_fields), CONFIG_VARIABLE.removeprefix(PREFIX)]
@@ -239,7 +243,9 @@ def _mind_misspelt(keys: Sequence[object]) -> None:
         short = name.removeprefix(PREFIX)
         if short == name or short in own or name.startswith(key):
             continue
-        if near := difflib.get_close_matches(short, own, 1, NEAR):
+        if near := difflib.get_close_matches(short, own, 1, NEAR) or [
+            word for word in BOUNDS if word in short.split("_")
+        ]:
             msg = f"there is no setting called {to_one_line(name)}: did you mean {PREFIX}{near[0]}?"
             raise UsageError(msg)
 

@@ -286,6 +286,9 @@ def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
         ("CONFG", "CONFIG"),
         ("TOPK", "TOP_K"),
         ("capp", "CAP"),
+        ("CAP_USD", "CAP"),
+        ("DAILY_CAP", "CAP"),
+        ("PRICE_PER_TOKEN", "PRICE"),
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_refused_and_the_nearest_named(here, monkeypatch, name, nearest):

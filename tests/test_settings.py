@@ -90,6 +90,8 @@ LETTERS = {
     "$": SettingPlace.PRICE,
     "t": SettingPlace.TRACE,
 }
+# Flags that have a second name.
+OTHER_FLAGS = {"hold": ["--handoff"]}
 # What each command has beside the settings. ``probe`` takes two as its own arguments.
 COMMANDS = {
     "ask": ("ft", {"prompt", "as_json", "trace"}),
@@ -136,7 +138,8 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
             found = options[name]
             flags = [f"--{name.replace('_', '-')}"], [f"--no-{name.replace('_', '-')}"]
             is_switch = Settings.model_fields[name].annotation in {bool, bool | None}
-            assert (found.opts, found.secondary_opts) == (flags if is_switch else (flags[0], [])), (command, name)
+            words = (flags[0] + OTHER_FLAGS.get(name, []), flags[1] if is_switch else [])
+            assert (found.opts, found.secondary_opts) == words, (command, name)
             told = (found.help, found.metavar, found.rich_help_panel)
             assert told == (help_of(name), setting(name).metavar, titles[name]), (command, name)
             assert found.default is None, "what is not given comes from elsewhere"
