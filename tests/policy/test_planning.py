@@ -236,18 +236,40 @@ def test_in_nats_the_mean_excess_per_own_price_decides_and_a_check_pays_for_noth
     assert longer.action == "keep"
 
 
+def test_in_nats_nothing_is_handed_back_and_what_follows_a_local_beginning_loses_a_sixth_of_the_mean():
+    """However sure the next draft seems: of drafts after a handback nothing is known on open text."""
+    hazard, ask = (0.3,) * 50, prices("cached")
+    score = ToyScore(hazard, (2.5,) * 50, "excess:0.5", again=0.0, question=QuestionForecast(0.99, 50.0, 1.0))
+    planner = Planner(score=score, prompt_tokens=39, mean_excess=1.0, worth=Worth(amount=200.0), prices=ask)
+    costs, nat = planner.plan(signals(50), final=True).costs, 200.0 / 50
+    after = [float(ask.write(39 + j + 1, max(1, 49 - j), 39 + j)) + nat / 6 * (49 - j) for j in range(50)]
+    naive = float(ask.check(39, 50, 0)) + sum(0.7**j * 0.3 * after[j] for j in range(50))
+    assert costs.check == pytest.approx(naive)
+    assert costs.write == pytest.approx(39 + 200)
+    assert planner.after_rejection(3, 20, 42).limit is None
+    verdict = replace(planner, mean_excess=None)
+    assert verdict.after_rejection(3, 20, 42).limit == planner.back
+
+
+def test_short_spans_are_no_longer_than_what_is_left():
+    """One check of a draft of two tokens is one check, not a part of a longer one."""
+    ask = prices("uncached")
+    costs = nats((2.5,) * 2, prices=ask, kept_share=0.9).plan(signals(2), final=True).costs
+    assert costs.spans == pytest.approx(200 / 20 + min(2 * ask.check(40, 1, 39), 2 / 1.9 * ask.check(40, 2, 39)))
+
+
 def test_where_only_new_tokens_are_paid_short_spans_win_and_cost_what_the_break_even_says():
     """The measured share of the first real pair: 0.77 at half a nat."""
     for scoring, written, wins in (("new", 4.0, True), ("cached", 4.0, False), ("uncached", 8.0, False)):
         planner = nats((2.5,) * 50, prices=prices(scoring, written=written), kept_share=0.77)
         plan = planner.plan(signals(50), final=True)
         naive = []
-        for span in range(1, 65):
+        for span in range(1, 51):
             brings = sum(0.77**i for i in range(span))
             reread = {"new": 0.0, "cached": 0.1, "uncached": 1.0}[scoring]
             row_wanted = {"new": 1.0, "cached": 1.0 + written, "uncached": 1.0 + written}[scoring]
             prompt = 38 * (1.0 - reread)  # once: by the first check
-            naive.append(prompt + 50 * (reread * (39 + 25 - 1) + row_wanted + span) / brings)
+            naive.append(200 / 20 + prompt + 50 * (reread * (39 + 25 - 1) + row_wanted + span) / brings)
         assert plan.costs.spans == pytest.approx(min(naive))
         if wins:
             assert (plan.action, plan.at, plan.limit) == ("check", naive.index(min(naive)) + 1, 0)
