@@ -60,8 +60,8 @@ def takes_flags(*uses: SettingPlace) -> Callable[[Command], Command]:
 def option(name: str, title: str) -> Any:
     """Return the annotation of a setting's option, in the help's section ``title``."""
     said, kind = setting(name), _kind(Settings.model_fields[name].annotation)
-    words = (f"--{_dashed(name)}/--no-{_dashed(name)}",) if kind is bool else (f"--{_dashed(name)}",)
-    words += (said.flag,) if said.flag else ()
+    words = [f"--{_dashed(name)}/--no-{_dashed(name)}" if kind is bool else f"--{_dashed(name)}"]
+    words += [said.flag] if said.flag else []
     told = typer.Option(*words, help=help_of(name), metavar=said.metavar, rich_help_panel=title)
     return Annotated[kind | None, told]
 
