@@ -40,6 +40,7 @@ TOKEN_FEATURES = (
     "token after",
 )
 NUM_IDS = 4
+_LENGTH = "tokens of the draft"
 # Where no divergence was measured; a measured one is not negative.
 NO_DIVERGENCE = -1.0
 # Multiplicative hashing (Knuth 1973): a prime near 2**32 over the golden ratio.
@@ -97,9 +98,16 @@ def token_features(signals: DraftSignals, draft_log_odds: float, question_log_od
 
 
 def token_numbers(features: Floats) -> Floats:
-    """Return a linear model's numbers of each token from its features: without ids, and their logarithms. (T, 2D)."""
+    """Return a linear model's numbers of each token from its features, shape (T, 2D + 2): without ids.
+
+    They and their logarithms; and the log-odds at each token if what stage 1 tells of the draft, or of the question,
+    were spread evenly over the tokens.
+    """
     numbers: Floats = features[:, :-NUM_IDS]
-    return np.hstack([np.log(np.abs(numbers) + 1e-3), numbers])
+    columns = [TOKEN_FEATURES.index(f"log-odds of the {what}") for what in ("draft", "question")]
+    share = np.logaddexp(0.0, features[:, columns]) / np.maximum(1.0, features[:, [TOKEN_FEATURES.index(_LENGTH)]])
+    spread = np.log(np.expm1(np.maximum(share, 1e-12)))
+    return np.hstack([np.log(np.abs(numbers) + 1e-3), numbers, spread])
 
 
 def token_buckets(features: Floats) -> NDArray[np.int64]:

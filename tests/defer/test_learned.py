@@ -32,7 +32,7 @@ def draw_trees(rng, num=7):
 @pytest.fixture(params=["trees", "logistic"])
 def score(request):
     rng = np.random.default_rng(5)
-    numbers = 2 * (len(TOKEN_FEATURES) - NUM_IDS)
+    numbers = 2 * (len(TOKEN_FEATURES) - NUM_IDS) + 2
     hazard = draw_trees(rng) if request.param == "trees" else draw_linear(rng, numbers)
     models = draw_linear(rng, 1), draw_linear(rng, 1), draw_linear(rng, 30), hazard
     return LearnedScore("kl:0.7", 0.6, *models, ExcessLine(0.1, 0.7, 0.5), (0.3, 1.2))
@@ -116,8 +116,15 @@ def test_token_ids_are_buckets_of_a_linear_model_and_no_numbers_of_it(make_signa
     assert ((buckets[:, 0] >= 0) & (buckets[:, 0] < BUCKETS // 2)).all()
     assert ((buckets[:, 1] >= BUCKETS // 2) & (buckets[:, 1] < BUCKETS)).all()
     assert list(buckets[1:, 1] - BUCKETS // 2) == list(buckets[:-1, 0])
-    assert token_numbers(features).shape == (300, 2 * (len(TOKEN_FEATURES) - NUM_IDS))
+    assert token_numbers(features).shape == (300, 2 * (len(TOKEN_FEATURES) - NUM_IDS) + 2)
     assert len(set(buckets[:, 0])) > 0.8 * len(set(features[:, -NUM_IDS]))
+
+
+def test_what_stage_one_tells_is_spread_over_the_tokens(make_signals):
+    """So that a linear model of the hazard can be stage 1 with a place."""
+    numbers = token_numbers(token_features(make_signals(1, 9), 1.5, -4.0))
+    for column, told in ((-2, 1.5), (-1, -4.0)):
+        assert 1 - np.prod(1 - sigmoid(numbers[:, column])) == pytest.approx(float(sigmoid(np.array(told))))
 
 
 def test_a_linear_model_believes_nothing_beyond_four_deviations():

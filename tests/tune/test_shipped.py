@@ -1,0 +1,44 @@
+"""The calibration that comes with the package, of the bundled pair."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hybrid.defer
+from hybrid.defer import Calibration, word_buckets
+from hybrid.defer.trees import BoostedTrees
+from hybrid.tasks import FAMILIES, distinct
+from hybrid.tune.quality import auroc, ece
+
+FILE = Path(hybrid.defer.__file__).parent / "data/bundled.json"
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return Calibration.from_json(json.loads(FILE.read_text()))
+
+
+def test_its_chances_rank_and_hold_on_questions_that_its_folds_had_not_seen(shipped):
+    """80 problems of each family; what the issue of a wrong chance would be is money or a wrong answer."""
+    assert len(shipped.questions) == 80 * len(FAMILIES)
+    assert auroc(shipped.questions) >= 0.93
+    assert ece(shipped.questions) <= 0.05
+    assert (shipped.judge, shipped.score.judge, shipped.loss, shipped.worth) == ("kl:0.7", "kl:0.7", "verdict", 2.2)
+    assert isinstance(shipped.score.hazard, BoostedTrees)
+
+
+def test_it_is_small_and_is_written_as_it_was_read(shipped):
+    text = FILE.read_text()
+    assert len(text) < 300_000
+    assert json.dumps(shipped.to_json()) == text
+
+
+def test_a_hard_problem_is_likelier_to_be_turned_down_than_an_easy_one(shipped):
+    """By its words alone, before anything is drafted. Problems of the calibration split, so no test problem is seen."""
+    told = {level: [] for level in (1, 3)}
+    for family in FAMILIES:
+        for level, chances in told.items():
+            for problem in distinct(family, "calibration", 2, seed=5, level=level):
+                chances.append(shipped.score.before(word_buckets(problem.question), 34).turned_down)
+    assert sum(told[3]) / len(told[3]) > sum(told[1]) / len(told[1]) + 0.25
