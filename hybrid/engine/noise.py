@@ -9,12 +9,12 @@ on a GPU. Entries of earlier programs are one number, the nats alone; they are r
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hybrid.engine.identity import identify
 from hybrid.engine.port import Engine
 from hybrid.json_store import JsonStore
 from hybrid.prob import UNMEASURED, Dense, kl_shift, max_log_difference
@@ -23,8 +23,6 @@ from hybrid.types import Ids
 VERSION = 1
 # Tokens that are decoded both ways.
 MEASURED = 64
-# Bytes read from each end of a file: the header with its vocabulary, and the last tensors.
-END_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,11 @@ class NoiseCache:
     def __init__(self, path: Path) -> None:
         """Take the file, which need not exist."""
         self._kept = JsonStore(path, "models", VERSION)
+        self._identities = path.with_name("identities.json")
 
     def read(self, model: Path, gpu_layers: int) -> LocalNoise | None:
         """Return the noise of a model file, if it was measured."""
-        entry = self._kept.read_entries().get(_key(model, gpu_layers))
+        entry = self._kept.read_entries().get(self._key(model, gpu_layers))
         found: dict[str, Any] = entry if isinstance(entry, dict) else {"nats": entry}
         if (nats := _noise(found.get("nats"))) is None:
             return None
@@ -76,26 +75,14 @@ class NoiseCache:
 
     def write(self, model: Path, gpu_layers: int, noise: LocalNoise) -> bool:
         """Keep a measured noise; return whether that worked."""
-        key = _key(model, gpu_layers)
+        key = self._key(model, gpu_layers)
         return self._kept.change(lambda entries: {**entries, key: asdict(noise)})
+
+    def _key(self, model: Path, gpu_layers: int) -> str:
+        """Identify a model and its layers on a GPU."""
+        return f"{identify(model, self._identities)} {gpu_layers}"
 
 
 def _noise(kept: Any) -> float | None:
     """Return a kept number, or None for what is none: the file is the user's."""
     return kept if isinstance(kept, float) and 0.0 <= kept < np.inf else None
-
-
-def _key(model: Path, gpu_layers: int) -> str:
-    """Identify a model and its layers on a GPU."""
-    return f"{identify(model)} {gpu_layers}"
-
-
-def identify(model: Path) -> str:
-    """Identify a model by its file's length and both ends, wherever it lies."""
-    size = model.stat().st_size
-    digest = blake2b(str(size).encode(), digest_size=16)
-    with model.open("rb") as file:
-        digest.update(file.read(END_BYTES))
-        file.seek(max(0, size - END_BYTES))
-        digest.update(file.read(END_BYTES))
-    return digest.hexdigest()

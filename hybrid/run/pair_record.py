@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.cloud import Capabilities
-from hybrid.engine.noise import identify
+from hybrid.engine.identity import identify
 from hybrid.errors import UsageError
 from hybrid.json_store import JsonStore
 from hybrid.model_names import NAMED
 from hybrid.policy import Policy
 from hybrid.run.answer import Answer
-from hybrid.sources import pairs_file
+from hybrid.sources import identities_file, pairs_file
 from hybrid.spend import CheckRates, Price, as_percent, endpoint_id
 from hybrid.spend.break_even import LONGEST_SPAN
 
@@ -115,7 +115,8 @@ def pair_record(cloud: str | None, local: Path) -> PairRecord | None:
     if cloud is None:
         return None
     with contextlib.suppress(OSError, UsageError):
-        return PairRecord(pairs_file(), identify(local), cloud if cloud in NAMED else endpoint_id(cloud))
+        identity = identify(local, identities_file())
+        return PairRecord(pairs_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
     return None
 
 

@@ -1,0 +1,63 @@
+"""What identifies a model file, wherever it lies and whatever it is called: what was measured of it holds for no other.
+
+The laws (``tests/engine/test_identity.py``): a change of the header, of the tensor table, of the size or of a sampled
+block is another identity; a file whose path, size, time and inode are those of the last time is not read again.
+"""
+
+from __future__ import annotations
+
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+from hybrid.engine.gguf_header import read_header
+from hybrid.errors import EngineError
+from hybrid.json_store import JsonStore
+
+VERSION = 1
+# A requantised or trained model differs in every tensor, so a megabyte of samples shows it.
+NUM_BLOCKS, BLOCK_BYTES = 64, 1 << 14
+# A file changed so lately may change again within the same tick of its clock (as git's index minds it).
+SETTLED_NS = 2 * 10**9
+# The files that were seen last are kept.
+MOST_FILES = 256
+
+
+def identify(model: Path, cache: Path | None = None) -> str:
+    """Return a digest of a file's header, size and 64 blocks of its tensors. Raises OSError.
+
+    ``cache``: a file that remembers digests between runs, which need not exist. A file that is no sound GGUF has no
+    header, and its blocks are taken from all of it.
+    """
+    if cache is None:
+        return _digest(model)
+    store, name, stat = JsonStore(cache, "identities", VERSION), str(model.resolve()), model.stat()
+    seen = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    match store.read_entries().get(name):
+        case [*before, str(digest)] if before == seen:
+            return digest
+    digest = _digest(model)
+    if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
+
+        def added(entries: dict[str, object]) -> dict[str, object]:
+            entries.pop(name, None)
+            return dict(list({**entries, name: [*seen, digest]}.items())[-MOST_FILES:])
+
+        store.change(added)
+    return digest
+
+
+def _digest(model: Path) -> str:
+    size = model.stat().st_size
+    try:
+        header_bytes = read_header(model).data_start
+    except EngineError:
+        header_bytes = 0
+    digest = blake2b(str(size).encode(), digest_size=16)
+    room = max(0, size - header_bytes - BLOCK_BYTES)
+    with model.open("rb") as file:
+        digest.update(file.read(header_bytes))
+        for number in range(NUM_BLOCKS):
+            file.seek(header_bytes + room * number // (NUM_BLOCKS - 1))
+            digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()
