@@ -104,11 +104,6 @@ def identities_file() -> Path:
     return home_folder(user_cache_path) / "identities.json"
 
 
-def learned_folder() -> Path:
-    """Return the folder of what was learned of pairs of models. Raises UsageError without a home."""
-    return home_folder(user_state_path) / "learned"
-
-
 def load(*, config: Path | str | None = None, **flags: object) -> Settings:
     """Read all sources; flags that are None were not given. ``config``: a file to read instead of the user's own.
 
