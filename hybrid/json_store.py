@@ -43,24 +43,36 @@ class JsonStore:
 
         Returns whether the file was written.
         """
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked():
-                kept = {"version": self.version, self.name: change(self.read_entries())}
-                beside.touch(0o600)
-                beside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-                beside.replace(self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            return False
-        return True
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock the file against other processes. Raises OSError if another one holds the lock for too long."""
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
-                held.enter_context(FileLock(f"{self.path}.lock").acquire(PATIENCE_S, POLL_S))
-            yield
+        def changed() -> bytes:
+            return json.dumps({"version": self.version, self.name: change(self.read_entries())}, indent=1).encode()
+
+        return rewrite(self.path, changed)
+
+
+def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
+    """Replace a file of the user's own by what ``content`` returns, which is called while the file is locked.
+
+    Returns whether the file was written.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            beside.touch(0o600)
+            beside.write_bytes(content())
+            beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file against other processes. Raises OSError if another one holds the lock for too long."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
+            held.enter_context(FileLock(f"{path}.lock").acquire(PATIENCE_S, POLL_S))
+        yield

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
 from hybrid.defer.features import (
     draft_numbers,
     question_numbers,
@@ -74,6 +75,7 @@ class LearnedScore:
     hazard: BoostedTrees | LinearModel
     excess: ExcessLine
     recalibration: tuple[float, float] = (0.0, 1.0)
+    familiarity: Familiarity = NOTHING_FAMILIAR
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Forecast a draft, or a block of one."""
@@ -96,7 +98,8 @@ class LearnedScore:
         models = {name: getattr(self, name).to_json() for name in ("question", "length", "draft", "hazard")}
         line = [self.excess.base, self.excess.slope, self.excess.mean]
         bent = list(self.recalibration)
-        return {"judge": self.judge, "again": self.again, **models, "excess": line, "recalibration": bent}
+        own = {"judge": self.judge, "again": self.again, "excess": line, "recalibration": bent}
+        return {**own, **models, "familiarity": self.familiarity.to_json()}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LearnedScore:
@@ -113,6 +116,7 @@ class LearnedScore:
             BoostedTrees.from_json(hazard) if "roots" in hazard else LinearModel.from_json(hazard),
             ExcessLine(*(float(each) for each in kept["excess"])),
             (bias, slope),
+            Familiarity.from_json(kept["familiarity"]),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
 from hybrid.defer.signals import DraftSignals, mean_surprise
 from hybrid.prob import Floats
 
@@ -69,6 +70,11 @@ class Score(Protocol):
         """The chance that the draft after a handback is turned down as well."""
         ...
 
+    @property
+    def familiarity(self) -> Familiarity:
+        """The words of the questions that it was fitted to."""
+        ...
+
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Forecast a draft, or a block of one: the arrays are as long as it."""
         ...
@@ -92,6 +98,7 @@ class PriorScore:
     """
 
     kind: ClassVar[str] = "prior"
+    familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     judge: str
     chance: float = PRIOR_CHANCE
     again: float = PRIOR_AGAIN

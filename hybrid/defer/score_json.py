@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.learned import LearnedScore
 from hybrid.defer.score import PriorScore
 
-KeptScore: TypeAlias = PriorScore | LearnedScore
-_KINDS: dict[str, type[KeptScore]] = {each.kind: each for each in (PriorScore, LearnedScore)}
+FittedScore: TypeAlias = PriorScore | LearnedScore
+KeptScore: TypeAlias = FittedScore | CorrectedScore
+_KINDS: dict[str, type[FittedScore]] = {each.kind: each for each in (PriorScore, LearnedScore)}
 
 
 def score_to_json(score: KeptScore) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
+    if isinstance(score, CorrectedScore):
+        fitted, correction = score_to_json(cast(KeptScore, score.score)), score.correction.to_json()
+        return {"kind": score.kind, "score": fitted, "correction": correction, "again": score.again}
     return {"kind": score.kind, **score.to_json()}
 
 
 def score_from_json(kept: Mapping[str, Any]) -> KeptScore:
     """Read what ``score_to_json`` gave. Raises ValueError for anything else."""
     try:
+        if kept["kind"] == CorrectedScore.kind:
+            correction = Correction.from_json(kept["correction"])
+            return CorrectedScore(score_from_json(kept["score"]), correction, float(kept["again"]))
         return _KINDS[kept["kind"]].from_json(kept)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         msg = f"this is no score that can be read: {error!r}"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import ProbeCache
-from hybrid.engine.noise import identify
+from hybrid.engine.identity import identify
 from hybrid.errors import UsageError
+from hybrid.sources import identities_file
 from hybrid.spend import TokenTimes
 
 
@@ -34,7 +35,7 @@ class PairFacts:
         """Return the facts of a model file and an endpoint. ``probes``: where probes are kept; None: nowhere."""
         local = None
         with contextlib.suppress(OSError, UsageError):
-            local = identify(model)
+            local = identify(model, identities_file())
         return cls(local, lambda can: token_times(can, cloud, probes))
 
 

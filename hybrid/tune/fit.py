@@ -22,6 +22,7 @@ from hybrid.defer import (
     Calibration,
     CalibrationQuestion,
     DraftSignals,
+    Familiarity,
     LabelledDraft,
     LabelledQuestion,
     LossKind,
@@ -258,7 +259,8 @@ def _assemble(
     handed = [each.first_rejection is not None for question in questions for each in question.after_handback]
     again = (sum(handed) + PRIOR_AGAIN * PRIOR_HANDBACKS) / (len(handed) + PRIOR_HANDBACKS)
     line = _fit_line(questions)
-    return LearnedScore(judge, again, stages.question, length, stages.draft, stages.hazard, line, recalibration)
+    words = Familiarity.of([question.draft.signals.words for question in questions])
+    return LearnedScore(judge, again, stages.question, length, stages.draft, stages.hazard, line, recalibration, words)
 
 
 def _row(question: LabelledQuestion, chance: float, told: float) -> CalibrationQuestion:

@@ -1,0 +1,180 @@
+"""What is learned of a pair while it is used: everything is a function of the newest drafts' outcomes.
+
+Nothing else is remembered, so that what two processes saw adds up, and what is read from disk leads to the same numbers
+as what was just seen. The laws (``tests/defer/test_online.py``): a
+pair of which nothing is known begins with high chances; what was read at once and what came one by one lead to the same
+shares; a sentence is told once for what it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hybrid.defer.calibration import Calibration, LossKind
+from hybrid.defer.correction import CorrectedScore, Correction
+from hybrid.defer.floor import FLOOR, RAISED_FLOOR, RAISED_QUESTIONS, floor_after, raised_for
+from hybrid.defer.outcome import DraftOutcome
+from hybrid.defer.risk import asked_questions, decided_questions, risk_cutoff
+from hybrid.defer.routing_dial import RoutedQuestions
+from hybrid.defer.score import Score
+
+MOST_OUTCOMES = 5000
+# A correction is fitted anew at ten labels more, and at an eighth more once there are many.
+FEWEST_NEW, NEW_SHARE = 10, 8
+# Cut-offs of a risk are taken anew at so many labels more.
+RISK_LABELS = 50
+# The prior chance of being turned down after a handback counts as so many drafts.
+AGAIN_WEIGHT = 10.0
+# So many judged tokens tell the share that is kept.
+ENOUGH_TOKENS = 50
+# The loss of a pair that was not calibrated: nats until so many verdicts show that fewer drafts than this share are
+# turned down (on open text nearly all are, over wording); nats again above the second share.
+LOSS_LABELS, VERDICT_BELOW, NATS_ABOVE = 30, 0.7, 0.8
+# Half the bill: of the last questions, beside eight that stand for a pair nobody has seen. Their surprise in nats: the
+# sixteenths (1, 3, .. 15) of 159 drafts of a real pair, a model of 135 M parameters and its requantisation to 3 bits.
+LAST_QUESTIONS, PRIOR_SURPRISES = 200, (0.4, 0.51, 0.63, 0.75, 0.82, 0.94, 1.1, 1.29)
+HALF = 0.5
+
+
+class OnlineLearner:
+    """What was learned of one pair and judge. Holds the newest 5,000 outcomes; mutable, for one thread at a time."""
+
+    def __init__(self, score: Score, seen: Sequence[DraftOutcome] = (), calibration: Calibration | None = None) -> None:
+        """Take the score as it was fitted, or the prior of an unknown pair, and the outcomes that were kept on disk."""
+        self._score, self._calibration = score, calibration
+        self._outcomes: list[DraftOutcome] = []
+        self._correction = Correction.none(score.familiarity)
+        self._fitted, self._new = 0, 0
+        self._cutoffs: dict[tuple[float, int], float] = {}
+        self.add(seen)
+
+    @property
+    def outcomes(self) -> tuple[DraftOutcome, ...]:
+        """What everything here was learned from, the newest last."""
+        return tuple(self._outcomes)
+
+    @property
+    def score(self) -> CorrectedScore:
+        """The score with all that was learned: a frozen value."""
+        return CorrectedScore(self._score, self._correction, self.again)
+
+    @property
+    def again(self) -> float:
+        """The chance that the draft after a handback is turned down as well."""
+        seen = [
+            each.turned_down for each in self._outcomes if each.after == "handback" and each.turned_down is not None
+        ]
+        return (AGAIN_WEIGHT * self._score.again + sum(seen)) / (AGAIN_WEIGHT + len(seen))
+
+    @property
+    def floor(self) -> float:
+        """The share of what would be kept that is checked at random."""
+        return floor_after(self._outcomes)
+
+    @property
+    def kept_share(self) -> float | None:
+        """The share of the judged tokens that were kept; None: too few were judged."""
+        judged = sum(each.judged_tokens for each in self._outcomes)
+        return sum(each.kept_tokens for each in self._outcomes) / judged if judged >= ENOUGH_TOKENS else None
+
+    @property
+    def turned_down_share(self) -> float | None:
+        """The share of all first drafts that are turned down, by inverse propensity; None: no verdict is known."""
+        known = [each for each in self._outcomes if each.after == "start" and each.turned_down is not None]
+        total = sum(1.0 / each.propensity for each in known)
+        return sum(1.0 / each.propensity for each in known if each.turned_down) / total if known else None
+
+    @property
+    def loss(self) -> LossKind:
+        """What keeping loses: as the pair's calibration says, else as its own verdicts do."""
+        return self._calibration.loss if self._calibration else _loss(self._outcomes)
+
+    def worth_at_half_bill(self, whole_cost: float) -> float:
+        """Return the worth of one nat of a draft's mean excess at which half of the bill is spent.
+
+        ``whole_cost``: what the cloud alone would take for the question at hand, above 0. A draft whose surprise times
+        this worth exceeds its own cost goes to the cloud.
+        """
+        last = [each for each in self._outcomes if each.after == "start" and each.whole_cost > 0.0][-LAST_QUESTIONS:]
+        costs = [each.whole_cost for each in last]
+        usual = float(np.mean([*costs, whole_cost]))
+        told = np.array([*PRIOR_SURPRISES, *[each.surprise for each in last]])
+        alone = np.array([*[usual] * len(PRIOR_SURPRISES), *costs])
+        routed = RoutedQuestions(told, told, alone, alone)
+        return routed.worth_at_bill(HALF) * float(alone.mean()) / routed.mean_excess
+
+    def risk_cutoff(self, level: float) -> float:
+        """Return up to which chance drafts may be kept (-1: none). It moves at every 50th label."""
+        labels = np.cumsum([each.turned_down is not None for each in self._outcomes])
+        num = int(labels[-1]) // RISK_LABELS * RISK_LABELS if len(labels) else 0
+        upto = int(np.searchsorted(labels, num)) + 1 if num else 0
+        key = (level, upto)
+        if key not in self._cutoffs:
+            asked = asked_questions(self._calibration.questions if self._calibration else ())
+            questions = [*asked, *decided_questions(self._outcomes[:upto])]
+            self._cutoffs = {key: risk_cutoff(questions, level)}
+        return self._cutoffs[key]
+
+    def add(self, outcomes: Iterable[DraftOutcome]) -> tuple[str, ...]:
+        """Learn what came of drafts, in their order; return the sentences that a user should be told now."""
+        new = tuple(outcomes)
+        if not new:
+            return ()
+        loss, raised = self.loss, raised_for(self._outcomes)
+        self._outcomes = [*self._outcomes, *new][-MOST_OUTCOMES:]
+        self._cutoffs.clear()
+        self._correct([each for each in new if _teaches(each)])
+        return (*self._said_of_floor(raised), *self._said_of_loss(loss))
+
+    def _correct(self, new: Sequence[DraftOutcome]) -> None:
+        """Count the words of labelled drafts, and fit the correction anew where enough of them are new."""
+        questions = [each.words for each in new if each.after == "start"]
+        familiarity = self._correction.familiarity.and_seen(questions)
+        self._new += len(new)
+        if self._new >= max(FEWEST_NEW, self._fitted // NEW_SHARE):
+            labelled = [each for each in self._outcomes if _teaches(each)]
+            num = len(self._calibration.questions) if self._calibration else 0
+            start = self._correction.weights
+            self._correction = Correction.fit(labelled, self._score.familiarity, num, start)
+            self._fitted, self._new = len(labelled), 0
+        self._correction = replace(self._correction, familiarity=familiarity)
+
+    def _said_of_floor(self, before: int) -> tuple[str, ...]:
+        now = raised_for(self._outcomes)
+        if now <= before:
+            return ()
+        checked = (
+            f"{RAISED_FLOOR:.0%} of them instead of {FLOOR:.0%} are checked for the next {RAISED_QUESTIONS} questions"
+        )
+        return (f"drafts that would be kept are turned down more often than expected: {checked}",)
+
+    def _said_of_loss(self, before: LossKind) -> tuple[str, ...]:
+        now, share = self.loss, self.turned_down_share
+        if now == before or share is None:
+            return ()
+        what = "an answer that would be turned down" if now == "verdict" else "the expected loss in nats"
+        return (f"of this pair's drafts {share:.0%} are turned down: what keeping one loses is now {what}",)
+
+
+def _teaches(outcome: DraftOutcome) -> bool:
+    """Whether the correction is fitted to it. Drafts after a handback fail far more often: ``again`` tells."""
+    return outcome.turned_down is not None and outcome.after != "handback"
+
+
+def _loss(outcomes: Iterable[DraftOutcome]) -> LossKind:
+    """Return what keeping loses on a pair that was not calibrated, by its own verdicts so far."""
+    num, weight, turned_down = 0, 0.0, 0.0
+    loss: LossKind = "nats"
+    for each in outcomes:
+        if each.after != "start" or each.turned_down is None:
+            continue
+        num, weight = num + 1, weight + 1.0 / each.propensity
+        turned_down += each.turned_down / each.propensity
+        if num >= LOSS_LABELS and turned_down < VERDICT_BELOW * weight:
+            loss = "verdict"
+        elif turned_down > NATS_ABOVE * weight:
+            loss = "nats"
+    return loss

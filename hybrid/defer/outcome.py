@@ -1,0 +1,98 @@
+"""What came of a planned draft, without its text: all that is ever learned online is a function of such records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
+from hybrid.defer.words import BUCKETS
+
+DraftPlace: TypeAlias = Literal["start", "block", "handback"]
+"""A question's first draft, the next block of one of which all before was kept, or the draft after a handback."""
+
+# So many significant digits of a statistic are kept.
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class DraftOutcome:
+    """A draft, what was decided of it, and the verdict if somebody gave one.
+
+    ``told``: the chance that it is turned down, by the score as it was fitted once; ``chance``: the same as corrected,
+    by which it was decided. ``keeps``: the decision, the floor's coin aside. ``floor``: the share of what would be kept
+    that was checked at random then. ``turned_down``: the verdict of the judge, by a check or along what the cloud wrote
+    in the draft's place; None: nobody looked. ``cutoff``: the highest chance that was kept then, where a risk was asked
+    for. ``words``, ``statistics``: the question's buckets and the draft's numbers; empty where there is no verdict.
+    ``surprise``: the mean of -log P over the local model's favourites, in nats. ``whole_cost``: what the cloud alone
+    would take, in the pair's unit of money. ``kept_tokens`` of ``judged_tokens`` were accepted.
+    """
+
+    told: float
+    chance: float
+    keeps: bool
+    floor: float
+    turned_down: bool | None
+    after: DraftPlace = "start"
+    words: tuple[int, ...] = ()
+    statistics: tuple[float, ...] = ()
+    surprise: float = 0.0
+    whole_cost: float = 0.0
+    cutoff: float | None = None
+    kept_tokens: int = 0
+    judged_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no draft can have had: files are read into this."""
+        known = self.turned_down is not None
+        shares = (self.told, self.chance, self.floor)
+        if not (
+            all(0.0 <= share <= 1.0 for share in shares)
+            and (self.propensity > 0.0 or not known)
+            and all(0 <= bucket < BUCKETS for bucket in self.words)
+            and len(self.statistics) == (len(STATISTICS) if known else 0)
+            and 0 <= self.kept_tokens <= self.judged_tokens
+            and math.isfinite(self.surprise + self.whole_cost + sum(self.statistics))
+        ):
+            raise ValueError("no draft can have come to this")
+
+    @classmethod
+    def of(
+        cls,
+        signals: DraftSignals,
+        *,
+        told: float,
+        chance: float,
+        keeps: bool,
+        floor: float,
+        turned_down: bool | None,
+        after: DraftPlace = "start",
+        whole_cost: float = 0.0,
+        cutoff: float | None = None,
+        kept_tokens: int = 0,
+        judged_tokens: int = 0,
+    ) -> DraftOutcome:
+        """Take from a draft's signals what is kept of them."""
+        known = turned_down is not None
+        numbers = tuple(float(f"{number:.{DIGITS}g}") for number in statistics(signals)) if known else ()
+        return cls(
+            told=told,
+            chance=chance,
+            keeps=keeps,
+            floor=floor,
+            turned_down=turned_down,
+            after=after,
+            words=signals.words if known else (),
+            statistics=numbers,
+            surprise=mean_surprise(signals),
+            whole_cost=whole_cost,
+            cutoff=cutoff,
+            kept_tokens=kept_tokens,
+            judged_tokens=judged_tokens,
+        )
+
+    @property
+    def propensity(self) -> float:
+        """The chance with which it was asked about, given all that was known."""
+        return self.floor if self.keeps else 1.0

@@ -1,0 +1,186 @@
+"""Everything that is learned is a function of what came of drafts."""
+
+import numpy as np
+import pytest
+
+from hybrid.defer import Calibration, DraftOutcome, OnlineLearner, PriorScore
+from hybrid.defer.calibration import CalibrationQuestion
+from hybrid.defer.correction import Correction
+from hybrid.defer.online import AGAIN_WEIGHT, ENOUGH_TOKENS, LOSS_LABELS, MOST_OUTCOMES, PRIOR_SURPRISES, RISK_LABELS
+from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, risk_cutoff
+
+PRIOR = PriorScore("kl:0.7")
+
+
+def seen(make_signals, seed, turned_down=False, **more):
+    given = {"told": 0.8, "chance": 0.8, "keeps": False, "floor": 0.05, "turned_down": turned_down} | more
+    return DraftOutcome.of(make_signals(seed, 6 + seed % 9), **given)
+
+
+def mixed(make_signals, num):
+    """Kept and asked drafts, blocks and handbacks."""
+    places = ("start", "start", "block", "handback")
+    return [
+        seen(
+            make_signals,
+            n,
+            None if n % 3 == 0 else n % 5 == 0,
+            keeps=n % 3 == 0,
+            after=places[n % 4],
+            whole_cost=100.0 + n,
+            kept_tokens=3,
+            judged_tokens=4,
+        )
+        for n in range(num)
+    ]
+
+
+def shares(learner):
+    return (
+        learner.again,
+        learner.floor,
+        learner.kept_share,
+        learner.turned_down_share,
+        learner.loss,
+        learner.worth_at_half_bill(50.0),
+        learner.risk_cutoff(0.1),
+    )
+
+
+def test_a_pair_of_which_nothing_is_known_begins_with_high_chances(make_signals):
+    learner = OnlineLearner(PRIOR)
+    assert learner.score.forecast(make_signals(1, 9)).turned_down == pytest.approx(0.8)
+    assert learner.score.again == pytest.approx(PRIOR.again)
+    assert (learner.floor, learner.kept_share, learner.turned_down_share, learner.loss) == (0.05, None, None, "nats")
+    assert learner.risk_cutoff(0.05) == KEEP_NOTHING
+    learner.add([seen(make_signals, n) for n in range(12)])
+    assert learner.score.forecast(make_signals(500, 9)).turned_down > 0.7  # other words: a dozen labels change little
+
+
+def test_one_by_one_and_all_at_once_lead_to_the_same_shares(make_signals):
+    outcomes = mixed(make_signals, 130)
+    at_once, one_by_one = OnlineLearner(PRIOR, outcomes), OnlineLearner(PRIOR)
+    for each in outcomes:
+        one_by_one.add([each])
+    assert shares(at_once) == shares(one_by_one)
+    assert at_once.outcomes == one_by_one.outcomes == tuple(outcomes)
+    known = [learner.score.familiarity.counts for learner in (at_once, one_by_one)]
+    assert np.array_equal(*known)
+    assert known[0].sum() == sum(len(each.words) for each in outcomes if each.after == "start")
+
+
+def test_the_correction_is_fitted_to_the_labelled_drafts_but_those_after_a_handback(make_signals):
+    outcomes = mixed(make_signals, 90)
+    learner = OnlineLearner(PRIOR, outcomes)
+    labelled = [each for each in outcomes if each.turned_down is not None and each.after != "handback"]
+    fitted = Correction.fit(labelled, PRIOR.familiarity, 0)
+    assert learner.score.correction.weights == pytest.approx(fitted.weights, abs=1e-9)
+    fewer = OnlineLearner(PRIOR, labelled[:9])
+    assert not fewer.score.correction.weights.any()
+    fewer.add(labelled[9:10])
+    assert fewer.score.correction.weights.any()
+
+
+def test_the_chance_after_a_handback_is_the_share_among_such_drafts_beside_ten_of_the_scores(make_signals):
+    outcomes = [seen(make_signals, n, n < 3, after="handback") for n in range(8)] + [seen(make_signals, 9, True)]
+    expected = (AGAIN_WEIGHT * PRIOR.again + 3) / (AGAIN_WEIGHT + 8)
+    assert OnlineLearner(PRIOR, outcomes).score.again == pytest.approx(expected)
+
+
+def test_the_share_of_drafts_that_are_turned_down_counts_the_floors_verdicts_for_those_nobody_looked_at(make_signals):
+    asked = [seen(make_signals, n, n < 30) for n in range(40)]
+    checked = [seen(make_signals, 50, False, keeps=True), seen(make_signals, 51, True, keeps=True)]
+    kept = [seen(make_signals, n, None, keeps=True) for n in range(60, 98)]
+    learner = OnlineLearner(PRIOR, [*asked, *checked, *kept])
+    assert learner.turned_down_share == pytest.approx((30 + 20) / (40 + 40))
+
+
+def test_the_share_of_kept_tokens_is_told_once_enough_were_judged(make_signals):
+    few = [seen(make_signals, 1, kept_tokens=30, judged_tokens=ENOUGH_TOKENS - 1)]
+    assert OnlineLearner(PRIOR, few).kept_share is None
+    learner = OnlineLearner(PRIOR, [*few, seen(make_signals, 2, kept_tokens=1, judged_tokens=2)])
+    assert learner.kept_share == 31 / (ENOUGH_TOKENS + 1)
+
+
+def test_the_loss_of_an_unknown_pair_follows_its_own_verdicts_and_says_so_once(make_signals):
+    learner = OnlineLearner(PRIOR)
+    told = [learner.add([seen(make_signals, n, n % 2 == 0)]) for n in range(LOSS_LABELS + 20)]
+    assert [number for number, said in enumerate(told) if said] == [LOSS_LABELS - 1]
+    assert "of this pair's drafts 50% are turned down" in told[LOSS_LABELS - 1][0]
+    assert learner.loss == "verdict"
+    more = [learner.add([seen(make_signals, n, True)]) for n in range(100)]
+    assert learner.loss == "nats"
+    assert sum(map(len, more)) == 1
+    open_text = OnlineLearner(PRIOR, [seen(make_signals, n, n % 10 > 0) for n in range(90)])
+    assert open_text.loss == "nats"
+    calibration = Calibration("a", "b", "kl:0.7", "nats", 1.0, PRIOR)
+    assert OnlineLearner(PRIOR, learner.outcomes[:40], calibration).loss == "nats"
+
+
+def test_half_of_the_last_questions_bill_is_spent_at_the_worth_of_half_the_bill(make_signals):
+    """The cut-off is the bill-weighted median of surprise per price, found here by trying."""
+    rng = np.random.default_rng(3)
+    outcomes = [seen(make_signals, n, None, keeps=True, whole_cost=float(rng.uniform(20, 300))) for n in range(400)]
+    learner = OnlineLearner(PRIOR, outcomes)
+    worth, last = learner.worth_at_half_bill(100.0), outcomes[-200:]
+    sent = sum(each.whole_cost for each in last if worth * each.surprise > each.whole_cost)
+    assert sent / sum(each.whole_cost for each in last) == pytest.approx(0.5, abs=0.02)
+
+
+def test_before_anything_was_seen_the_prior_pair_tells_which_half_of_the_bill(make_signals):
+    """The middle of eight surprises, at the price of the question itself."""
+    worth = OnlineLearner(PRIOR).worth_at_half_bill(70.0)
+    assert sum(worth * each > 70.0 for each in PRIOR_SURPRISES) == 4
+
+
+def test_a_risks_cutoff_moves_at_every_fiftieth_label_and_begins_with_the_calibration(make_signals):
+    questions = tuple(
+        CalibrationQuestion(5, 9, 9, n / 100, turned_down=n % 7 == 0, excess_told=0.0, excess=0.0) for n in range(100)
+    )
+    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, PRIOR, questions)
+    asked = [RiskQuestion(each.chance, each.turned_down) for each in questions]
+    learner = OnlineLearner(PRIOR, (), calibration)
+    first = learner.risk_cutoff(0.05)
+    assert first == risk_cutoff(asked, 0.05) > 0
+    for number in range(1, RISK_LABELS + 1):
+        learner.add([seen(make_signals, number, True, chance=0.01)])
+        assert (learner.risk_cutoff(0.05) == first) == (number < RISK_LABELS)
+    assert learner.risk_cutoff(0.05) < 0.01
+    assert learner.risk_cutoff(0.9) > 0.9
+
+
+def test_an_alarm_of_the_floor_is_told_once(make_signals):
+    learner = OnlineLearner(PRIOR)
+    told = [learner.add([seen(make_signals, n, True, keeps=True, chance=0.02)]) for n in range(5)]
+    [said] = [sentence for sentences in told for sentence in sentences]
+    assert "25% of them instead of 5% are checked for the next 100 questions" in said
+    assert learner.floor == 0.25
+    assert learner.add(()) == ()
+
+
+def test_the_newest_outcomes_are_kept(make_signals, monkeypatch):
+    monkeypatch.setattr("hybrid.defer.online.MOST_OUTCOMES", 30)
+    outcomes = mixed(make_signals, 50)
+    learner = OnlineLearner(PRIOR, outcomes[:25])
+    learner.add(outcomes[25:])
+    assert learner.outcomes == tuple(outcomes[-30:])
+    assert MOST_OUTCOMES == 5000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"told": 1.5},
+        {"chance": float("nan")},
+        {"floor": 0.0, "keeps": True},
+        {"words": (4096,)},
+        {"statistics": (1.0,)},
+        {"judged_tokens": 1, "kept_tokens": 2},
+        {"whole_cost": float("inf")},
+    ],
+)
+def test_what_cannot_have_been_is_no_outcome(wrong):
+    right = {"told": 0.5, "chance": 0.5, "keeps": False, "floor": 0.05, "turned_down": True, "statistics": (0.0,) * 15}
+    DraftOutcome(**right)
+    with pytest.raises(ValueError, match="no draft can have come to this"):
+        DraftOutcome(**right | wrong)
