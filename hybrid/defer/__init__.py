@@ -6,13 +6,13 @@ from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
 from hybrid.defer.floor import FLOOR, RAISED_FLOOR, floor_coin, kept_and_turned_down
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.learned import LearnedScore
+from hybrid.defer.online import OnlineLearner
+from hybrid.defer.outcome import DraftOutcome, DraftPlace
+from hybrid.defer.pacing import worth_factor
 from hybrid.defer.routing_dial import RoutedQuestions
 from hybrid.defer.score import Forecast, PriorScore, QuestionForecast, Score
 from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
 from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
-from hybrid.defer.online import OnlineLearner
-from hybrid.defer.outcome import DraftOutcome, DraftPlace
-from hybrid.defer.pacing import worth_factor
 from hybrid.defer.state import KeptOutcomes, PairState, forget_outcomes
 from hybrid.defer.words import BUCKETS, word_buckets
 
