@@ -1,0 +1,113 @@
+"""What every part of the loop shares: how far an answer is, a draft, an emission. See ``loop``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from hybrid.defer import DraftSignals
+from hybrid.policy.coins import Coin, CoinKey
+from hybrid.policy.plan import DraftPlan, JudgedSpan
+from hybrid.policy.planning import Planner
+from hybrid.policy.requests import (
+    AnswerContinues,
+    AnswerEnded,
+    Draft,
+    Drafted,
+    Emit,
+    Reply,
+    Request,
+    Span,
+    ids,
+)
+from hybrid.prob import Dense, Floats
+from hybrid.types import Divergence, Ids
+
+T = TypeVar("T")
+Flow: TypeAlias = Generator[Request, Reply, T]
+
+
+@dataclass
+class Progress:
+    """Where the answer is. ``at``: the ids shown so far. ``rejections`` keys the coins.
+
+    ``next_divergence`` was measured at the next position. ``block``: how many tokens the cloud writes at once where its
+    row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of what the cloud last
+    read or wrote; None: nothing was asked. ``last_divergence``: the KL in nats that was measured last, with its
+    position. ``checked_span``: the drafts from here on are so short, and each is checked. ``decided``: no draft is
+    weighed any more.
+    """
+
+    coin: Coin
+    at: Ids = ()
+    over: bool = False
+    rejections: int = 0
+    next_divergence: Divergence | None = None
+    block: int = 0
+    sent: Ids | None = None
+    last_divergence: tuple[float, int] | None = None
+    checked_span: int | None = None
+    decided: bool = False
+
+    def toss(self, probs: Floats, offset: int, role: str) -> int:
+        """Toss for the token that was drafted so many positions on."""
+        return self.coin(probs, CoinKey(len(self.at) + offset, role, self.rejections))
+
+    def known(self, planner: Planner, span: Span = ()) -> int:
+        """Return how many first tokens of prompt, answer and ``span`` the cloud has read or written; 0: none."""
+        if self.sent is None:
+            return 0
+        text = self.at + ids(span)
+        shared = (i for i, (ours, theirs) in enumerate(zip(text, self.sent, strict=False)) if ours != theirs)
+        return planner.prompt_tokens + next(shared, min(len(text), len(self.sent)))
+
+    def signals(self, planner: Planner, drafted: Drafted) -> DraftSignals:
+        """Return what is known of a draft that begins here. Raises TypeError for a token without its local row."""
+        rows: list[Dense] = [token.draft_row for token in drafted.span if token.draft_row is not None]
+        if len(rows) < len(drafted.span):
+            raise TypeError("a drafted token without a local row")
+        measured, last = self.next_divergence, self.last_divergence
+        nats, position = (measured.lower, len(self.at) - 1) if measured else last or (None, len(self.at) - 1)
+        return DraftSignals.of_rows(
+            planner.words,
+            planner.prompt_tokens,
+            len(self.at),
+            ids(drafted.span),
+            rows,
+            ended=drafted.ended,
+            last_divergence=nats,
+            divergence_age=len(self.at) - 1 - position,
+        )
+
+
+def draft(request: Draft) -> Flow[Drafted]:
+    """Have the local model draft."""
+    reply = yield request
+    if not isinstance(reply, Drafted):
+        raise protocol_error(reply)
+    return reply
+
+
+def emit(
+    progress: Progress, tokens: Span, plan: DraftPlan | None = None, judged: JudgedSpan | None = None
+) -> Flow[None]:
+    """Show tokens, with the plan by which they are, and what was said of the span they come from."""
+    if not tokens and judged is None:
+        return
+    if tokens and progress.next_divergence is not None and tokens[0].kl is None:
+        tokens = (replace(tokens[0], kl=progress.next_divergence), *tokens[1:])
+    progress.next_divergence = None
+    for position, token in enumerate(tokens, start=len(progress.at)):
+        if token.kl is not None:
+            progress.last_divergence = token.kl.lower, position
+    reply = yield Emit(tokens, plan, judged)
+    if not isinstance(reply, AnswerContinues | AnswerEnded):
+        raise protocol_error(reply)
+    progress.at += ids(tokens)
+    progress.over = isinstance(reply, AnswerEnded)
+
+
+def protocol_error(reply: Reply) -> TypeError:
+    """Return the error of a reply that does not answer its request."""
+    return TypeError(f"{type(reply).__name__} does not answer what was asked")
