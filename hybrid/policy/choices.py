@@ -8,7 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import InstanceOf
+
 from hybrid.errors import UsageError
+from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
 from hybrid.policy_choices import PolicyChoices
 from hybrid.types import Ability, Sampling
@@ -23,13 +26,15 @@ class PolicyOptions(PolicyChoices):
 
     ``threshold`` is the policy's one number, whatever it measures (``Preset.number``). ``lead``, ``hold``, ``scope``,
     ``bonus``, ``gate`` and ``judge`` replace the policy's own (``compose.py``); the others are for its builder.
-    ``span`` is a number here: what ``auto`` stands for was measured before.
+    ``span`` is a number here: what ``auto`` stands for was measured before. ``planner`` is bound to the question; None:
+    one that knows nothing of the pair, the prices and the question.
     """
 
     span: int | None = None
     sampling: Sampling = Sampling()
     max_tokens: int = 512
     cloud_top_k: int = 20
+    planner: InstanceOf[Planner] | None = None
 
     def __init__(self, **values: Any) -> None:
         """Take values as they are: ``Settings`` has validated a user's, and a policy minds the range of its number."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from hybrid.errors import UsageError
-from hybrid.policy.choices import NO_NUMBER, NumberRange, PolicyOptions
+from hybrid.policy.choices import HANDOFF_TOKENS, NO_NUMBER, NumberRange, PolicyOptions
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
@@ -28,6 +28,7 @@ from hybrid.policy.gates import (
     SurvivalGate,
 )
 from hybrid.policy.judges import Judge
+from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import ROLL_BACK, BildRollback
 from hybrid.policy.rules.block import BlockVerification
@@ -105,16 +106,13 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
     policy = own
     if own.gate is not NEVER or choices.gate is not None:  # one model alone opens and hands over nothing
         policy = replace(policy, lead=own.lead if choices.lead is None else choices.lead)
-        if choices.hold == "rest":
-            policy = replace(policy, handoff_tokens=choices.max_tokens, handback=None)
-        elif isinstance(choices.hold, int):
-            policy = replace(policy, handoff_tokens=choices.hold)
+        policy = policy if choices.hold is None else _with_handoff(policy, choices.hold, choices)
     if choices.gate is not None:
         policy = replace(policy, gate=_gate(choices.gate, choices))
     if choices.judge is not None:
         check_drawable(f"--judge {choices.judge}", choices.sampling, choices.cloud_top_k)
         policy = replace(policy, judge=_judge(choices.judge, choices))
-    if choices.scope is not None:
+    if choices.scope is not None and policy.planner is None:  # a planner says what is checked
         policy = replace(policy, judged_tokens=choices.scope)
     if choices.bonus is not None:
         policy = replace(policy, bonus=choices.bonus)
@@ -128,11 +126,23 @@ def compose(own: Policy, choices: PolicyOptions) -> Policy:
     return policy
 
 
+def _with_handoff(policy: Policy, hold: int | Literal["rest", "priced"], choices: PolicyOptions) -> Policy:
+    """Return a policy whose cloud writes so many tokens first at a handoff, the rest, or the cheaper of both."""
+    if hold == "priced":
+        pricer = choices.planner or Planner()
+        return replace(policy, handoff_tokens=policy.handoff_tokens or HANDOFF_TOKENS, pricer=pricer)
+    tokens, handback = (choices.max_tokens, None) if hold == "rest" else (hold, policy.handback)
+    planner = None if policy.planner is None else replace(policy.planner, back=tokens)
+    return replace(policy, handoff_tokens=tokens, handback=handback, planner=planner, pricer=None)
+
+
 def _check_parts(policy: Policy, choices: PolicyOptions) -> None:
     """Refuse parts that would never be asked, or could not do what they are asked for."""
     decisions, judge, msg = policy.gate.decisions, policy.judge, None
     if policy.lead >= choices.max_tokens and (choices.gate is not None or choices.judge is not None):
         msg = f"{policy.name} has the cloud write to the end, so no gate or judge would be asked: a smaller --lead"
+    elif policy.planner is not None and choices.gate is not None:
+        msg = f"{policy.name} weighs each draft itself, so no gate would be asked: another --policy, or no --gate"
     elif judge is None and "check" in decisions:
         msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
     elif choices.judge is not None and "check" not in decisions:

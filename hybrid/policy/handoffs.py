@@ -35,31 +35,36 @@ AFTER_ITS_TOKENS = HandbackRule(lambda _: None, num_agreeing=0)
 WITH_LABELS = HandbackRule(lambda _: None, num_agreeing=0, wants_draft_rows=True)
 
 
-def write(rule: HandbackRule, progress: Progress, limit: int, why: str | None) -> Flow[int]:
+def write(
+    rule: HandbackRule, progress: Progress, limit: int, why: str | None, plan: DraftPlan | None = None
+) -> Flow[int]:
     """Let the cloud write in blocks that double until it is due to hand back; return the last block's limit."""
     num_agreeing = 0
     while not progress.over:
         start = len(progress.at)
-        reached = yield from _write_block(rule, progress, limit, why, num_agreeing)
+        reached = yield from _write_block(rule, progress, limit, why, num_agreeing, plan)
         if reached is None or len(progress.at) == start or reached >= rule.num_agreeing:
             break
-        num_agreeing, why, limit = reached, None, 2 * limit
+        num_agreeing, why, limit, plan = reached, None, 2 * limit, None
     return limit
 
 
 def _write_block(
-    rule: HandbackRule, progress: Progress, limit: int, why: str | None, num_agreeing: int
+    rule: HandbackRule, progress: Progress, limit: int, why: str | None, num_agreeing: int, plan: DraftPlan | None
 ) -> Flow[int | None]:
     """Write one block; return how many tokens in a row agree at its end, None if the cloud did not answer."""
     start = progress.at
-    block = yield from _read_block(rule, progress, limit, why)
-    needs_rows = rule.wants_draft_rows and not any(token.target_row for token in block or ())
+    block = yield from _read_block(rule, progress, limit, why, plan)
+    # A block that nothing weighs is not scored: its labels are worth no request.
+    needs_rows = rule.wants_draft_rows and rule.num_agreeing > 0 and not any(token.target_row for token in block or ())
     if block and needs_rows and not progress.over:
         block = yield from _score(start, block)
     return None if block is None else _count_agreeing(rule, block, num_agreeing)
 
 
-def _read_block(rule: HandbackRule, progress: Progress, limit: int, why: str | None) -> Flow[Span | None]:
+def _read_block(
+    rule: HandbackRule, progress: Progress, limit: int, why: str | None, plan: DraftPlan | None
+) -> Flow[Span | None]:
     """Have a block written, show it, and read it to its end; None if the cloud did not answer.
 
     Its tokens are paid for, and only a request that ends by itself reports its cost. A request that a cap has shortened
@@ -70,13 +75,15 @@ def _read_block(rule: HandbackRule, progress: Progress, limit: int, why: str | N
     note = rule.note if limit > rule.quiet_tokens else None
     wants_target_rows = rule is not AFTER_ITS_TOKENS
     while limit > 0 and not progress.over:
-        reply = yield Write(progress.at, limit, frozenset(), rule.wants_draft_rows, note, wants_target_rows)
+        reply = yield Write(progress.at, limit, frozenset(), rule.wants_draft_rows, note, wants_target_rows, plan)
+        plan = None
         match reply:
             case Wrote(span, ended):
                 span = tuple(_with_divergence(token) for token in span)
                 if span and why:
                     span, why = (replace(span[0], why=why), *span[1:]), None
                 yield from emit(progress, span)
+                progress.has_sent(progress.at)
                 block, limit = block + span, limit - len(span)
                 if ended and len(progress.at) == opened:
                     break

@@ -9,9 +9,10 @@ Theory of operation. ``decode`` yields requests and is sent replies. There are f
 - ``Check`` or ``Write`` -> ``BudgetDenied`` (no money) or ``NoAnswer`` (no cloud): the local model goes on, unchecked.
 
 A round is one ``Draft``; then, as the gate decided, ``Emit`` (keep), ``Check`` and ``Emit`` (check), or ``Emit`` and
-``Write`` (write). The judge turns ``Scored`` into a ``Verdict``: the accepted tokens and the one after them.
+``Write`` (write). The judge turns ``Scored`` into a ``Verdict``: the accepted tokens and the one after them. Under a
+planner it decides in the gate's place, once the whole draft or a block of it is there; it may drop drafted tokens.
 
-Who owns what. The loop owns the order of requests, and how far the answer is (``_Progress``). The driver owns models,
+Who owns what. The loop owns the order of requests, and how far the answer is (``progress``). The driver owns models,
 caches, money and retries; it stops a draft at the gate and says when the answer is over. The gate and the judge are
 pure. The coin is the only randomness; its key counts the rejections, so that no position meets the same coin twice.
 
@@ -30,37 +31,32 @@ the local model's text from there on; every answer ends, whatever the cloud says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+import sys
+from dataclasses import replace
 
-from hybrid.policy.coins import Coin, CoinKey
+from hybrid.policy.coins import Coin
 from hybrid.policy.gates import ALWAYS, NEVER
+from hybrid.policy.handoffs import AFTER_ITS_TOKENS, WITH_LABELS, HandbackRule, write
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
+from hybrid.policy.plan import DraftPlan, JudgedSpan
+from hybrid.policy.planning import Planner
 from hybrid.policy.policy import AgreementTest, Policy
+from hybrid.policy.progress import Flow, Progress, draft, emit, protocol_error
 from hybrid.policy.requests import (
-    AnswerContinues,
-    AnswerEnded,
     BudgetDenied,
     Check,
     Draft,
     Drafted,
-    Emit,
     NoAnswer,
     PendingToken,
-    Reply,
-    Request,
     Scored,
-    Span,
     Write,
     Wrote,
     ids,
 )
-from hybrid.prob import Floats, kl_divergence
-from hybrid.types import Divergence, Ids
 
-T = TypeVar("T")
-Flow: TypeAlias = Generator[Request, Reply, T]
+# As many tokens as there is room for: whoever drives the loop knows how many that are.
+TO_THE_END = sys.maxsize
 WRITES_ON = (
     "the shown tokens do not determine the cloud's distribution under this sampling, so no draft can be accepted and "
     "the cloud writes: a lower --top-k or --top-p, or --temperature 1, changes that"
@@ -72,12 +68,16 @@ def decode(policy: Policy, coin: Coin) -> Flow[None]:
     progress = Progress(coin=coin)
     if policy.lead:
         yield from write(AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")
+    if policy.planner is not None and policy.planner.stream == "early" and not progress.over:
+        yield from _decide_early(policy, policy.planner, progress)
     num_shown = -1
     while not progress.over:
         stalled, num_shown = len(progress.at) == num_shown, len(progress.at)
-        if stalled:
+        if stalled or progress.decided:
             one = Draft(progress.at, 1, NEVER, rejections=progress.rejections)
             yield from emit(progress, (yield from draft(one)).span)
+        elif policy.planner is not None:
+            yield from _planned_round(policy, policy.planner, progress)
         else:
             yield from _round(policy, progress)
 
@@ -90,7 +90,82 @@ def _round(policy: Policy, progress: Progress) -> Flow[None]:
         return
     yield from emit(progress, drafted.span)
     if drafted.decision == "write" and not progress.over:
-        yield from write(_handback_rule(policy), progress, policy.handoff_tokens, policy.gate.why(drafted.next_row))
+        yield from _hand_over(policy, progress, policy.gate.why(drafted.next_row))
+
+
+# ---- what a planner decides ------------------------------------------------------------------------------------------
+
+
+def _decide_early(policy: Policy, planner: Planner, progress: Progress) -> Flow[None]:
+    """Decide by the question alone; what is then drafted is shown at once, and nothing is weighed again."""
+    plan = planner.opening()
+    progress.decided = plan.action != "check"
+    if plan.action == "write":
+        yield from write(_own_rule(policy), progress, TO_THE_END, plan.why, plan)
+    elif plan.action == "check":
+        progress.checked_span = plan.at
+
+
+def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow[None]:
+    """Draft a whole answer, a block of one or a short span, and do what is planned with it."""
+    block = planner.block if planner.stream == "blocks" else None
+    limit = min(each for each in (policy.span, block, progress.checked_span) if each is not None)
+    drafted = yield from draft(Draft(progress.at, limit, NEVER, rejections=progress.rejections))
+    plan = planner.plan(
+        progress.signals(planner, drafted),
+        final=drafted.final,
+        known=progress.known(planner, drafted.span),
+        spans=progress.checked_span is not None,
+        toss=lambda odds: progress.toss(odds, 0, "floor"),
+    )
+    match plan.action:
+        case "keep":
+            yield from emit(progress, drafted.span[: plan.at], plan)
+        case "check" if policy.judge is not None:
+            if plan.limit == 0 and progress.checked_span is None:
+                progress.checked_span = max(1, plan.at)
+            yield from _judge_span(policy, policy.judge, progress, replace(drafted, span=drafted.span[: plan.at]), plan)
+        case _:
+            yield from _write_from(policy, progress, drafted, plan)
+
+
+def _write_from(policy: Policy, progress: Progress, drafted: Drafted, plan: DraftPlan) -> Flow[None]:
+    """Show the draft up to the planned place, and let the cloud write on; what it does not answer for is shown too."""
+    kept, dropped = drafted.span[: plan.at], drafted.span[plan.at :]
+    yield from emit(progress, kept, plan)
+    if progress.over:
+        return
+    start = len(progress.at)
+    limit = plan.limit or TO_THE_END if policy.pricer else policy.handoff_tokens
+    yield from write(_own_rule(policy), progress, limit, plan.why, None if kept else plan)
+    if len(progress.at) == start and not progress.over:
+        yield from emit(progress, dropped)
+    else:
+        progress.rejections += 1  # what was dropped was drawn: its coins are used
+
+
+def _own_rule(policy: Policy) -> HandbackRule:
+    """Return how the cloud writes under a planner: as much as was planned, perhaps with both models' rows."""
+    return WITH_LABELS if policy.planner is not None and policy.planner.labels else AFTER_ITS_TOKENS
+
+
+def _hand_over(policy: Policy, progress: Progress, why: str | None, left: int | None = None) -> Flow[None]:
+    """Give the cloud the pen: for some tokens first, or where that is cheaper for the rest of the answer.
+
+    ``left``: how many more tokens the answer is expected to have; None: nobody knows.
+    """
+    pricer = policy.pricer
+    if pricer is None:
+        yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why)
+        return
+    plan = pricer.after_rejection(len(progress.at), left, progress.known(pricer))
+    if plan.limit is None:
+        yield from write(_own_rule(policy), progress, TO_THE_END, why, plan)
+    else:
+        yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why, plan)
+
+
+# ---- a check ---------------------------------------------------------------------------------------------------------
 
 
 def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
@@ -105,19 +180,25 @@ def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
     return drafted
 
 
-def _judge_span(policy: Policy, judge: Judge, progress: Progress, drafted: Drafted) -> Flow[None]:
+def _judge_span(
+    policy: Policy, judge: Judge, progress: Progress, drafted: Drafted, plan: DraftPlan | None = None
+) -> Flow[None]:
     """Show what is not judged, check the rest, show what is accepted; the cloud writes where a token was rejected."""
     judged = policy.judged_tokens
     num_unchecked = 0 if judged is None else max(0, len(drafted.span) - judged)
     yield from emit(progress, drafted.span[:num_unchecked])
     if progress.over:
         return
-    verdict = yield from _check(policy, judge, progress, replace(drafted, span=drafted.span[num_unchecked:]))
+    span = drafted.span[num_unchecked:]
+    verdict, num_judged = yield from _check(policy, judge, progress, replace(drafted, span=span), plan)
     following = verdict.next_token
-    yield from emit(progress, verdict.accepted + ((following,) if isinstance(following, PendingToken) else ()))
+    shown = verdict.accepted + ((following,) if isinstance(following, PendingToken) else ())
+    judged_span = JudgedSpan(num_judged, len(verdict.accepted), verdict.rejected) if plan and num_judged else None
+    yield from emit(progress, shown, judged=judged_span)
     if verdict.accepted or not isinstance(following, TailDraw):
         progress.block = 0
-    if isinstance(following, TailDraw) and not progress.over:
+    writes = verdict.rejected and policy.handoff_tokens > 0 and (plan is None or plan.limit != 0)
+    if isinstance(following, TailDraw) and not progress.over and not (writes and policy.planner is not None):
         if policy.undetermined_tokens and following.determined:
             yield from _write_until_determined(policy, progress, following)
         else:
@@ -125,21 +206,30 @@ def _judge_span(policy: Policy, judge: Judge, progress: Progress, drafted: Draft
     progress.next_divergence = None if following else verdict.next_divergence
     if verdict.rejected:
         progress.rejections += 1
-        if policy.handoff_tokens and not progress.over:
+        if writes and not progress.over:
             # The reason is told once: at the token already paid for, if there is one.
-            why = None if following else verdict.why
-            yield from write(_handback_rule(policy), progress, policy.handoff_tokens, why)
+            why = None if isinstance(following, PendingToken) else verdict.why
+            left = max(0, len(span) - len(shown)) if drafted.final else None
+            yield from _hand_over(policy, progress, why, left)
 
 
-def _check(policy: Policy, judge: Judge, progress: Progress, drafted: Drafted) -> Flow[Verdict]:
-    """Check a span once. Without an answer it is shown, unchecked: the local model goes on."""
-    reply = yield Check(progress.at, drafted.span, wants_next_row=policy.takes_bonus or drafted.next_row is not None)
+def _check(
+    policy: Policy, judge: Judge, progress: Progress, drafted: Drafted, plan: DraftPlan | None
+) -> Flow[tuple[Verdict, int]]:
+    """Check a span once; return also how many tokens were judged.
+
+    Without an answer it is shown, unchecked: the local model goes on.
+    """
+    wants_next_row = policy.takes_bonus or drafted.next_row is not None
+    reply = yield Check(progress.at, drafted.span, wants_next_row, plan)
     match reply:
         case Scored(rows):
+            progress.has_sent(progress.at + ids(drafted.span))
             answered = drafted.span[: len(rows)]
-            return judge(DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss))
+            span = DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss)
+            return judge(span), len(answered)
         case BudgetDenied() | NoAnswer():
-            return Verdict(drafted.span)
+            return Verdict(drafted.span), 0
         case _:
             raise protocol_error(reply)
 
@@ -167,6 +257,7 @@ def _draw_tail(progress: Progress, tail: TailDraw) -> Flow[None]:
     match reply:
         case Wrote(span):
             yield from emit(progress, tuple(replace(token, why=tail.why) for token in span))
+            progress.has_sent(progress.at)
         case BudgetDenied() | NoAnswer():
             progress.rejections += 1
         case _:

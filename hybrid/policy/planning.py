@@ -355,8 +355,8 @@ class _Draft:
         Each check brings ``E = (1 - p^s) / (1 - p)`` tokens: those kept, and the one that corrects the first that is
         not. Its own last token is new to the next check; what the first one reads of the prompt, later ones find.
         """
-        share = self.planner.kept_share
-        if share is None or self.planner.mean_excess is None or "score" not in self.planner.abilities:
+        share, able = self.planner.kept_share, self.planner.abilities
+        if share is None or self.planner.mean_excess is None or not {"score", "ids"} <= able:
             return 0, None
         left = self.num + self.tail
         spans = np.arange(1, max(1, min(LONGEST_CHECKED_SPAN, int(left))) + 1)

@@ -11,11 +11,12 @@ guarantee holds while the cloud answers; an answer's ``degraded`` says where it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hybrid.policy.gates import Gate
 from hybrid.policy.judges import Judge
+from hybrid.policy.planning import Planner
 from hybrid.types import Ability, Divergence, Sampling
 
 ABILITY_TEXT: Mapping[Ability, str] = {
@@ -63,10 +64,16 @@ class Policy:
     undetermined_tokens: int = 0
     """Where a row does not determine the cloud's distribution, the cloud writes in blocks that begin with so many
     tokens and double, until a row does. 0: it draws that one token."""
+    planner: Planner | None = field(default=None, hash=False)
+    """Weighs each draft: keep, check or write. Then the gate is never asked, and no exact law holds."""
+    pricer: Planner | None = field(default=None, hash=False)
+    """Prices a handoff: the cloud writes ``handoff_tokens`` first, or the rest in one request. None: the former."""
 
     @property
     def needs(self) -> frozenset[Ability]:
         """What the endpoint must be able to do. Who draws needs the drafted token's own probability, by its id."""
+        if self.planner is not None:  # it plans with what the endpoint can do
+            return frozenset({"open"})
         leaves_tail = self.judge is not None and self.judge.leaves_tail
         needed: dict[Ability, bool] = {
             "score": self.judge is not None,
@@ -91,7 +98,8 @@ class Policy:
     @property
     def checks_all(self) -> bool:
         """Whether every local token is judged: none is let through, and none takes a rejected one's place."""
-        return self.checks and self.judged_tokens is None and self.gate.decisions <= {"check"} and not self._redraws
+        everywhere = self.gate.decisions <= {"check"} and not self._redraws
+        return self.checks and self.judged_tokens is None and self.planner is None and everywhere
 
     @property
     def _redraws(self) -> bool:
@@ -124,6 +132,8 @@ class Policy:
         """Say which tokens are shown without a check, and what is known of them."""
         if self.checks_all:
             return ["every local token is checked"]
+        if self.planner is not None:
+            return ["a draft is kept unchecked where that is expected to lose less than asking costs"]
         if self.judge is not None and self.judged_tokens == 0 and "check" in self.gate.decisions:
             return ["no local token is checked: the row after a span is measured once the span is shown"]
         said = ["a rejected token is drawn again, unchecked"] if self._redraws else []
@@ -147,18 +157,20 @@ class Policy:
         if not (policy.judge or "write" in policy.gate.decisions):
             policy = replace(policy, handoff_tokens=0)
         if not policy.handoff_tokens:
-            policy = replace(policy, handback=None)
+            policy = replace(policy, handback=None, pricer=None)
         policy = replace(policy, bonus=policy.takes_bonus)
         return policy if policy.handback else replace(policy, handback_after=1)
 
     def __str__(self) -> str:
         """Return the name and every part that acts, in the grammar of the command line where it has a word for it."""
         policy = self.effective
-        parts: dict[str, object] = {"span": policy.span, "gate": policy.gate}
+        parts: dict[str, object] = {"span": policy.span}
+        parts |= {"gate": policy.gate} if policy.planner is None else {"plan": policy.planner}
         parts |= {} if policy.judge is None else {"judge": policy.judge}
         parts |= {} if policy.judged_tokens is None else {"scope": policy.judged_tokens}
         parts |= {"bonus": "true"} if policy.bonus else {}
-        parts |= {"hold": policy.handoff_tokens} if policy.handoff_tokens else {}
+        if policy.handoff_tokens:
+            parts["hold"] = policy.handoff_tokens if policy.pricer is None else "priced"
         parts |= {"handback": policy.handback} if policy.handback else {}
         parts |= {"lead": policy.lead} if policy.lead else {}
         return " ".join([policy.name, *(f"{key}={value}" for key, value in parts.items())])

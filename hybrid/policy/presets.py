@@ -14,6 +14,7 @@ from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.compose import compose, parse
 from hybrid.policy.gates import NEVER, RandomGate
 from hybrid.policy.policy import Policy
+from hybrid.policy.rules.auto import AUTO
 from hybrid.policy.rules.bild import BILD
 from hybrid.policy.rules.block import BLOCK
 from hybrid.policy.rules.cascade import CASCADE
@@ -48,6 +49,7 @@ RANDOM = Preset(
 PRESETS = {
     preset.name: preset
     for preset in (
+        AUTO,
         KL,
         DOUBT,
         ONCE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from hybrid.defer import DraftSignals
@@ -33,8 +33,8 @@ class Progress:
     """Where the answer is. ``at``: the ids shown so far. ``rejections`` keys the coins.
 
     ``next_divergence`` was measured at the next position. ``block``: how many tokens the cloud writes at once where its
-    row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of what the cloud last
-    read or wrote; None: nothing was asked. ``last_divergence``: the KL in nats that was measured last, with its
+    row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
+    that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
     position. ``checked_span``: the drafts from here on are so short, and each is checked. ``decided``: no draft is
     weighed any more.
     """
@@ -45,7 +45,7 @@ class Progress:
     rejections: int = 0
     next_divergence: Divergence | None = None
     block: int = 0
-    sent: Ids | None = None
+    sent: list[Ids] = field(default_factory=list)
     last_divergence: tuple[float, int] | None = None
     checked_span: int | None = None
     decided: bool = False
@@ -56,11 +56,14 @@ class Progress:
 
     def known(self, planner: Planner, span: Span = ()) -> int:
         """Return how many first tokens of prompt, answer and ``span`` the cloud has read or written; 0: none."""
-        if self.sent is None:
-            return 0
         text = self.at + ids(span)
-        shared = (i for i, (ours, theirs) in enumerate(zip(text, self.sent, strict=False)) if ours != theirs)
-        return planner.prompt_tokens + next(shared, min(len(text), len(self.sent)))
+        return planner.prompt_tokens + max(_num_shared(text, each) for each in self.sent) if self.sent else 0
+
+    def has_sent(self, text: Ids) -> None:
+        """Note that the cloud has read or written a text of the answer."""
+        if self.sent and text[: len(self.sent[-1])] == self.sent[-1]:
+            self.sent.pop()
+        self.sent.append(text)
 
     def signals(self, planner: Planner, drafted: Drafted) -> DraftSignals:
         """Return what is known of a draft that begins here. Raises TypeError for a token without its local row."""
@@ -79,6 +82,11 @@ class Progress:
             last_divergence=nats,
             divergence_age=len(self.at) - 1 - position,
         )
+
+
+def _num_shared(first: Ids, second: Ids) -> int:
+    apart = (i for i, (ours, theirs) in enumerate(zip(first, second, strict=False)) if ours != theirs)
+    return next(apart, min(len(first), len(second)))
 
 
 def draft(request: Draft) -> Flow[Drafted]:

@@ -1,7 +1,8 @@
 """What a policy may request, and what it may be answered: all the words of the loop. Frozen values, no behaviour.
 
 Positions are prefixes of the answer (``at``: the ids shown so far), never of the prompt. Rows are raw next-token
-distributions at temperature 1: a draft row is the local model's, a target row the cloud's.
+distributions at temperature 1: a draft row is the local model's, a target row the cloud's. ``plan`` is why something is
+asked or shown, where a planner decided it: at the first request that follows the decision, and only there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hybrid.policy.gates import Gate, GateDecision
+from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.prob import Dense, TopK
 from hybrid.types import Divergence, Ids, TokenOutcome, TokenSource
 
@@ -71,6 +73,7 @@ class Check:
     at: Ids
     span: Span
     wants_next_row: bool = True
+    plan: DraftPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,19 @@ class Write:
     wants_draft_rows: bool = False
     note: str | None = None
     wants_target_rows: bool = False
+    plan: DraftPlan | None = None
 
 
 @dataclass(frozen=True)
 class Emit:
-    """Show these tokens. Answered by AnswerContinues or AnswerEnded. What was shown is never taken back."""
+    """Show these tokens. Answered by AnswerContinues or AnswerEnded. What was shown is never taken back.
+
+    ``judged``: what a judge said of the span that they come from, for whoever learns of it; then there may be none.
+    """
 
     tokens: Span
+    plan: DraftPlan | None = None
+    judged: JudgedSpan | None = None
 
 
 Request: TypeAlias = Draft | Check | Write | Emit
@@ -108,11 +117,19 @@ class Drafted:
     """What the local model drafted, and the gate's decision where the draft ended.
 
     ``next_row`` is the local row after the span, where it was wanted, or where the gate ended the draft before it.
+    ``ended``: its last token ends the text. ``full``: no room is left after it.
     """
 
     span: Span
     decision: GateDecision
     next_row: Dense | None = None
+    ended: bool = False
+    full: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether no token can follow it."""
+        return self.ended or self.full
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ class Drafter:
         full = len(self.prompt) + len(request.at) + len(span) >= self.cursor.engine.num_context
         if request.wants_next_row and after is None and not ended and not full:
             after = self._row(request.at, span, cancelled)
-        return Drafted(tuple(span), decision or request.gate.when_full, after)
+        return Drafted(tuple(span), decision or request.gate.when_full, after, ended)
 
     def _row(self, at: Ids, span: list[PendingToken], cancelled: IsCancelled) -> Dense:
         """Return the row after a drafted span. Only the first row of a draft is looked up by its whole prefix."""

@@ -100,6 +100,8 @@ class Driver:
         return self._builder.finish(end.why, self._drafter.sampling.seed, str(policy), guarantee)
 
     async def _reply(self, request: Request) -> Reply:
+        if not isinstance(request, Draft) and request.plan is not None:
+            self._publish(events.Planned.of(len(self._shown), request.plan))
         match request:
             case Draft():
                 return await self._draft(request)
@@ -108,6 +110,8 @@ class Driver:
             case Write():
                 return await self._write(request)
             case Emit():
+                if request.judged is not None:
+                    self._publish(events.SpanJudged.of(len(self._shown), request.judged))
                 return self._emit(request.tokens)
 
     async def _clean_up(self) -> None:
@@ -119,14 +123,15 @@ class Driver:
 
     async def _draft(self, request: Draft) -> Drafted:
         await self._verifier.rest()
-        self._last_draft, limit = request, min(request.limit, self._room())
+        room = self._room()
+        self._last_draft, limit = request, min(request.limit, room)
         began = time.monotonic()
         drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
         took_ms = round((time.monotonic() - began) * 1000, 3)
         self._builder.drafted += len(drafted.span)
         self._record_local_rows()
         self._publish(events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
-        return drafted
+        return replace(drafted, full=len(drafted.span) >= room)
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))

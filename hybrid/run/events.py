@@ -9,11 +9,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from hybrid.defer import DraftSignals, Forecast
+from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts
 from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, Ids, Sampling
@@ -68,6 +70,48 @@ class SpanDrafted:
     ids: Ids
     num_ready: int = 0
     ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planner decided about a draft that begins at ``position``; see ``hybrid.policy.plan``.
+
+    ``propensity``: the chance of the coin that had it checked (``floor``) or left; 1 where none was tossed. ``costs``
+    are in the unit of the planner's prices. What it was decided from is not part of a trace.
+    """
+
+    position: int
+    action: PlanAction
+    at: int
+    limit: int | None
+    floor: bool
+    propensity: float
+    costs: PlanCosts | None = None
+    signals: DraftSignals | None = field(default=None, compare=False, repr=False)
+    forecast: Forecast | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, position: int, plan: DraftPlan) -> Planned:
+        """Tell a plan."""
+        return cls(position, **{name: getattr(plan, name) for name in _PLANNED})
+
+
+_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", "signals", "forecast")
+
+
+@dataclass(frozen=True)
+class SpanJudged:
+    """A judge saw ``num_judged`` drafted tokens from ``position`` on: ``num_accepted`` stand; see ``JudgedSpan``."""
+
+    position: int
+    num_judged: int
+    num_accepted: int
+    rejected: bool
+
+    @classmethod
+    def of(cls, position: int, judged: JudgedSpan) -> SpanJudged:
+        """Tell what was judged."""
+        return cls(position, judged.num_judged, judged.num_accepted, judged.rejected)
 
 
 @dataclass(frozen=True)
@@ -156,6 +200,8 @@ Event: TypeAlias = (
     | RecordingStarted
     | Rows
     | SpanDrafted
+    | Planned
+    | SpanJudged
     | RequestSent
     | RequestSettled
     | RequestRetried
@@ -189,7 +235,11 @@ def to_json(event: Event) -> dict[str, Any]:
         return {"event": name, **event.answer.to_json()}
     if isinstance(event, Rows):
         return {"event": name, **_rows(event)}
+    if isinstance(event, Planned):
+        event = replace(event, signals=None, forecast=None)
     data = asdict(event)
+    if isinstance(event, Planned):
+        del data["signals"], data["forecast"]
     if isinstance(event, RecordingStarted):
         data["pieces"] = [piece.hex() for piece in event.pieces]
     if isinstance(event, TokenEmitted):

@@ -152,7 +152,9 @@ class Player:
             span, call = span[:-1], "check"
         if looked is None and request.wants_next_row and not (span and span[-1].id == self.end):
             looked = self.small(at)
-        return Drafted(tuple(span), call or gate.when_full, looked)
+        ended = bool(span) and span[-1].id == self.end
+        full = len(at) >= self.max_tokens
+        return Drafted(tuple(span), call or gate.when_full, looked, ended, full)
 
     def check(self, request: Check) -> Scored:
         ids = tuple(pending.id for pending in request.span)

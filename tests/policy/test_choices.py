@@ -16,6 +16,7 @@ TAKE_A_NUMBER = {name for name, found in PRESETS.items() if found.number.default
 CHOSEN = {"threshold": 0.3, "entropy": 0.3, "strict": True, "span": 4, "lead": 2, "hold": 3, "scope": 2}
 # What changes nothing in a named policy as it is.
 WITHOUT_EFFECT = {
+    "auto": {"entropy", "scope"},
     "kl": {"entropy"},
     "once": {"entropy", "span"},
     "doubt": {"span", "scope"},
@@ -70,7 +71,7 @@ def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
         ("kl:0.5:check", None, "--policy kl:0.5:check: a policy is NAME or NAME:NUMBER"),
         ("kl:0.5:check:more", None, "at most NAME:NUMBER"),
         ("exact:1", None, "exact takes no number"),
-        ("Kl:0.5", None, "no policy is called 'Kl'; there are kl, doubt"),
+        ("Kl:0.5", None, "no policy is called 'Kl'; there are auto, kl, doubt"),
         ("", None, "no policy is called ''"),
     ],
 )
@@ -88,11 +89,13 @@ def test_a_policy_describes_itself_in_the_same_grammar():
     assert str(preset("certified", PolicyOptions(judge="tv:0.9"))) == (
         "certified span=8 gate=certified:0.1 judge=tv:0.9 scope=1"
     )
+    assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.5 hold=priced"
+    assert str(preset("kl", PolicyOptions(hold="priced"))).endswith("hold=priced handback=kl:0.5")
     assert str(preset("cloud", PolicyOptions(max_tokens=9))) == "cloud span=1 gate=never lead=9"
     for name in PRESETS:
         own = preset(name, PolicyOptions())
         parts = dict(part.split("=", 1) for part in str(own).split(" ")[1:])
-        chosen = {} if name in {"local", "cloud"} else {"gate": parts["gate"], "judge": parts.get("judge")}
+        chosen = {} if name in {"local", "cloud"} else {"gate": parts.get("gate"), "judge": parts.get("judge")}
         again = preset(name, PolicyOptions(**chosen))
         assert (again.gate, again.handoff_tokens, again.lead) == (own.gate, own.handoff_tokens, own.lead), name
         assert str(again) == str(own)

@@ -35,6 +35,8 @@ COIN = "a local token was left to the local model by a coin of chance 0.8, whate
 ENTROPY = "a local token was drawn where the local entropy is at most {:g} nats"
 MAX_PROB = "a local token was drawn where the likeliest local token has at least 0.7"
 DEFERRED = "a checked token is the local model's, or where the rule {} defers as in exact sampling from the cloud's"
+PLANNED = "a draft is kept unchecked where that is expected to lose less than asking costs"
+BEST_ALONE = PRESETS["exact"].build(PolicyOptions()).judge.guarantee
 CLOUD_OWN, LOCAL_OWN = (f"{CLOUDS} {TEXT}", f"{CLOUDS} {LAW}"), (f"{LOCALS} {TEXT}", f"{LOCALS} {LAW}")
 
 # A policy, what is chosen beside it, and what it then guarantees: greedy, and sampled if that differs.
@@ -65,6 +67,8 @@ TABLE = (
     ("certified", {"gate": "always", "judge": "exact", "scope": 2}, f"{SAMPLED}; {LAST.format('2 tokens')}"),
     ("certified", {"judge": "block", "gate": "always", "scope": 2}, f"{BLOCKS}; {LAST.format('2 tokens')}"),
     ("kl", {}, f"{KL.format(0.5)}; {ALL}"),
+    ("auto", {}, f"{KL.format(0.5)}; {PLANNED}"),
+    ("auto", {"judge": "exact"}, f"{BEST_ALONE}; {PLANNED}", f"{SAMPLED}; {PLANNED}"),
     ("once", {}, f"{KL.format(0.5)}; {ALL}"),
     ("once", {"judge": "excess:2"}, f"{COSTS.format(2)}; {ALL}"),
     ("kl", {"threshold": 0.2, "hold": 9}, f"{KL.format(0.2)}; {ALL}"),
@@ -281,9 +285,11 @@ def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
         coin = None if sampling.greedy else lambda probs: max(i for i, p in enumerate(probs) if p > 0)
         _, log = toys.play(policy, small, large, coin, 8, k=2, end=-1)
         writes = [request for request in log if isinstance(request, Write)]
+        # A planner needs nothing: it plans with what the endpoint can do (``test_auto.py``).
+        able = policy.needs if policy.planner is None else policy.planner.abilities
         if any(isinstance(request, Check) for request in log):
-            assert "score" in policy.needs, str(policy)
+            assert "score" in able, str(policy)
         if any(not policy.lead or len(request.at) >= policy.lead for request in writes):
-            assert "write" in policy.needs, str(policy)
+            assert "write" in able, str(policy)
         if any(request.ban for request in writes):
-            assert "ids" in policy.needs, str(policy)
+            assert "ids" in able, str(policy)

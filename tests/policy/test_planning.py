@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,32 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_planner import Case, Shop
 from naive_planner import place_of_rejection as naive_place
+from toy_score import ToyScore
 
-from hybrid.defer import DraftSignals, Forecast, PriorScore, QuestionForecast
+from hybrid.defer import DraftSignals, PriorScore, QuestionForecast
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner, place_of_rejection
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
-
-EVEN = QuestionForecast(0.5, 20.0, 1.0)
-
-
-@dataclass(frozen=True)
-class ToyScore:
-    """Forecasts what it is told."""
-
-    hazard: tuple[float, ...] = ()
-    excess: tuple[float, ...] = ()
-    judge: str = "kl:0.5"
-    again: float = 0.5
-    question: QuestionForecast = EVEN
-
-    def forecast(self, signals):
-        num = len(signals)
-        return Forecast(np.array(self.hazard[:num]), np.array((self.excess or (0.0,) * num)[:num]))
-
-    def before(self, words, prompt_tokens):
-        return self.question
 
 
 def signals(num, shown=0, prompt=0):

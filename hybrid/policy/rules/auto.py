@@ -1,0 +1,33 @@
+"""Ask where it pays, by the price of each question. Preset auto; the rule is in ``policy.planning``.
+
+A draft is kept, checked, or written by the cloud, whichever is expected to cost least. The judge of a check is the one
+whose verdict the score forecasts, so that what is planned is what happens.
+"""
+
+from __future__ import annotations
+
+from hybrid.policy.choices import PolicyOptions, Preset
+from hybrid.policy.gates import ALWAYS
+from hybrid.policy.planning import Planner
+from hybrid.policy.policy import Policy
+from hybrid.policy.rules.divergence_threshold import THRESHOLD, threshold_judge
+from hybrid.policy.rules.excess import excess_judge
+
+
+def _auto(choices: PolicyOptions, nats: float) -> Policy:
+    """Judge as the score forecasts; a number that was chosen takes the place of the score's."""
+    planner = choices.planner or Planner()
+    name, _, number = planner.score.judge.partition(":")
+    limit = nats if choices.threshold is not None or not number else float(number.partition(":")[0])
+    judge = excess_judge(choices, limit) if name == "excess" else threshold_judge(choices, limit)
+    span = choices.span or choices.max_tokens
+    return Policy("auto", span, ALWAYS, judge, handoff_tokens=planner.back, planner=planner, pricer=planner)
+
+
+AUTO = Preset(
+    "auto",
+    "keep a draft, check it, or let the cloud write: whichever is expected to cost least for this question",
+    source="this project: what keeping may lose, beside this endpoint's prices",
+    make=_auto,
+    number=THRESHOLD,
+)
