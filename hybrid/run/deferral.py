@@ -1,44 +1,44 @@
 """What ``auto`` decides by, bound at the beginning of each answer: score, prices, dials and waiting as one planner.
 
 A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PairSource`` is the client's own: it
-finds what is known of the pair of models (``calibrations.py``) and takes the endpoint's prices (``endpoint_terms.py``)
-and the dials. What is done with a draft is decided in ``hybrid.policy.planning``.
+finds what is known of the pair of models (``pair_knowledge.py``), takes the endpoint's prices (``endpoint_terms.py``)
+and the dials, and learns from what happened in the answer (``outcomes.py``). What is done with a draft is decided in
+``hybrid.policy.planning``.
 
-Laws (``tests/run/test_deferral.py``): dials and scores move between answers only; only ratios of prices matter to a
-dial in multiples; a dial in USD without a price is a sentence; no endpoint is refused.
+Laws (``tests/run/test_deferral.py``, ``test_learning.py``): dials and scores move between answers only; only ratios of
+prices matter to a dial in multiples; a dial in USD without a price is a sentence; what is learned touches a disk in a
+thread, after the answer, and a disk that fails is a note; with ``learn`` off nothing is heard or written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol, get_args
 
 import numpy as np
 
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
-from hybrid.defer import Calibration, PriorScore, Score
+from hybrid.defer.pacing import worth_factor
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy.gates import number_text
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import USD
-from hybrid.run.calibrations import calibration_for
 from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
+from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
+from hybrid.run.pair_knowledge import JUDGE, PairKnowledge, read_knowledge
 from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
-# The judge of a pair of which nothing is known: kl's, at the threshold of the bundled pair.
-JUDGE = "kl:0.7"
-UNCALIBRATED = (
-    "nothing is known of this pair of models: about half of the bill goes to the questions whose drafts the local "
-    "model was least sure of, beside their price (hybrid calibrate buys labels)"
-)
+DAY_S = 86_400
+BEHIND = "spending runs ahead of the day's cap: what is not sure enough is asked less often"
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,17 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class BoundPlanner:
-    """A planner for one question, sentences to tell the user, and who hears the answer's events."""
+    """A planner for one question, sentences to tell the user, and what hears the answer's events, to learn of it."""
 
     planner: Planner
     notes: tuple[str, ...] = ()
-    hear: Callable[[Event], None] = lambda _: None
+    listener: OutcomeListener | None = None
+    pair: PairKnowledge | None = None
+
+    def hear(self, event: Event) -> None:
+        """Hear an event of the answer."""
+        if self.listener is not None:
+            self.listener.hear(event)
 
 
 class PlannerSource(Protocol):
@@ -98,28 +104,17 @@ class PlannerSource(Protocol):
         ...
 
 
-@dataclass
-class PairKnowledge:
-    """What is known of a pair of models under one judge, and sentences that are to be told."""
-
-    score: Score
-    calibration: Calibration | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def by_nats(self) -> bool:
-        """Whether what keeping loses is counted in nats."""
-        return self.calibration is None or self.calibration.loss == "nats"
-
-
 class PairSource:
     """The client's own source. One for a client."""
 
-    def __init__(self, facts: PairFacts | None = None) -> None:
+    def __init__(self, facts: PairFacts | None = None, clock: Callable[[], float] = time.time) -> None:
         """Take who the local model is; what is known of a pair is read at the first question for it."""
         self._facts = facts or PairFacts()
+        self._clock = clock
         self._terms = EndpointTerms()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
+        self._learning: asyncio.Task[None] | None = None
+        self._told: set[str] = set()
 
     def observe(self, event: Event) -> None:
         """Hear what is sent, and what it was charged."""
@@ -127,73 +122,86 @@ class PairSource:
 
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:
         """Return the planner of a question, by what is known now. Raises UsageError for USD where none are charged."""
+        if self._learning is not None:
+            await asyncio.wait([self._learning])  # arithmetic of some milliseconds: no disk is waited for
         times = None if asked.can is None else await asyncio.to_thread(self._facts.times, asked.can)
         prices = self._terms.prices(asked.ids, asked.price, asked.can, times)
-        pair = await self._knowledge(asked)
-        settings = asked.settings
+        pair, settings = await self._knowledge(asked), asked.settings
+        learner = pair.learner
+        worth, notes = self._paced(_worth(asked, pair, prices), asked)
         planner = Planner(
-            score=pair.score,
+            score=learner.score,
             prices=prices,
-            worth=_worth(settings.worth, pair, prices),
+            worth=worth,
             words=asked.words,
             prompt_tokens=len(asked.ids),
             abilities=frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities,
             stream=settings.stream,
             block=asked.span or block_tokens(settings.patience, asked.ms_per_token),
-            mean_excess=_mean_excess(pair),
+            floor=learner.floor if settings.learn else 0.0,
+            mean_excess=pair.mean_excess,
+            kept_share=pair.kept_share,
+            keep_below=None if settings.risk is None else learner.risk_cutoff(settings.risk),
             labels=settings.learn,
         )
-        notes, pair.notes = tuple(pair.notes), []
         if prices.note and settings.cloud not in {None, *NAMED}:
             notes += (prices.note,)
-        return BoundPlanner(planner, notes)
+        untold = [note for note in (*pair.tell(), *notes) if note not in self._told]
+        self._told.update(untold)
+        return BoundPlanner(planner, tuple(untold), OutcomeListener(planner) if settings.learn else None, pair)
 
     def learn(self, bound: BoundPlanner) -> None:
-        """Learn nothing."""
+        """Learn from an answer that is over, or was left: at once here, and after that on the disk."""
+        pair, listener = bound.pair, bound.listener
+        if pair is not None and listener is not None and listener.heard:
+            self._learning = asyncio.create_task(pair.learn(listener))
 
     async def aclose(self) -> None:
-        """Wait for nothing."""
+        """Wait until everything is on disk."""
+        if self._learning is not None:
+            await asyncio.wait([self._learning])
+        for pair in self._pairs.values():
+            await pair.written()
 
     async def _knowledge(self, asked: AskedQuestion) -> PairKnowledge:
         """Return what is known of the pair under the question's judge; it is read once."""
-        key = "" if asked.can is None else asked.can.model, asked.judge
-        if key not in self._pairs:
-            self._pairs[key] = await asyncio.to_thread(self._read, *key)
-        return self._pairs[key]
+        cloud, judge = "" if asked.can is None else asked.can.model, asked.judge
+        if (cloud, judge) not in self._pairs:
+            read = await asyncio.to_thread(read_knowledge, self._facts.local, cloud, judge)
+            self._pairs[cloud, judge] = read
+        return self._pairs[cloud, judge]
 
-    def _read(self, cloud: str, judge: str | None) -> PairKnowledge:
-        local = self._facts.local
-        calibration = calibration_for(local, cloud, judge) if local and cloud else None
-        if calibration is not None:
-            return PairKnowledge(calibration.score, calibration)
-        notes = [UNCALIBRATED] if cloud else []
-        if local and cloud and (other := calibration_for(local, cloud)):
-            notes = [f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}"]
-        return PairKnowledge(PriorScore(judge or JUDGE), notes=notes)
+    def _paced(self, worth: Worth, asked: AskedQuestion) -> tuple[Worth, tuple[str, ...]]:
+        """Divide a worth by what money is worth under the day's cap.
+
+        A multiple only falls: nobody asked for the cap to be used up. A worth in USD rises, too.
+        """
+        day = next((cap for cap in asked.caps if cap.level == "day" and cap.cap_nanousd > 0), None)
+        if day is None:
+            return worth, ()
+        spent = (day.spent_nanousd + day.reserved_nanousd) / day.cap_nanousd
+        factor = worth_factor(spent, self._clock() % DAY_S / DAY_S)
+        in_usd = asked.settings.worth is not None and asked.settings.worth.endswith(USD)
+        factor = factor if in_usd else min(1.0, factor)
+        amount = None if worth.amount is None else worth.amount * factor
+        return replace(worth, multiple=worth.multiple * factor, amount=amount), (BEHIND,) if factor < 1.0 else ()
 
 
-# ---- dials ---------------------------------------------------------------------------------------------------------
-
-
-def _worth(said: str | None, pair: PairKnowledge, prices: AskPrices) -> Worth:
+def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:
     """Return what losing an answer counts, in the unit of the prices. Raises UsageError for USD without a price."""
+    said, calibration = asked.settings.worth, pair.calibration
     if said is not None and said.endswith(USD):
         if prices.unit != "nanousd":
             msg = f"worth {said} needs a price: state --price P/C/O, or a worth in multiples of it such as {WORTH:g}"
             raise UsageError(msg)
         return Worth(amount=float(usd_to_nanousd(said.removesuffix(USD))))
-    calibration = pair.calibration
     multiple = float(said) if said is not None else WORTH if calibration is None else calibration.worth
-    if calibration is None or not pair.by_nats or not calibration.questions:
+    if pair.mean_excess is None:
         return Worth(multiple)
+    if calibration is None:  # the dial's own default spends half the bill
+        tokens = pair.learner.score.before(asked.words, len(asked.ids)).tokens
+        alone = float(prices.write(len(asked.ids), tokens, 0))
+        return Worth(amount=multiple / WORTH * pair.learner.worth_at_half_bill(alone))
     prompts = np.array([each.prompt_tokens for each in calibration.questions], dtype=np.float64)
     written = np.array([each.cloud_tokens for each in calibration.questions], dtype=np.float64)
     return Worth(amount=multiple * float(np.mean(prices.write(prompts, written, 0))))
-
-
-def _mean_excess(pair: PairKnowledge) -> float | None:
-    """Return the mean excess of the pair's drafts, in nats a token, where that is what keeping loses."""
-    if not pair.by_nats:
-        return None
-    questions = pair.calibration.questions if pair.calibration else ()
-    return float(np.mean([each.excess for each in questions])) if questions else 1.0

@@ -14,9 +14,10 @@ from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.calibrations import keep_calibration
-from hybrid.run.deferral import UNCALIBRATED, AskedQuestion, PairSource
+from hybrid.run.deferral import BEHIND, AskedQuestion, PairSource
 from hybrid.run.pair_facts import PairFacts
-from hybrid.spend import Price, TokenTimes
+from hybrid.run.pair_knowledge import UNCALIBRATED
+from hybrid.spend import CapStatus, Price, TokenTimes
 
 CAN = Capabilities("big")
 PRICE = Price.parse("1/0.1/4")
@@ -36,9 +37,9 @@ def source(**more):
     return PairSource(PairFacts("abc", **more))
 
 
-def bind(found, *, can=CAN, price=PRICE, span=None, ms_per_token=None, **settings):
+def bind(found, *, can=CAN, price=PRICE, caps=(), span=None, ms_per_token=None, **settings):
     settings = Settings(**({"policy": "auto", "cloud": "http://gpu:8000"} | settings))
-    asked = AskedQuestion((3, 4), tuple(range(7)), settings, can, price, span=span, ms_per_token=ms_per_token)
+    asked = AskedQuestion((3, 4), tuple(range(7)), settings, can, price, caps, span, ms_per_token)
     return asyncio.run(found.bind(asked))
 
 
@@ -52,7 +53,7 @@ def test_a_calibrated_pair_has_its_score_its_loss_and_its_dial():
     keep_calibration(OURS)
     bound = bind(source())
     planner = bound.planner
-    assert (planner.score, planner.worth, planner.mean_excess) == (OURS.score, Worth(1.5), None)
+    assert (planner.score.score, planner.worth, planner.mean_excess) == (OURS.score, Worth(1.5), None)
     assert (planner.words, planner.prompt_tokens) == ((3, 4), 7)
     assert bound.notes == ()
     assert bind(source(), worth=3).planner.worth == Worth(3.0)
@@ -73,8 +74,8 @@ def test_a_pair_of_which_nothing_is_known_is_routed_by_nats_and_that_is_told_onc
     keep_calibration(replace(OURS, cloud="another"))
     found = source()
     first, second = bind(found), bind(found)
-    assert isinstance(first.planner.score, PriorScore)
-    assert first.planner.mean_excess is not None
+    assert isinstance(first.planner.score.score, PriorScore)
+    assert first.planner.mean_excess == 1.0
     assert (first.notes, second.notes) == ((UNCALIBRATED,), ())
     assert bind(PairSource()).notes == (UNCALIBRATED,)
     assert bind(source(), can=None).notes == (), "nobody knows yet who answers there"
@@ -84,11 +85,11 @@ def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
     keep_calibration(OURS)
     for named in ({"threshold": 0.2}, {"policy": "auto:0.2"}, {"judge": "kl:0.2"}):
         bound = bind(source(), **named)
-        assert (bound.planner.score.judge, type(bound.planner.score)) == ("kl:0.2", PriorScore)
+        assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", PriorScore)
         assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
-    assert bind(source(), threshold=0.7).planner.score == OURS.score
+    assert bind(source(), threshold=0.7).planner.score.score == OURS.score
     keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
-    assert bind(source(), threshold=0.2).planner.score.chance == 0.9
+    assert bind(source(), threshold=0.2).planner.score.score.chance == 0.9
     assert bind(source(), threshold=0.2, strict=True).planner.score.judge == "kl:0.2:strict"
 
 
@@ -132,4 +133,39 @@ def test_a_block_is_what_is_drafted_within_the_patience_unless_a_span_is_chosen(
 
 
 def test_the_default_worth_is_the_rules_own():
-    assert bind(PairSource(), worth=None).planner.worth.multiple == WORTH
+    keep_calibration(replace(OURS, worth=WORTH))
+    assert bind(source()).planner.worth == Worth(WORTH) == Worth()
+
+
+def test_the_worth_of_an_unknown_pair_is_that_of_half_the_bill_and_the_dial_multiplies_it():
+    half = bind(PairSource()).planner.worth.amount
+    assert half > 0.0
+    assert bind(PairSource(), worth=2 * WORTH).planner.worth.amount == pytest.approx(2 * half)
+    ten = bind(PairSource(), price=Price.parse("10/1/40")).planner.worth.amount
+    assert ten == pytest.approx(10 * half), "only the ratios of prices matter"
+
+
+def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
+    keep_calibration(replace(OURS, questions=QUESTIONS * 30))
+    assert bind(source()).planner.keep_below is None
+    assert bind(source(), risk=0.1).planner.keep_below == 0.2, "of 60 questions 30 are kept, and none of them badly"
+    assert bind(source(), risk=0.9).planner.keep_below == 1.0
+    assert bind(PairSource(), risk=0.1).planner.keep_below == -1.0, "nothing is known: nothing is kept"
+
+
+def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amount_rises_too():
+    keep_calibration(OURS)
+
+    def worth(spent, hour, **settings):
+        caps = (CapStatus("total", 1000, 999, 0), CapStatus("day", 1000, spent, 100))
+        found = PairSource(PairFacts("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
+        bound = bind(found, caps=caps, **settings)
+        return bound.planner.worth, BEHIND in bound.notes
+
+    assert worth(400, 12) == (Worth(1.5), False)
+    assert worth(650, 12) == (Worth(1.5 * 0.25), True)
+    assert worth(150, 12) == (Worth(1.5), False)
+    usd, told = worth(150, 12, worth="0.001usd")
+    assert usd.amount == pytest.approx(1e6 * 2.25)
+    assert not told
+    assert worth(650, 12, worth="0.001usd")[0].amount == pytest.approx(1e6 * 0.25)

@@ -1,0 +1,104 @@
+"""What came of an answer's drafts, heard from its events: records from which the next answers are decided better.
+
+A check is a verdict. So is what the cloud writes in a draft's place, as far as both models' rows along it are known: on
+the bundled pair the verdict on the cloud's own text agrees with that on the draft for 97 to 99 % of the questions. What
+was kept has none, nor what the cloud did not answer. The law (``tests/run/test_outcomes.py``): a record says what was
+judged and nothing else; no text is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.defer import DraftSignals, Score
+from hybrid.defer.outcome import DraftOutcome, DraftPlace
+from hybrid.policy.planning import Planner
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
+from hybrid.run.events import Event, Planned, SpanJudged, TokenEmitted
+
+
+@dataclass
+class _HeardDraft:
+    """A planned draft, and what was heard of it so far. ``written``: divergences of what the cloud wrote, judged."""
+
+    plan: Planned
+    signals: DraftSignals
+    after: DraftPlace
+    turned_down: bool | None = None
+    kept_tokens: int = 0
+    judged_tokens: int = 0
+
+    @property
+    def next_place(self) -> DraftPlace:
+        """What the draft after this one is."""
+        return "handback" if self.turned_down or self.plan.action == "write" else "block"
+
+
+class OutcomeListener:
+    """Hears one answer. Made for it, used once."""
+
+    def __init__(self, planner: Planner) -> None:
+        """Take the planner that decides about its drafts."""
+        self._planner = planner
+        self._drafts: list[_HeardDraft] = []
+        self._judge = _divergence_judge(planner.score)
+        self._is_writing = False
+
+    @property
+    def heard(self) -> bool:
+        """Whether any draft was planned."""
+        return bool(self._drafts)
+
+    def hear(self, event: Event) -> None:
+        """Hear what was planned, judged and written."""
+        match event:
+            case Planned(signals=None):
+                self._is_writing = False  # what follows a rejection, or was decided by the question alone
+            case Planned(signals=DraftSignals() as signals, action=action):
+                after: DraftPlace = self._drafts[-1].next_place if self._drafts else "start"
+                self._drafts.append(_HeardDraft(event, signals, after))
+                self._is_writing = action == "write"
+            case SpanJudged() if self._drafts:
+                self._judged(self._drafts[-1], event)
+            case TokenEmitted(token=token) if self._is_writing and token.how == "written" and token.kl is not None:
+                self._written(self._drafts[-1], rejected=self._judge is not None and self._judge.exceeds(token.kl))
+            case _:
+                pass
+
+    def outcomes(self, score: Score) -> tuple[DraftOutcome, ...]:
+        """Return a record a draft; ``score``: as it was fitted once, before anything was learned online."""
+        return tuple(self._outcome(draft, score) for draft in self._drafts)
+
+    def _judged(self, draft: _HeardDraft, judged: SpanJudged) -> None:
+        draft.kept_tokens += judged.num_accepted
+        draft.judged_tokens += judged.num_accepted + judged.rejected
+        if judged.rejected or judged.num_accepted == len(draft.signals):
+            draft.turned_down = judged.rejected
+
+    def _written(self, draft: _HeardDraft, *, rejected: bool) -> None:
+        """Count a written token. Of a few, after which the local model goes on, only a rejection says anything."""
+        if self._judge is not None and (rejected or draft.plan.limit is None):
+            draft.turned_down = rejected or bool(draft.turned_down)
+
+    def _outcome(self, draft: _HeardDraft, score: Score) -> DraftOutcome:
+        plan, planner = draft.plan, self._planner
+        return DraftOutcome.of(
+            draft.signals,
+            told=score.forecast(draft.signals).turned_down,
+            chance=plan.costs.turned_down if plan.costs else planner.score.forecast(draft.signals).turned_down,
+            keeps=plan.action == "keep" or plan.floor,
+            floor=planner.floor,
+            turned_down=draft.turned_down,
+            after=draft.after,
+            whole_cost=plan.costs.alone if plan.costs else 0.0,
+            cutoff=planner.keep_below,
+            kept_tokens=draft.kept_tokens,
+            judged_tokens=draft.judged_tokens,
+        )
+
+
+def _divergence_judge(score: Score) -> DivergenceThreshold | None:
+    """Return the judge of a score's verdicts where it judges by the divergence that every token comes with."""
+    name, _, rest = score.judge.partition(":")
+    number, _, strict = rest.partition(":")
+    return DivergenceThreshold(float(number), "upper" if strict else "lower") if name == "kl" and number else None

@@ -1,0 +1,88 @@
+"""The policy auto through a whole client: every endpoint serves it, and its planner is that of the question."""
+
+from __future__ import annotations
+
+import pytest
+from cases import each
+
+from hybrid.run import Finished, NoteAdded, RequestSent
+from hybrid.run.events import Planned
+from hybrid.run.pair_knowledge import UNCALIBRATED
+
+PROMPT = "a b c"
+# What an endpoint can do, and where it may then be asked to write: None: anywhere.
+KINDS = {
+    "all": {},
+    "no rows": {"rows": False},
+    "no scoring": {"scoring_method": None},
+    "opens only": {"rows": False, "scoring_method": None, "continues": False, "ids": False},
+    "scores and opens": {"continues": False},
+}
+
+
+async def asked(client, **choices):
+    return [event async for event in client.stream(PROMPT, raw=True, policy="auto", max_tokens=24, **choices)]
+
+
+def finished(events):
+    return next(event.answer for event in events if isinstance(event, Finished))
+
+
+@each("stream", ["whole", "blocks", "early"])
+@each("worth", [0.001, 2.2, 1000.0])
+@each("kind", KINDS)
+def test_every_endpoint_serves_auto_with_what_it_can_do(house, run, kind, worth, stream):
+    for temperature in (0.0, 1.0):
+        h = house(can=KINDS[kind], rows=KINDS[kind].get("rows", True))
+        events = run(asked(h.client, worth=worth, stream=stream, span=6, temperature=temperature, learn=False))
+        answer = finished(events)
+        assert answer.text
+        assert answer.degraded is None
+        sent = [event for event in events if isinstance(event, RequestSent)]
+        if kind in {"no rows", "no scoring", "opens only"}:
+            assert {event.kind for event in sent} <= {"write"}, "nothing else can be asked"
+        if kind in {"opens only", "scores and opens"}:
+            assert {event.position for event in sent if event.kind == "write"} <= {0}
+        if worth < 1:
+            assert not sent, "not worth a token"
+            assert answer.usage.cloud_tokens == 0
+
+
+@each("kind", KINDS)
+def test_what_is_worth_anything_is_asked_of_every_endpoint(house, run, kind):
+    h = house(can=KINDS[kind], rows=KINDS[kind].get("rows", True))
+    answer = finished(run(asked(h.client, worth=1000.0, stream="whole")))
+    assert answer.usage.cloud_requests > 0
+    if kind in {"no rows", "no scoring", "opens only"}:
+        assert answer.usage.cloud_tokens == len(answer.tokens), "the cloud writes the whole answer"
+        assert answer.text.split() == [h.engine.piece(i).decode() for i in h.large(24)] or answer.text
+
+
+def test_the_planner_is_the_questions_own_and_what_it_decides_is_told(house, run):
+    events = run(asked(house().client, worth=1000.0))
+    plans = [event for event in events if isinstance(event, Planned) and event.signals is not None]
+    assert plans
+    assert plans[0].signals.prompt_tokens == 3
+    assert plans[0].costs.alone > 0.0
+    notes = [event.why for event in events if isinstance(event, NoteAdded)]
+    assert UNCALIBRATED in notes
+    assert not any("checking costs more" in why for why in notes), "auto prices its own checks"
+
+
+def test_nothing_is_bound_for_a_policy_that_weighs_nothing(house, run, monkeypatch):
+    h = house()
+
+    async def never(_):
+        pytest.fail("nothing to bind")
+
+    monkeypatch.setattr(h.client._planners, "bind", never)
+    for policy in ("kl", "doubt", "local", "cloud", "once"):
+        run(h.client.generate(PROMPT, raw=True, policy=policy, max_tokens=4))
+    run(h.client.generate(PROMPT, raw=True, policy="auto", offline=True, max_tokens=4))
+
+
+def test_a_handoff_that_is_priced_is_priced_at_this_endpoint_under_any_policy(house, run):
+    """With a dear prompt the cloud writes on to the end; with a free one and a sure local model it need not."""
+    long = run(house(price="1000/1000/1").client.generate(PROMPT, raw=True, policy="kl:0.05", hold="priced"))
+    assert long.usage.checks == 1
+    assert long.policy.endswith("hold=priced handback=kl:0.05") or "priced" in long.policy

@@ -1,0 +1,199 @@
+"""What an answer's events teach: each record says what was judged, and the next answer is decided by it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybrid.cloud import Capabilities
+from hybrid.config import Settings
+from hybrid.defer import DraftSignals, PriorScore
+from hybrid.policy.plan import PlanCosts
+from hybrid.policy.planning import Planner
+from hybrid.run.answer import Token
+from hybrid.run.deferral import AskedQuestion, PairSource
+from hybrid.run.events import Planned, SpanJudged, TokenEmitted
+from hybrid.run.outcomes import OutcomeListener
+from hybrid.run.pair_facts import PairFacts
+from hybrid.run.pair_knowledge import UNWRITTEN
+from hybrid.spend import Price
+from hybrid.types import Divergence
+
+SIGNALS = DraftSignals(
+    (3, 4), 7, 0, np.arange(4), np.full(4, 0.5), np.full(4, 0.6), np.full(4, 0.2), np.full(4, -0.5), ended=True
+)
+COSTS = PlanCosts(1.0, 2.0, 3.0, None, 0.4, 1, 5.0, 6.0)
+
+
+def planned(action="check", at=4, *, limit=None, floor=False):
+    return Planned(0, action, at, limit, floor, 1.0, COSTS, SIGNALS)
+
+
+def judged(accepted, *, rejected=False):
+    return SpanJudged(0, 4, accepted, rejected)
+
+
+def written(kl):
+    divergence = None if kl is None else Divergence(kl, kl, kl)
+    return TokenEmitted(0, Token(1, "a", "cloud", "written", divergence))
+
+
+def outcomes(*events, judge="kl:0.7", **planner):
+    listener = OutcomeListener(Planner(score=PriorScore(judge, chance=0.9), floor=0.05, **planner))
+    for event in events:
+        listener.hear(event)
+    return listener.outcomes(PriorScore(judge, chance=0.3))
+
+
+def verdicts(*events, **more):
+    return [each.turned_down for each in outcomes(*events, **more)]
+
+
+def test_a_check_is_a_verdict_and_what_was_kept_has_none():
+    assert verdicts(planned(), judged(2, rejected=True)) == [True]
+    assert verdicts(planned(), judged(4)) == [False]
+    assert verdicts(planned()) == [None], "nobody answered"
+    assert verdicts(planned("keep")) == [None]
+    assert verdicts(planned(at=2), judged(2)) == [None], "half of the draft was judged"
+    assert verdicts(planned(at=2), judged(1, rejected=True)) == [True]
+    assert outcomes() == ()
+
+
+def test_what_the_cloud_wrote_in_a_drafts_place_is_judged_as_the_draft_would_be():
+    below, above = written(0.6), written(0.8)
+    assert verdicts(planned("write", 0), below, below) == [False]
+    assert verdicts(planned("write", 0), below, above, below) == [True]
+    assert verdicts(planned("write", 0), written(None)) == [None], "without both models' rows there is no verdict"
+    assert verdicts(planned("write", 0, limit=4), below) == [None], "a few tokens, and the local model goes on"
+    assert verdicts(planned("write", 0, limit=4), above) == [True]
+    assert verdicts(planned("write", 0), above, judge="excess:0.5") == [None], "their divergence is another number"
+
+
+def test_the_rest_after_a_rejection_is_no_verdict_on_a_draft():
+    rest = Planned(2, "write", 0, None, False, 1.0, COSTS)
+    assert verdicts(planned(), judged(4), rest, written(9.0)) == [False]
+    assert verdicts(planned("write", 0), written(0.1), rest, written(9.0)) == [False]
+
+
+def test_a_record_tells_how_it_was_decided_and_what_is_known_of_the_draft():
+    (found,) = outcomes(planned(floor=True), judged(1, rejected=True), keep_below=0.5)
+    assert (found.told, found.chance) == (pytest.approx(0.3), 0.4)
+    assert (found.keeps, found.floor, found.cutoff, found.whole_cost) == (True, 0.05, 0.5, 6.0)
+    assert (found.kept_tokens, found.judged_tokens, found.words) == (1, 2, (3, 4))
+    (found,) = outcomes(planned(), judged(4))
+    assert (found.keeps, found.kept_tokens, found.judged_tokens) == (False, 4, 4)
+    assert [each.keeps for each in outcomes(planned("keep"), planned("write", 0))] == [True, False]
+
+
+def test_the_place_of_a_draft_is_that_after_what_became_of_the_one_before():
+    def places(*events):
+        return [each.after for each in outcomes(*events)]
+
+    assert places(planned("keep"), planned("keep")) == ["start", "block"]
+    assert places(planned(), judged(4), planned()) == ["start", "block"]
+    assert places(planned(), judged(1, rejected=True), planned()) == ["start", "handback"]
+    assert places(planned("write", 2, limit=4), written(0.1), planned()) == ["start", "handback"]
+
+
+# ---- a client's source ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def a_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def asked(**settings):
+    chosen = Settings(policy="auto", **settings)
+    return AskedQuestion((3, 4), (1, 2), chosen, Capabilities("big"), Price.parse("1/0.1/4"))
+
+
+async def answer(source, *events, **settings):
+    """One answer: what it was decided by."""
+    bound = await source.bind(asked(**settings))
+    for event in events:
+        bound.hear(event)
+    source.learn(bound)
+    return bound
+
+
+def chance(bound):
+    return bound.planner.score.forecast(SIGNALS).turned_down
+
+
+def kept(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+
+
+def test_what_one_answer_shows_the_next_is_decided_by_and_so_is_the_next_clients(a_home):
+    async def use():
+        first = PairSource(PairFacts("abc"))
+        chances = [chance(await answer(first, planned(), judged(4))) for _ in range(30)]
+        await first.aclose()
+        second = PairSource(PairFacts("abc"))
+        chances.append(chance(await second.bind(asked())))
+        stranger = PairSource(PairFacts("another"))
+        return chances, chance(await stranger.bind(asked()))
+
+    chances, of_a_stranger = asyncio.run(use())
+    assert chances[0] == of_a_stranger > 0.7
+    assert chances[29] < 0.5 * chances[0]
+    assert chances[30] == pytest.approx(chances[29], abs=0.05)
+    (path,) = kept(a_home)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_planner_that_is_bound_changes_no_more(a_home):
+    async def use():
+        source = PairSource(PairFacts("abc"))
+        bound = await source.bind(asked())
+        before = bound.planner.to_json()
+        for _ in range(30):
+            await answer(source, planned(), judged(4))
+        await source.aclose()
+        return before, bound.planner.to_json()
+
+    before, after = asyncio.run(use())
+    assert before == after
+
+
+def test_with_learning_off_nothing_is_heard_written_or_checked_at_random(a_home):
+    async def use():
+        source = PairSource(PairFacts("abc"))
+        found = [await answer(source, planned(), judged(4), learn=False) for _ in range(30)]
+        await source.aclose()
+        return found
+
+    found = asyncio.run(use())
+    assert len({chance(each) for each in found}) == 1
+    assert {(each.planner.floor, each.planner.labels, each.listener) for each in found} == {(0.0, False, None)}
+    assert not a_home.exists()
+
+
+def test_a_disk_that_fails_is_a_note_once_and_no_failure(a_home):
+    a_home.write_text("in the way")
+
+    async def use():
+        source = PairSource(PairFacts("abc"))
+        notes = []
+        for _ in range(3):
+            notes += (await answer(source, planned(), judged(4))).notes
+            await source.aclose()
+        notes += (await source.bind(asked())).notes
+        return notes
+
+    assert asyncio.run(use()).count(UNWRITTEN) == 1
+
+
+def test_an_answer_without_a_draft_teaches_nothing(a_home):
+    async def use():
+        source = PairSource(PairFacts("abc"))
+        await answer(source, replace(planned(), signals=None))
+        await source.aclose()
+
+    asyncio.run(use())
+    assert not a_home.exists()
