@@ -25,7 +25,7 @@ from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
-from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, weighs_prices, within_reach
+from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of, words_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
@@ -220,7 +220,7 @@ class AsyncClient:
             can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
             settings = settings if can is None else within_reach(settings, can)
             span = self._span(settings, len(ids), can)
-            if weighs_prices(settings):
+            if policy.planner is not None or policy.pricer is not None:
                 bound = await self._bound(settings, prompt, ids, can, budget)
                 for note in bound.notes:
                     builder.note(note)

@@ -15,7 +15,7 @@ from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
 from hybrid.policy.planning import Planner
-from hybrid.policy_choices import DeferralChoices, PolicyChoices
+from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
@@ -52,11 +52,6 @@ def policy_of(settings: Settings, measured: int | None = None, planner: Planner 
     )
     chosen = preset(settings.policy, choices)
     return PRESETS["local"].build(choices) if settings.offline else chosen
-
-
-def weighs_prices(settings: Settings) -> bool:
-    """Whether anything in the policy is decided by what requests cost."""
-    return not settings.offline and (settings.policy.partition(":")[0] == AUTO or settings.hold == "priced")
 
 
 def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
@@ -122,7 +117,8 @@ def _acts_in(policy: str, name: str, value: object) -> bool:
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:
     """Return what a trace keeps beside the sampling, so that it is replayed under what it was recorded under."""
     chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
-    chosen |= {"span": policy.span, "cloud_top_k": settings.cloud_top_k}  # ``auto`` was a number by then
+    # ``auto`` was a number by then; the span of a whole answer follows from its length.
+    chosen |= {"span": policy.span if policy.span <= MOST_SPAN else None, "cloud_top_k": settings.cloud_top_k}
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
     return {**written, "stop": settings.stop}
 

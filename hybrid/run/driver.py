@@ -11,6 +11,7 @@ stops listening leaves an engine at rest, no open stream and a settled ledger.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ class Driver:
         """Write the answer, publishing every event as it happens."""
         self._publish(events.Started(self._prompt.ids, policy.name))
         if self._limits.recording is not None:
-            self._begin_recording(self._limits.recording)
+            self._begin_recording(self._limits.recording, policy)
         loop, reply = decode(policy, self._drafter.coin), None
         end = AnswerEnded("stop")
         try:
@@ -203,12 +204,14 @@ class Driver:
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
-    def _begin_recording(self, choices: Mapping[str, str | Sequence[str]]) -> None:
+    def _begin_recording(self, choices: Mapping[str, str | Sequence[str]], policy: Policy) -> None:
         self._drafter.rows_read = []
         pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
         end_ids, rows = tuple(sorted(self._engine.end_ids)), self._drafter.cursor
         sampling, most = self._drafter.sampling, self._limits.max_tokens
-        self._publish(events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift))
+        planner = policy.planner or policy.pricer
+        kept = None if planner is None else json.dumps(planner.to_json())
+        self._publish(events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift, kept))
 
     def _record_local_rows(self) -> None:
         """Publish what the drafter has read since, on its thread or ahead of time."""

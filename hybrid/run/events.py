@@ -36,7 +36,8 @@ class RecordingStarted:
     """Rows will follow; here is how they were read and drawn from. ``pieces`` are the bytes of every token, by its id.
 
     ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` and
-    ``shift`` are what the local rows may be off by (``prob.Dense``).
+    ``shift`` are what the local rows may be off by (``prob.Dense``). ``planner``: what weighs drafts or handoffs, as
+    JSON and whole: score, prices, worth; None: nothing does.
     """
 
     pieces: tuple[bytes, ...]
@@ -46,6 +47,7 @@ class RecordingStarted:
     choices: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     noise: float = 0.0
     shift: float | None = None
+    planner: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +217,8 @@ Event: TypeAlias = (
 )
 Publish: TypeAlias = Callable[[Event], None]
 
-# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at.
-TRACE_VERSION, READ_VERSIONS = 4, (3, 4)
+# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner.
+TRACE_VERSION, READ_VERSIONS = 5, (3, 4, 5)
 
 
 def event_name(kind: type[Event]) -> str:

@@ -7,13 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from hybrid.cloud import Capabilities
+from hybrid.config import Settings
 from hybrid.engine import Cursor, Worker
 from hybrid.policy import SeededCoin
+from hybrid.policy.planning import Planner
 from hybrid.policy_choices import PolicyChoices
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
 from hybrid.run.composition import check_effect, policy_of, sampling_of
+from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish
@@ -58,6 +62,17 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     worker = Worker("hybrid-replay")
     try:
         driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits)
-        return await driver.answer(policy_of(settings))
+        policy = policy_of(settings)
+        if policy.planner is not None or policy.pricer is not None:
+            policy = policy_of(settings, planner=await _planner(trace, settings, budget.price))
+        return await driver.answer(policy)
     finally:
         worker.close()
+
+
+async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) -> Planner:
+    """Return the planner that was recorded; of an answer without one, that of a pair of which nothing is known."""
+    if trace.planner is not None:
+        return trace.planner
+    asked = AskedQuestion((), trace.prompt, settings, Capabilities("trace"), price)
+    return (await PairSource().bind(asked)).planner

@@ -29,6 +29,7 @@ from hybrid.cloud import (
 )
 from hybrid.engine import IsCancelled
 from hybrid.errors import HybridError, UsageError
+from hybrid.policy.planning import Planner
 from hybrid.prob import Dense, TopK
 from hybrid.run.events import READ_VERSIONS, key_of, unpacked
 from hybrid.types import CloudUsage, Ids, Sampling
@@ -57,6 +58,7 @@ class ReplayTrace:
     choices: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
     shift: float | None = None
+    planner: Planner | None = None
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
@@ -100,6 +102,8 @@ class ReplayTrace:
                 self.sampling, self.max_tokens = Sampling(**line["sampling"]), line["max_tokens"]
                 self.choices = dict(line["choices"])
                 self.noise = float(line.get("noise", 0.0))  # what was recorded before it was known had none
+                kept = line.get("planner")  # since version 5
+                self.planner = None if kept is None else Planner.from_json(json.loads(kept))
                 self.shift = None if line.get("shift") is None else float(line["shift"])
             case "rows":
                 key = line["key"]
@@ -123,7 +127,7 @@ def _check_header(line: str, path: Path) -> None:
     version = header.get("trace") if isinstance(header, dict) else None
     if version in READ_VERSIONS:
         return
-    which = " or ".join(map(str, READ_VERSIONS))
+    which = f"{', '.join(map(str, READ_VERSIONS[:-1]))} or {READ_VERSIONS[-1]}"
     if isinstance(version, int):
         msg = f"{path} is a trace of version {version}, not {which}: record it again with --trace FILE --trace-rows"
     else:

@@ -181,7 +181,7 @@ def test_a_trace_without_rows_of_another_version_or_damaged_is_one_sentence(hous
     for version in (2, TRACE_VERSION + 1):
         path.write_text(json.dumps({"trace": version}))
         with pytest.raises(
-            UsageError, match=rf"trace\.jsonl is a trace of version {version}, not 3 or 4: record it again"
+            UsageError, match=rf"trace\.jsonl is a trace of version {version}, not 3, 4 or 5: record it again"
         ):
             ReplayTrace.read(path)
     for text, number in [('{"event": "rows"}\n', 2), ('{"event": "notes"}\nhalf a li', 3), ("[" * 10**5, 2), ("3", 2)]:
