@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import hybrid.defer
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.defer import Calibration, word_buckets
 from hybrid.defer.trees import BoostedTrees
+from hybrid.engine.identity import identify
 from hybrid.tasks import FAMILIES, distinct
 from hybrid.tune.quality import auroc, ece
 
@@ -26,6 +28,10 @@ def test_its_chances_rank_and_hold_on_questions_that_its_folds_had_not_seen(ship
     assert ece(shipped.questions) <= 0.05
     assert (shipped.judge, shipped.score.judge, shipped.loss, shipped.worth) == ("kl:0.7", "kl:0.7", "verdict", 2.2)
     assert isinstance(shipped.score.hazard, BoostedTrees)
+
+
+def test_it_is_of_the_bundled_models(shipped):
+    assert (shipped.local, shipped.cloud) == (identify(BUNDLED_LOCAL), BUNDLED_CLOUD.stem)
 
 
 def test_it_is_small_and_is_written_as_it_was_read(shipped):
