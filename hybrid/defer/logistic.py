@@ -2,7 +2,7 @@
 
 Both minimise a sum of losses plus ``precision[f] * weight[f]**2 / 2`` for each feature, by Newton's method with
 conjugate gradients inside: no randomness, and the same weights for the same rows. The oracles are scipy's minimiser and
-the normal equations (``tests/defer/test_logistic.py``). N rows, F features, E entries that are not zero.
+the normal equations (``tests/defer/test_logistic.py``). N rows, F features, E ones.
 """
 
 from __future__ import annotations
@@ -26,39 +26,42 @@ MOST_STEPS, MOST_TURNS, MOST_HALVINGS = 100, 1000, 30
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """N rows of F numbers, by their entries: ``row``, ``column`` and ``value``, shapes (E,), in any order."""
+    """N rows: a one in some of 4,096 buckets, and D numbers; together F features, the buckets first.
 
-    num_rows: int
-    num_features: int
+    ``row`` and ``bucket``, shapes (E,), say where the ones are; ``dense`` has shape (N, D).
+    """
+
     row: NDArray[np.int64]
-    column: NDArray[np.int64]
-    value: Floats
+    bucket: NDArray[np.int64]
+    dense: Floats
 
     @classmethod
     def of(cls, buckets: Sequence[tuple[int, ...]], dense: Floats) -> SparseRows:
-        """Put a one in each bucket of a row, and D dense numbers, shape (N, D), in the columns after the buckets."""
-        num, width = dense.shape
-        counts = [len(each) for each in buckets]
-        sparse = np.array([bucket for each in buckets for bucket in each], dtype=np.int64)
-        return cls(
-            num,
-            BUCKETS + width,
-            np.concatenate([np.repeat(np.arange(num), counts), np.repeat(np.arange(num), width)]),
-            np.concatenate([sparse, np.tile(np.arange(BUCKETS, BUCKETS + width), num)]),
-            np.concatenate([np.ones(len(sparse)), dense.ravel()]),
-        )
+        """Take each row's buckets, none of them twice, and its numbers."""
+        row = np.repeat(np.arange(len(dense)), [len(each) for each in buckets])
+        return cls(row, np.array([bucket for each in buckets for bucket in each], dtype=np.int64), dense)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.dense.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return BUCKETS + int(self.dense.shape[1])
 
     def times(self, weights: Floats) -> Floats:
         """Return each row's sum of weighted features, shape (F,) -> (N,)."""
-        return _sums(self.row, self.value * weights[self.column], self.num_rows)
+        return _sums(self.row, weights[self.bucket], self.num_rows) + self.dense @ weights[BUCKETS:]
 
     def back(self, numbers: Floats) -> Floats:
         """Return each feature's sum over the rows, weighted by a number a row, shape (N,) -> (F,)."""
-        return _sums(self.column, self.value * numbers[self.row], self.num_features)
+        return np.concatenate([_sums(self.bucket, numbers[self.row], BUCKETS), numbers @ self.dense])
 
     def squares(self, numbers: Floats) -> Floats:
         """Return the same sum of the features' squares."""
-        return _sums(self.column, self.value**2 * numbers[self.row], self.num_features)
+        return np.concatenate([_sums(self.bucket, numbers[self.row], BUCKETS), numbers @ self.dense**2])
 
 
 def _sums(group: NDArray[np.int64], numbers: Floats, num_groups: int) -> Floats:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from hybrid.defer import BUCKETS
 from hybrid.defer.logistic import SparseRows, fit_logistic, fit_ridge, logit_of, sigmoid
 
 NUM_ROWS, NUM_DENSE = 60, 4
@@ -13,9 +14,12 @@ def draw_rows(seed):
     """Rows of a dozen buckets, so that most weights have no row."""
     rng = np.random.default_rng(seed)
     buckets = [tuple(sorted({int(b) for b in rng.integers(0, 12, 4)})) for _ in range(NUM_ROWS)]
-    rows = SparseRows.of(buckets, rng.normal(size=(NUM_ROWS, NUM_DENSE)))
+    dense = rng.normal(size=(NUM_ROWS, NUM_DENSE))
+    rows = SparseRows.of(buckets, dense)
     full = np.zeros((NUM_ROWS, rows.num_features))
-    np.add.at(full, (rows.row, rows.column), rows.value)
+    for each, found in zip(full, buckets, strict=True):
+        each[list(found)] = 1.0
+    full[:, BUCKETS:] = dense
     used = np.flatnonzero(full.any(axis=0))
     labels = (rng.random(NUM_ROWS) < sigmoid(full[:, used] @ rng.normal(size=len(used)))).astype(float)
     precision = np.full(rows.num_features, 0.5)
