@@ -134,6 +134,7 @@ def _settings(arm: Arm, pair: ServedPair) -> Settings:
         "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
         "max_tokens": pair.max_tokens,
         "seed": 0,
+        "learn": False,  # what the user's own questions taught is no part of it
         "threads": 1,  # as the server: two that spin for one core stand still
         **arm.choices,
     }

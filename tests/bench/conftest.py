@@ -41,13 +41,20 @@ def answer():
 
 @pytest.fixture
 def compared():
-    """Make a comparison of five families: ``right`` maps an arm's name to its graded problems, a string of 0 and 1."""
+    """Make a comparison of five families: ``right`` maps an arm's name to its graded problems, a string of 0 and 1.
+
+    An arm that it does not name is as right as the small model.
+    """
 
     def make(right, arms=demo.ARMS, answers=None, split="test"):
         count = len(next(iter(right.values())))
         plain = (_answer(Token(0, "yes", "local", "unchecked")),) * count
         trials = {
-            arm.name: Trial(arm, (answers or {}).get(arm.name, plain), tuple(bit == "1" for bit in right[arm.name]))
+            arm.name: Trial(
+                arm,
+                (answers or {}).get(arm.name, plain),
+                tuple(bit == "1" for bit in right.get(arm.name, right["small"])),
+            )
             for arm in arms
         }
         problems = tuple(

@@ -14,7 +14,7 @@ from hybrid.tasks import FAMILIES
 THERE = Token(2, "b", "cloud", "written", why="doubt")
 
 
-def test_shown_is_one_of_each_family_the_first_that_both_hybrids_rescued(compared):
+def test_shown_is_one_of_each_family_the_first_that_most_hybrids_rescued(compared):
     """Problem n is of family n modulo 5; each column of digits below is one problem."""
     found = compared({
         "small": "01001" + "01000" + "00000",
@@ -44,10 +44,11 @@ def test_of_many_families_five_are_shown_the_most_rescued_first_then_the_shortes
 
 def test_the_json_holds_exactly_what_is_promised(compared, answer):
     answers = {
+        "auto": (answer(THERE, nanousd=2, requests=1),) * 10,
         "kl": (answer(THERE, THERE, nanousd=1, requests=3, degraded="gone"),) * 10,
         "large": (answer(THERE, nanousd=3, requests=1),) * 10,
     }
-    right = {"small": "0" * 10, "kl": "1" * 9 + "0", "doubt": "0" * 10, "large": "1" * 10}
+    right = {"small": "0" * 10, "auto": "1" * 10, "kl": "1" * 9 + "0", "doubt": "0" * 10, "large": "1" * 10}
     found = to_json(compared(right, answers=answers))
     models, low = found.pop("models"), found["rpi"]["kl"].pop("low")
     assert 0.5 < low < 0.9
@@ -58,18 +59,23 @@ def test_the_json_holds_exactly_what_is_promised(compared, answer):
     assert found == {
         "tasks": 10,
         "seed": 7,
-        "correct": {"small": 0, "kl": 9, "doubt": 0, "large": 10},
-        "rpi": {"kl": {"value": 0.9, "high": 1.0}, "doubt": {"value": 0.0, "low": 0.0, "high": 0.0}},
-        "cloud_token_share": {"small": 0.0, "kl": 1.0, "doubt": 0.0, "large": 1.0},
-        "requests": {"small": 0, "kl": 30, "doubt": 0, "large": 10},
+        "correct": {"small": 0, "auto": 10, "kl": 9, "doubt": 0, "large": 10},
+        "rpi": {
+            "auto": {"value": 1.0, "low": 1.0, "high": 1.0},
+            "kl": {"value": 0.9, "high": 1.0},
+            "doubt": {"value": 0.0, "low": 0.0, "high": 0.0},
+        },
+        "cloud_token_share": {"small": 0.0, "auto": 1.0, "kl": 1.0, "doubt": 0.0, "large": 1.0},
+        "requests": {"small": 0, "auto": 10, "kl": 30, "doubt": 0, "large": 10},
         "bill": {
+            "auto": {"nanousd": 20, "ratio": 0.6667, "low": 0.6667, "high": 0.6667},
             "kl": {"nanousd": 10, "ratio": 0.3333},
             "doubt": {"nanousd": 0, "ratio": 0.0},
             "cloud_nanousd": 30,
         },
         "scoring_keeps_cache": False,
-        "settings": {"kl": dict(KL.choices), "doubt": dict(DOUBT.choices)},
-        "degraded": {"small": 0, "kl": 10, "doubt": 0, "large": 0},
+        "settings": {"auto": {}, "kl": dict(KL.choices), "doubt": dict(DOUBT.choices)},
+        "degraded": {"small": 0, "auto": 0, "kl": 10, "doubt": 0, "large": 0},
     }
 
 

@@ -72,8 +72,8 @@ def test_every_token_of_every_hybrid_answer_is_there_in_order(shown):
         ["cloud", 'cloud, written; KL "0.3" > 0.2 & more', " 4"],
     ]
     small = ["local", "local, unchecked", "yes"]
-    # Five examples, each with three answers; then ten answers of each hybrid.
-    assert shown.tokens == ([small] + once * 2) * 5 + once * 20
+    # Five examples, each with the small model's answer and three others; then ten answers of each hybrid.
+    assert shown.tokens == ([small] + once * 3) * 5 + once * 30
 
 
 def test_what_a_model_wrote_is_text_and_never_markup(shown):

@@ -21,10 +21,11 @@ from typer.testing import CliRunner
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "demo"]
-ARMS = ("small", "kl", "doubt", "large")
+HYBRIDS = ("auto", "kl", "doubt")
+ARMS = ("small", *HYBRIDS, "large")
 NUM = 28  # of 14 problems the gap between the models cannot be told from zero, so that there would be no RPI
 LINES = "".join(
-    f"hybrid: {name} has answered {NUM} problems ({number} of 4)\n" for number, name in enumerate(ARMS, start=1)
+    f"hybrid: {name} has answered {NUM} problems ({number} of 5)\n" for number, name in enumerate(ARMS, start=1)
 )
 
 
@@ -63,10 +64,10 @@ def test_standard_output_is_one_json_object_of_the_promised_shape(made):
     ]  # fmt: skip
     for name in ("correct", "cloud_token_share", "requests", "degraded"):
         assert tuple(found[name]) == ARMS
-    for name in ("kl", "doubt"):
+    for name in HYBRIDS:
         assert list(found["rpi"][name]) == ["value", "low", "high"]
         assert list(found["bill"][name]) == ["nanousd", "ratio"]
-    assert list(found["bill"]) == ["kl", "doubt", "cloud_nanousd"]
+    assert list(found["bill"]) == [*HYBRIDS, "cloud_nanousd"]
     assert {name: model["file"] for name, model in found["models"].items()} == {
         "small": "small.gguf",
         "large": "large.gguf",
@@ -82,7 +83,7 @@ def test_the_figures_obey_what_the_arms_are(made):
     assert (found["requests"]["large"], found["cloud_token_share"]["large"]) == (NUM, 1.0)
     assert all(0 <= right <= NUM for right in found["correct"].values())
     small, large = found["correct"]["small"], found["correct"]["large"]
-    for name in ("kl", "doubt"):
+    for name in HYBRIDS:
         bill = found["bill"][name]
         assert found["requests"][name] > 0
         assert 0 < found["cloud_token_share"][name] < 1
@@ -106,7 +107,7 @@ def test_the_pages_answers_are_the_ones_that_were_graded(made):
     from hybrid.bench.comparison import draw_balanced
 
     text = (made[1] / "page.html").read_text()
-    for name in ("kl", "doubt"):
+    for name in HYBRIDS:
         (block,) = re.findall(
             rf"<details><summary>{name}: \d+ of {NUM} right</summary>(.*?)</details>", text, re.DOTALL
         )
@@ -149,7 +150,7 @@ def test_where_no_colour_can_be_the_text_says_who_wrote_what(invoke):
 
 def test_a_terminal_sees_progress_and_colours(on_a_terminal):
     seen = on_a_terminal([*COMMAND, "--tasks", "14"], "100")
-    assert b"(2 of 4)" in seen
+    assert b"(2 of 5)" in seen
     assert b"\x1b[1;35m" in seen
     assert b"has answered" not in seen
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from hybrid.cli.demo.report import DemoReport
 
 EPILOG = """
-The bundled pair answers generated problems it was not trained on, in four ways: the small model alone, the policies kl
-and doubt, and the large model alone, behind a real HTTP server that is started once. Shown are some answers, token by
-token, and what each way got right, asked and cost at fixed prices. HYBRID_* variables and hybrid.toml change nothing.
+The bundled pair answers generated problems it was not trained on, in five ways: the small model alone, the policies
+auto, kl and doubt, and the large model alone, behind a real HTTP server that is started once. Shown are some answers,
+token by token, and what each way got right, asked and cost at fixed prices. HYBRID_* variables and hybrid.toml change
+nothing, nor does what was learned from questions of yours.
 
 With --real, a real language model and its rounding to 3 bits (hybrid models real) answer five questions to an
 assistant, by the policies local, kl, excess and cloud. Hardly any answer is right or wrong there, so what is told of
@@ -35,7 +36,7 @@ Examples:
 
   hybrid demo
 
-  hybrid demo --json --tasks 120 --seed 1
+  hybrid demo --json --n 280 --seed 1
 
   hybrid demo --html demo.html --svg demo.svg
 

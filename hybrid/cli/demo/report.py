@@ -166,8 +166,8 @@ def about_settings() -> str:
     """Say what the demonstration's arms were set to, and why."""
     arms = "; ".join(f"{arm.name}: {settings(arm)}" for arm in HYBRIDS)
     return (
-        f"Settings: {arms}. Chosen on the calibration split, among those of hybrid demo --calibrate; "
-        "doubt's threshold is the policy's own."
+        f"Settings: {arms}. Chosen on the calibration split, those of kl and doubt among those of hybrid demo "
+        "--calibrate; doubt's threshold is the policy's own, and so is all of auto."
     )
 
 
