@@ -76,9 +76,14 @@ class Trial:
         return sum(answer.usage.cloud_requests for answer in self.answers)
 
     @property
+    def bills(self) -> tuple[int, ...]:
+        """What the requests of each answer cost. Every arm's price is known."""
+        return tuple(answer.bill.nanousd or 0 for answer in self.answers)
+
+    @property
     def nanousd(self) -> int:
-        """What the requests cost. Every arm's price is known."""
-        return sum(answer.bill.nanousd or 0 for answer in self.answers)
+        """What they cost together."""
+        return sum(self.bills)
 
     @property
     def num_degraded(self) -> int:

@@ -18,6 +18,7 @@ from hybrid.engine.real_models import sha256_of
 from hybrid.errors import UsageError
 from hybrid.tasks import FAMILIES, Problem, Split, distinct
 from hybrid.tasks.statistics import Estimate, rpi
+from hybrid.tasks.text_statistics import bill_ratio
 
 # The smallest family, facts, has at least one problem a fact in either split that is not trained on.
 MOST_PROBLEMS = 150 * len(FAMILIES)
@@ -46,10 +47,10 @@ class Comparison:
         small, hybrid, large = (self.trials[arm].correct for arm in (SMALL.name, name, LARGE.name))
         return rpi(small, hybrid, large)
 
-    def bill_ratio(self, name: str) -> float | None:
-        """Return an arm's bill over the large model's own; None where that one is zero."""
-        alone = self.trials[LARGE.name].nanousd
-        return self.trials[name].nanousd / alone if alone else None
+    def bill_ratio(self, name: str) -> Estimate | None:
+        """Return an arm's bill over the large model's own, with its interval; None where that one is zero."""
+        bills, alone = self.trials[name].bills, self.trials[LARGE.name].bills
+        return bill_ratio(bills, alone) if all(alone) else None
 
 
 async def compare(arms: Sequence[Arm], plan: Plan, report_answer: ReportAnswer) -> Comparison:
@@ -92,6 +93,7 @@ def estimate_to_json(estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def bill_to_json(comparison: Comparison, name: str) -> dict[str, float | None]:
-    """Return an arm's bill and its ratio for JSON."""
-    ratio = comparison.bill_ratio(name)
-    return {"nanousd": comparison.trials[name].nanousd, "ratio": None if ratio is None else round(ratio, 4)}
+    """Return an arm's bill for JSON, its ratio and that one's interval."""
+    ratio = estimate_to_json(comparison.bill_ratio(name))
+    ends = {"low": ratio["low"], "high": ratio["high"]}
+    return {"nanousd": comparison.trials[name].nanousd, "ratio": ratio["value"], **ends}

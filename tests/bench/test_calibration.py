@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hybrid.bench.calibration import ARMS, SWEEP, choose_arms, is_shipped, to_json
-from hybrid.bench.demo import HYBRIDS
+from hybrid.bench.demo import DOUBT, KL
 from hybrid.run.answer import Token
 
 RIGHT = {arm.name: "0" * 10 for arm in ARMS} | {"large": "1" * 10}
@@ -71,7 +71,7 @@ def test_the_json_has_a_row_for_each_arm_and_the_choice_beside_what_is_shipped(s
         "rpi": {"value": 1.0, "low": 1.0, "high": 1.0},
         "cloud_token_share": 0.0,
         "requests": 0,
-        "bill": {"nanousd": 50, "ratio": 0.8333},
+        "bill": {"nanousd": 50, "ratio": 0.8333, "low": 0.8333, "high": 0.8333},
         "degraded": 0,
     }
     assert found["chosen"]["kl"] == {"threshold": 0.5, "span": 128, "hold": 12}

@@ -68,13 +68,26 @@ def test_a_bill_is_compared_with_the_large_models_own_run(compared, answer):
     """Not with what the cloud alone would have charged for the hybrid's text: that is another number."""
     answers = {"kl": (answer(HERE, nanousd=3),) * 8, "large": (answer(THERE, nanousd=4),) * 8}
     found = compared(dict.fromkeys(("small", "kl", "doubt", "large"), "10101010"), answers=answers)
-    assert (found.bill_ratio("kl"), found.bill_ratio("doubt"), found.bill_ratio("large")) == (0.75, 0.0, 1.0)
-    assert bill_to_json(found, "kl") == {"nanousd": 24, "ratio": 0.75}
+    assert [found.bill_ratio(name).value for name in ("kl", "doubt", "large")] == [0.75, 0.0, 1.0]
+    assert bill_to_json(found, "kl") == {"nanousd": 24, "ratio": 0.75, "low": 0.75, "high": 0.75}
+
+
+def test_a_bill_has_the_interval_of_problems_that_are_drawn_again_with_both_bills(compared, answer):
+    """Where half the problems cost nothing and half as much as the large model, one half or the other may be more."""
+    asked, silent, large = answer(THERE, nanousd=4), answer(HERE), answer(THERE, nanousd=4)
+    found = compared(
+        dict.fromkeys(("small", "kl", "doubt", "large"), "1" * 40),
+        answers={"kl": (asked, silent) * 20, "large": (large,) * 40},
+    )
+    ratio = found.bill_ratio("kl")
+    assert ratio.value == 0.5
+    assert 0.3 < ratio.low < 0.4
+    assert 0.6 < ratio.high < 0.7
 
 
 def test_there_is_no_ratio_over_a_bill_of_nothing(compared):
     found = compared(dict.fromkeys(("small", "kl", "doubt", "large"), "10101010"))
-    assert bill_to_json(found, "kl") == {"nanousd": 0, "ratio": None}
+    assert bill_to_json(found, "kl") == {"nanousd": 0, "ratio": None, "low": None, "high": None}
 
 
 def test_the_rpi_is_the_arms_between_the_two_models(compared):

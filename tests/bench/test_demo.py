@@ -69,8 +69,8 @@ def test_the_json_holds_exactly_what_is_promised(compared, answer):
         "requests": {"small": 0, "auto": 10, "kl": 30, "doubt": 0, "large": 10},
         "bill": {
             "auto": {"nanousd": 20, "ratio": 0.6667, "low": 0.6667, "high": 0.6667},
-            "kl": {"nanousd": 10, "ratio": 0.3333},
-            "doubt": {"nanousd": 0, "ratio": 0.0},
+            "kl": {"nanousd": 10, "ratio": 0.3333, "low": 0.3333, "high": 0.3333},
+            "doubt": {"nanousd": 0, "ratio": 0.0, "low": 0.0, "high": 0.0},
             "cloud_nanousd": 30,
         },
         "scoring_keeps_cache": False,

@@ -66,7 +66,7 @@ def test_standard_output_is_one_json_object_of_the_promised_shape(made):
         assert tuple(found[name]) == ARMS
     for name in HYBRIDS:
         assert list(found["rpi"][name]) == ["value", "low", "high"]
-        assert list(found["bill"][name]) == ["nanousd", "ratio"]
+        assert list(found["bill"][name]) == ["nanousd", "ratio", "low", "high"]
     assert list(found["bill"]) == [*HYBRIDS, "cloud_nanousd"]
     assert {name: model["file"] for name, model in found["models"].items()} == {
         "small": "small.gguf",

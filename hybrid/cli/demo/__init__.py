@@ -51,7 +51,12 @@ Exit codes: 0 done, 1 output lost, 2 usage, 3 local model unusable, 4 server unu
 def demo(
     tasks: Annotated[
         int | None,
-        typer.Option(help="How many problems, of all kinds alike (70; --calibrate: 84; --real: 5).", metavar="N"),
+        typer.Option(
+            "--tasks",
+            "--n",
+            help="How many problems, of all kinds alike (70; --calibrate: 84; --real: 5).",
+            metavar="N",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which problems.", metavar="S", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,

@@ -17,6 +17,7 @@ from hybrid.bench.calibration import choose_arms, is_shipped
 from hybrid.bench.comparison import Comparison
 from hybrid.bench.demo import HOW_CHOSEN, HYBRIDS, pick_examples
 from hybrid.run.answer import Answer, Token
+from hybrid.tasks.statistics import Estimate
 from hybrid.types import Divergence
 
 LEGEND = {
@@ -89,7 +90,7 @@ def demonstration(comparison: Comparison) -> DemoReport:
         about_table=f"All {len(problems)} problems",
         columns=COLUMNS,
         rows=tuple(row(comparison, name) for name in comparison.trials),
-        scores=tuple((f"RPI of {name} (95 % interval)", interval(comparison, name)) for name in names),
+        scores=tuple(score for name in names for score in scores(comparison, name)),
         notes=(about_rpi(comparison), *notes(comparison), about_settings()),
         every=tuple(map(every, names)),
     )
@@ -104,17 +105,24 @@ def row(comparison: Comparison, name: str) -> tuple[str, ...]:
         f"{100 * trial.cloud_token_share:.1f} %",
         str(trial.num_requests),
         f"{trial.nanousd / 1e9:.6f}",
-        UNDEFINED if ratio is None else f"{ratio:.2f}",
+        UNDEFINED if ratio is None else f"{ratio.value:.2f}",
     )
 
 
-def interval(comparison: Comparison, name: str) -> str:
-    """Return an arm's RPI and, in brackets, its 95 % interval."""
-    found = comparison.rpi(name)
+def interval(found: Estimate | None) -> str:
+    """Return a value and, in brackets, its 95 % interval."""
     if found is None:
         return UNDEFINED
     low, high = (f"{end:.2f}" if math.isfinite(end) else "unbounded" for end in (found.low, found.high))
     return f"{found.value:.2f} ({low} to {high})"
+
+
+def scores(comparison: Comparison, name: str) -> tuple[tuple[str, str], ...]:
+    """Return a hybrid's RPI and its bill's ratio, each with its 95 % interval, behind what they are called."""
+    return (
+        (f"RPI of {name} (95 % interval)", interval(comparison.rpi(name))),
+        ("  its bill, of the large model's", interval(comparison.bill_ratio(name))),
+    )
 
 
 def about_rpi(comparison: Comparison) -> str:

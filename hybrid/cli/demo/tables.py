@@ -67,7 +67,7 @@ def calibration(comparison: Comparison) -> Group:
     table = _table((named, correct, "RPI (95 %\ninterval)", share, ratio, ""))
     for name in comparison.trials:
         _, correct, share, *_, ratio = report.row(comparison, name)
-        rpi = "" if name in {SMALL.name, LARGE.name} else report.interval(comparison, name)
+        rpi = "" if name in {SMALL.name, LARGE.name} else report.interval(comparison.rpi(name))
         mark = "*" if name in best else ""
         table.add_row(name, correct, rpi, share, ratio, mark, style="bold" if mark else "")
     return Group(
