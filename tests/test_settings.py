@@ -94,7 +94,7 @@ LETTERS = {
 OTHER_FLAGS = {"hold": ["--handoff"]}
 # What each command has beside the settings. ``probe`` takes two as its own arguments.
 COMMANDS = {
-    "ask": ("ft", {"prompt", "as_json", "trace"}),
+    "ask": ("ft", {"prompt", "as_json", "explain", "trace"}),
     "batch": ("f", {"source", "out", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),

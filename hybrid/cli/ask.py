@@ -43,7 +43,11 @@ Examples:
 
   echo "Sort 42 17 99 23." | hybrid ask - --policy greedy-exact
 
-  hybrid ask --policy kl:0.2 --span 64 "What is 47 + 86?"
+  hybrid ask --policy auto --worth 4 --explain "What is 47 + 86?"
+
+  hybrid ask --policy auto --stream whole "What is 47 + 86?"
+
+  hybrid ask --policy kl:0.2 --span 64 --handoff rest "What is 47 + 86?"
 
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
@@ -57,6 +61,10 @@ def ask(
     prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.", show_default=False)],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Tell why auto kept, checked or gave up each draft, and what would change it."),
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write every event to FILE, in the place of an older trace.", metavar="FILE")
     ] = None,
@@ -66,7 +74,7 @@ def ask(
     with exit_codes():
         if flags.get("trace_rows") and trace is None:
             raise UsageError("--trace-rows writes into a trace: add --trace FILE")
-        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, trace=trace))
+        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, explained=explain, trace=trace))
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
@@ -86,18 +94,28 @@ def _text(prompt: str) -> str:
     return text.rstrip("\n") if prompt == "-" else text
 
 
-async def _ask(prompt: str, flags: Flags, *, as_json: bool, trace: Path | None) -> None:
+async def _ask(prompt: str, flags: Flags, *, as_json: bool, explained: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
-    from hybrid.run.composition import check_effect  # noqa: PLC0415
+    from hybrid.cli.explaining import Explainer  # noqa: PLC0415
+    from hybrid.run.composition import AUTO, check_effect  # noqa: PLC0415
 
     opener = hybrid.open(**flags)
     check_effect(opener.settings, flags)  # one answer and no other: its flags are held against whatever policy it has
-    screen = None if as_json else Screen()
+    policy = "local" if opener.settings.offline else opener.settings.policy
+    if explained and policy.partition(":")[0] != AUTO:
+        msg = f"--explain tells what {AUTO} weighs, and the policy is {policy}"
+        raise UsageError(msg)
+    screen, explainer = None if as_json else Screen(), Explainer() if explained else None
     with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():
         async with opener as client, aclosing(client.stream(prompt)) as events:
             async for event in events:
                 file.write(event)
+                if explainer:
+                    explainer.hear(event)
                 if screen:
                     screen.show(event)
                 elif isinstance(event, Finished):
-                    typer.echo(json.dumps(event.answer.to_json(), ensure_ascii=False))
+                    plans = {} if explainer is None else {"plans": explainer.to_json()}
+                    typer.echo(json.dumps(event.answer.to_json() | plans, ensure_ascii=False))
+        if screen and explainer:
+            typer.echo("\n".join(explainer.lines()), err=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from hybrid.policy.explanation import PlanExplanation, WorthChange
+from hybrid.policy.explanation import PlanExplanation, WorthChange, explain
+from hybrid.run.events import Event, Planned
 from hybrid.spend import as_usd
 from hybrid.spend.ask_prices import AskUnit
 
@@ -15,6 +17,32 @@ _DONE = {
     "spans": "checked in short spans",
 }
 _UNITS = {"ms": "ms", "tokens": "times a token read"}
+
+
+class Explainer:
+    """Hears an answer's events, and explains its plans once it is over."""
+
+    def __init__(self) -> None:
+        """Nothing was planned yet."""
+        self._plans: list[Planned] = []
+
+    def hear(self, event: Event) -> None:
+        """Keep a plan."""
+        if isinstance(event, Planned):
+            self._plans.append(event)
+
+    def explained(self) -> list[PlanExplanation]:
+        """Explain each plan that was weighed."""
+        return [found for each in self._plans if (found := explain(each.position, each.plan))]
+
+    def lines(self) -> list[str]:
+        """Say it."""
+        told = [line for found in self.explained() for line in told_plan(found)]
+        return told or ["nothing was weighed: the cloud was not asked for, or nothing was drafted"]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the same for ``--json``."""
+        return [found.to_json() for found in self.explained()]
 
 
 def told_plan(found: PlanExplanation) -> Iterator[str]:
@@ -33,18 +61,18 @@ def amount(value: float, unit: AskUnit) -> str:
 
 
 def _which(found: PlanExplanation) -> str:
+    if not found.num_tokens:
+        return "by the question alone"
     first, last = found.position, found.position + found.num_tokens
     return f"draft of tokens {first} to {last - 1}" if found.num_tokens > 1 else f"draft of token {first}"
 
 
 def _chance(found: PlanExplanation) -> str:
     costs = found.costs
-    said = f"turned down by {found.planner.score.judge} with chance {costs.turned_down:.2f}"
-    if costs.place is not None:
-        said += f", likeliest at token {found.position + costs.place}"
     if found.by_nats:
-        said += f"; it loses {found.excess:.2g} nats a token"
-    return said
+        return f"expected to lose {found.excess:.2g} nats a token"
+    said = f"turned down by {found.planner.score.judge} with chance {costs.turned_down:.2f}"
+    return said if costs.place is None else f"{said}, likeliest at token {found.position + costs.place}"
 
 
 def _done(found: PlanExplanation) -> str:
@@ -71,10 +99,10 @@ def _changes(found: PlanExplanation) -> str:
         if change is not None
     ]
     worth = found.planner.worth
-    at = f" (it is {worth.multiple:.3g})" if worth.amount is None else ""
+    at = f" (it is {worth.multiple:.4g})" if worth.amount is None else ""
     return f"would be {', '.join(told)}{at}" if told else "at any worth it would be the same"
 
 
 def _worth(found: PlanExplanation, change: WorthChange) -> str:
     worth = found.worth_at(change)
-    return f"{change.times:.3g} times its worth" if worth is None else f"--worth {worth:.3g}"
+    return f"{change.times:.3g} times its worth" if worth is None else f"--worth {worth:.{2 if worth < 100 else 0}f}"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid.defer import DraftSignals
 from hybrid.policy.plan import DraftPlan, PlanCosts
 from hybrid.policy.planning import Planner
 
@@ -31,6 +30,7 @@ class WorthChange:
 class PlanExplanation:
     """A plan of one draft, from the answer's token ``position`` on, and what would have been planned at other worths.
 
+    ``num_tokens`` 0: it was made by the question alone.
     ``action``: keep, check, write, or spans (check in short ones). ``excess``: the expected mean excess loss, in nats a
     token. ``by_nats``: it is what keeping loses. ``less``, ``more``: the next other choice at a lower and a higher
     worth; None: there is none.
@@ -88,27 +88,33 @@ class PlanExplanation:
         }
 
 
-def explain(position: int, plan: DraftPlan, planner: Planner, *, final: bool, known: int) -> PlanExplanation | None:
-    """Explain a plan that ``planner`` made of a draft, with what it was told then. None for what no draft was for."""
-    signals, costs = plan.signals, plan.costs
-    if signals is None or costs is None or plan.forecast is None:
+def explain(position: int, plan: DraftPlan) -> PlanExplanation | None:
+    """Explain a plan of a draft that begins at the answer's token ``position``, or of a question before any draft.
+
+    None for a handoff after a rejection, and for the later ones of short spans, of which nothing is weighed.
+    """
+    signals, costs, case = plan.signals, plan.costs, plan.case
+    if costs is None or case is None:
         return None
-    chosen = action_of(plan)
+    planner, chosen = case.planner, action_of(plan)
 
     def at(times: float) -> str:
-        return action_of(_at_worth(planner, times).plan(signals, final=final, known=known))
+        again = _at_worth(planner, times)
+        if signals is None:
+            return action_of(again.opening())
+        return action_of(again.plan(signals, final=case.final, known=case.known))
 
-    weighed = action_of(replace(planner, floor=0.0).plan(signals, final=final, known=known))
+    weighed = at(1.0)
     moves = planner.keep_below is None and _is_priced(costs)
     return PlanExplanation(
         position,
-        len(signals),
+        0 if signals is None else len(signals),
         chosen,
         plan.at,
         plan.limit,
         plan.floor,
         costs,
-        _mean_excess(plan, signals),
+        planner.question.excess if plan.forecast is None else float(plan.forecast.excess.mean()),
         planner,
         _next_change(at, weighed, 1.0 / STEP) if moves else None,
         _next_change(at, weighed, STEP) if moves else None,
@@ -118,10 +124,6 @@ def explain(position: int, plan: DraftPlan, planner: Planner, *, final: bool, kn
 def action_of(plan: DraftPlan) -> str:
     """Return the action, and for checks in short spans ``spans``."""
     return "spans" if plan.action == "check" and plan.limit == 0 else plan.action
-
-
-def _mean_excess(plan: DraftPlan, signals: DraftSignals) -> float:
-    return float(plan.forecast.excess.mean()) if plan.forecast is not None and len(signals) else 0.0
 
 
 def _is_priced(costs: PlanCosts) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hybrid.defer import DraftSignals, Forecast
+
+if TYPE_CHECKING:
+    from hybrid.policy.planning import Planner
 
 PlanAction: TypeAlias = Literal["keep", "check", "write"]
 
@@ -59,6 +62,15 @@ class PlanCosts:
 
 
 @dataclass(frozen=True)
+class PlannedCase:
+    """What a planner was asked of a draft, beside its signals: with it a plan can be made again, or otherwise."""
+
+    planner: Planner
+    final: bool
+    known: int
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """What to do with a draft of n tokens.
 
@@ -66,8 +78,8 @@ class DraftPlan:
     before it are shown, the others dropped. ``limit``: how many tokens the cloud writes (None: to the end), and in a
     check how many after a rejection (None: what is cheaper then; 0: none but the one that replaces the rejected, and
     the next drafts are as short as this check). ``floor``: a coin had this checked, which would have been kept.
-    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``signals`` and
-    ``forecast`` are what it was decided from, for whoever learns of the outcome.
+    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``signals``,
+    ``forecast`` and ``case`` are what it was decided from, for whoever learns of the outcome or explains it.
     """
 
     action: PlanAction
@@ -78,6 +90,7 @@ class DraftPlan:
     propensity: float = 1.0
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
+    case: PlannedCase | None = field(default=None, compare=False, repr=False)
 
     @property
     def why(self) -> str | None:

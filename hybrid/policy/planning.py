@@ -45,7 +45,7 @@ from hybrid.defer import (
     score_from_json,
     score_to_json,
 )
-from hybrid.policy.plan import MOST_WORTH, DraftPlan, PlanCosts, Worth
+from hybrid.policy.plan import MOST_WORTH, DraftPlan, PlanCosts, PlannedCase, Worth
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
@@ -114,7 +114,8 @@ class Planner:
             return DraftPlan("check", len(signals), limit=0)
         forecast = self.score.forecast(signals)
         draft = _Draft(self, len(signals), signals.shown, known, forecast, final=final)
-        plan = replace(self._cheapest(draft), signals=signals, forecast=forecast)
+        case = PlannedCase(self, final, known)
+        plan = replace(self._cheapest(draft), signals=signals, forecast=forecast, case=case)
         if plan.action != "keep" or not self.floor or not draft.can_check or toss is None or not plan.at:
             return plan
         if toss(np.array([self.floor, 1.0 - self.floor])) == 0:
@@ -146,7 +147,8 @@ class Planner:
         span, spans = draft.short_spans()
         costs = PlanCosts(keep, None, write, spans, question.turned_down, None, draft.worth, draft.alone)
         action = _least(costs, self._forced(question.turned_down))
-        return DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
+        plan = DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
+        return replace(plan, case=PlannedCase(self, final=False, known=0))
 
     def _cheapest(self, draft: _Draft) -> DraftPlan:
         """Return the cheapest action, ties to keep."""

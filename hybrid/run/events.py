@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from hybrid.defer import DraftSignals, Forecast
-from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts
+from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, Ids, Sampling
@@ -91,14 +91,22 @@ class Planned:
     costs: PlanCosts | None = None
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
+    case: PlannedCase | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, position: int, plan: DraftPlan) -> Planned:
         """Tell a plan."""
         return cls(position, **{name: getattr(plan, name) for name in _PLANNED})
 
+    @property
+    def plan(self) -> DraftPlan:
+        """The plan that is told."""
+        return DraftPlan(**{name: getattr(self, name) for name in _PLANNED})
 
-_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", "signals", "forecast")
+
+# What no trace tells of a plan; it is told with it.
+_UNTOLD = ("signals", "forecast", "case")
+_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", *_UNTOLD)
 
 
 @dataclass(frozen=True)
@@ -238,10 +246,10 @@ def to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, Rows):
         return {"event": name, **_rows(event)}
     if isinstance(event, Planned):
-        event = replace(event, signals=None, forecast=None)
+        event = replace(event, signals=None, forecast=None, case=None)
     data = asdict(event)
     if isinstance(event, Planned):
-        del data["signals"], data["forecast"]
+        data = {field: value for field, value in data.items() if field not in _UNTOLD}
     if isinstance(event, RecordingStarted):
         data["pieces"] = [piece.hex() for piece in event.pieces]
     if isinstance(event, TokenEmitted):

@@ -59,8 +59,7 @@ cases = st.builds(
 
 
 def explained(planner, drafted, known=0):
-    plan = planner.plan(drafted, final=True, known=known)
-    return explain(drafted.shown, plan, planner, final=True, known=known)
+    return explain(drafted.shown, planner.plan(drafted, final=True, known=known))
 
 
 def at_worth(planner, drafted, times, known=0):
@@ -136,13 +135,19 @@ def test_a_coin_of_the_floor_is_no_part_of_what_would_change():
     planner = Planner(score=HazardScore((0.01,) * 10), prices=prices(), worth=Worth(0.5), prompt_tokens=10, floor=1.0)
     drafted = signals(10, prompt=10)
     plan = planner.plan(drafted, final=True, toss=lambda _: 0)
-    found = explain(0, plan, planner, final=True, known=0)
+    found = explain(0, plan)
     assert (found.action, found.floor) == ("check", True)
     assert found.more is not None
     assert at_worth(replace(planner, floor=0.0), drafted, found.more.times) == found.more.becomes != "keep"
 
 
-def test_what_no_draft_was_for_is_not_explained():
+def test_what_is_decided_by_the_question_alone_is_explained_with_what_the_question_lets_expect():
+    planner = Planner(score=HazardScore(()), prices=prices(), worth=Worth(9.0), prompt_tokens=10, stream="early")
+    found = explain(0, planner.opening())
+    assert (found.num_tokens, found.action, found.costs.turned_down, found.excess) == (0, "write", 0.5, 1.0)
+    assert action_of(replace(planner, worth=Worth(9.0 * found.less.times)).opening()) == found.less.becomes == "keep"
+
+
+def test_a_handoff_after_a_rejection_is_not_explained():
     planner = Planner(prices=prices(), prompt_tokens=10)
-    assert explain(0, planner.opening(), planner, final=True, known=0) is None
-    assert explain(4, planner.after_rejection(4, 10, 14), planner, final=True, known=14) is None
+    assert explain(4, planner.after_rejection(4, 10, 14)) is None
