@@ -53,22 +53,6 @@ def invoke(bundled):
     return lambda *args, **kwargs: CliRunner().invoke(app, ["ask", *args], **kwargs)
 
 
-def test_each_plan_of_an_answer_is_explained_after_its_text_or_in_its_json(invoke):
-    """Behind the text and on standard error: a pipe holds the text alone."""
-    flags = (QUESTION, "--policy", "auto", "--price", "1/0.1/4", "--worth", "50", "--explain")
-    done, plain = invoke(*flags), invoke(*flags[:-1])
-    assert (done.exit_code, done.stdout) == (0, plain.stdout)
-    first = done.stderr.splitlines().index(
-        next(line for line in done.stderr.splitlines() if "draft of tokens 0" in line)
-    )
-    assert "expected: to keep it may lose 0.0" in done.stderr.splitlines()[first + 1]
-    plans = json.loads(invoke(*flags, "--json").stdout)["plans"]
-    assert plans[0]["position"] == 0
-    assert plans[0]["unit"] == "nanousd"
-    assert set(plans[0]["costs"]) == {"keep", "check", "write", "spans"}
-    assert "plans" not in json.loads(invoke(*flags[:-1], "--json").stdout)
-
-
 def test_the_readme_command_answers(bundled):
     done = ask(QUESTION)
     assert (done.returncode, done.stderr) == (0, "")
