@@ -1,0 +1,36 @@
+"""What ``hybrid bench auto --real`` runs: open text of the real pairs, for a planner to decide about."""
+
+from __future__ import annotations
+
+from hybrid.bench.experiments.routed_section import RoutedSection
+from hybrid.bench.experiments.suite import PAIRS, REFERENCE, SAMPLED_TOP_K, draw_questions
+from hybrid.tasks.assistant import QuestionSplit
+
+# A section's questions: as many as the calibrations have, half as many where answers are drawn or checks are run.
+NUM_GREEDY, NUM_SAMPLED, NUM_CHECKED = 150, 100, 60
+TEMPERATURE = 0.7
+# A check's tokens where only new tokens are paid: the best ones for the share that was kept on calibration questions.
+SPANS = {"q3": 3, "d2": 2}
+GRADED_PAIR = "d2"
+
+
+def routed_sections(num: int | None = None, split: QuestionSplit = "test", seed: int = 0) -> tuple[RoutedSection, ...]:
+    """Return the sections: both pairs greedy, drawn, and with checks in short spans; the graded questions of one."""
+
+    def section(name: str, pair: str, temperature: float, wanted: int, spans: int | None = None) -> RoutedSection:
+        drawn = tuple(draw_questions(split, min(num or wanted, wanted), seed))
+        top_k = SAMPLED_TOP_K if temperature else 0
+        return RoutedSection(name, pair, temperature, drawn, spans, top_k)
+
+    graded = tuple(draw_questions(split, num or 1000, seed, graded=True))
+    return (
+        *(section(f"{pair}, greedy", pair, 0.0, NUM_GREEDY) for pair in SPANS),
+        *(section(f"{pair}, drawn at {TEMPERATURE:g}", pair, TEMPERATURE, NUM_SAMPLED) for pair in SPANS),
+        *(section(f"{pair}, greedy, short checks", pair, 0.0, NUM_CHECKED, spans) for pair, spans in SPANS.items()),
+        RoutedSection(f"{GRADED_PAIR}, graded questions", GRADED_PAIR, 0.0, graded),
+    )
+
+
+def pair_models() -> dict[str, tuple[str, str]]:
+    """Return the names of the models of every pair: the local one, the reference."""
+    return {pair: (PAIRS[pair], REFERENCE) for pair in SPANS}
