@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -77,9 +77,9 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
 class ClientOpener:
     """A client that is about to be opened."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Check what can be checked without opening anything."""
-        self.settings = settings
+    def __init__(self, settings: Settings, *, shipped_only: bool = False) -> None:
+        """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
+        self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
         for name in (settings.local, settings.cloud):
             check_installed(str(name))
@@ -154,6 +154,7 @@ class ClientOpener:
         speed = await worker.do(lambda _: drafting_ms(engine, engine.tokenize(PROBE)) if at_once else None)
         local = LocalModel(engine, worker, noise.nats, noise.shift, speed)
         facts = PairFacts.of(path, settings.cloud, lambda: _probe_cache(settings, weights))
+        facts = replace(facts, shipped_only=self._shipped_only)
         self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
         return self._client
 

@@ -1,9 +1,10 @@
 """Run arms: ways of answering, tried on the same problems over one pair of models, against one server.
 
 The laws, tested in ``tests/bench/test_arms.py`` and ``tests/end_to_end/test_demo.py``: all arms answer the same
-problems in the same order; an arm's settings are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` change a
-measurement); an arm's cache salt is its own, so that no arm profits from another's requests; a bill is that of the
-requests that were sent. This file interprets no number (``hybrid.tasks.statistics`` does) and prints nothing.
+problems in the same order; an arm's settings are its own (neither ``HYBRID_*`` nor ``hybrid.toml`` nor what a user's
+questions taught change a measurement); an arm's cache salt is its own, so that no arm profits from another's requests;
+a bill is that of the requests that were sent. This file interprets no number (``hybrid.tasks.statistics`` does) and
+prints nothing.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ async def answer_all(
 ) -> tuple[Answer, ...]:
     """Let one arm answer all questions, one after the other."""
     answers: list[Answer] = []
-    async with ClientOpener(_settings(arm, pair)) as client:
+    async with ClientOpener(_settings(arm, pair), shipped_only=True) as client:
         for question in questions:
             answers.append(await client.generate(question))
             report_answer(arm, len(answers))
@@ -139,7 +140,7 @@ def _settings(arm: Arm, pair: ServedPair) -> Settings:
         "ledger": Path(NO_LEDGER),  # nobody is charged: this is no spending of the user's
         "max_tokens": pair.max_tokens,
         "seed": 0,
-        "learn": False,  # what the user's own questions taught is no part of it
+        "learn": False,
         "threads": 1,  # as the server: two that spin for one core stand still
         **arm.choices,
     }

@@ -23,13 +23,15 @@ SHIPPED = Path(hybrid.defer.__file__).parent / "data"
 SUFFIX = ".calibration.json"
 
 
-def calibration_for(local: str, cloud: str, judge: str | None = None) -> Calibration | None:
+def calibration_for(
+    local: str, cloud: str, judge: str | None = None, *, shipped_only: bool = False
+) -> Calibration | None:
     """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
 
     ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
-    judge of it, of which nothing is known.
+    judge of it, of which nothing is known. ``shipped_only``: the user's own do not count.
     """
-    candidates = [*_own(local, cloud), *_shipped()]
+    candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
     return next((each for each in fitting if judge in {None, each.judge}), None)
 

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, get_args
 
 import numpy as np
@@ -167,8 +168,8 @@ class PairSource:
         """Return what is known of the pair under the question's judge; it is read once."""
         cloud, judge = "" if asked.can is None else asked.can.model, asked.judge
         if (cloud, judge) not in self._pairs:
-            read = await asyncio.to_thread(read_knowledge, self._facts.local, cloud, judge)
-            self._pairs[cloud, judge] = read
+            read = partial(read_knowledge, self._facts.local, cloud, judge, shipped_only=self._facts.shipped_only)
+            self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]
 
     def _paced(self, worth: Worth, asked: AskedQuestion) -> tuple[Worth, tuple[str, ...]]:

@@ -24,11 +24,13 @@ class PairFacts:
     """Facts of a client's two models.
 
     ``local``: what identifies the model's file; None: nothing is known of any pair, and nothing is kept. ``times``:
-    what a probe has measured of an endpoint; it may read a file.
+    what a probe has measured of an endpoint; it may read a file. ``shipped_only``: of the pair is known what comes with
+    the package, and neither what a user has bought nor what was learned.
     """
 
     local: str | None = None
     times: Callable[[Capabilities], TokenTimes | None] = lambda _: None
+    shipped_only: bool = False
 
     @classmethod
     def of(cls, model: Path, cloud: str | None, probes: Callable[[], ProbeCache | None]) -> PairFacts:

@@ -86,16 +86,21 @@ class PairKnowledge:
             self._untold.append(UNWRITTEN)
 
 
-def read_knowledge(local: str | None, cloud: str, judge: str | None) -> PairKnowledge:
-    """Read what is known of a pair under a judge (None: the calibration's own). ``local`` None: nothing is, or kept."""
+def read_knowledge(local: str | None, cloud: str, judge: str | None, *, shipped_only: bool = False) -> PairKnowledge:
+    """Read what is known of a pair under a judge (None: the calibration's own). ``local`` None: nothing is, or kept.
+
+    ``shipped_only``: what comes with the package, and nothing is kept.
+    """
     if local is None or not cloud:
         prior = PriorScore(judge or JUDGE)
         return PairKnowledge(prior, OnlineLearner(prior), _untold=[UNCALIBRATED] if cloud else [])
-    calibration = calibration_for(local, cloud, judge)
+    calibration = calibration_for(local, cloud, judge, shipped_only=shipped_only)
     base: Score = calibration.score if calibration else PriorScore(judge or JUDGE)
     untold = [] if calibration else [UNCALIBRATED]
-    if calibration is None and (other := calibration_for(local, cloud)):
+    if calibration is None and (other := calibration_for(local, cloud, shipped_only=shipped_only)):
         untold = [f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}"]
+    if shipped_only:
+        return PairKnowledge(base, OnlineLearner(base, (), calibration), calibration, None, untold)
     state = None
     kept: tuple[DraftOutcome, ...] = ()
     with contextlib.suppress(UsageError):  # no home to keep files in

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.bench.arms import GRADERS, LARGE, SMALL, Arm, run_arms
 from hybrid.bench.comparison import draw_balanced
-from hybrid.bench.demo import DOUBT, KL
+from hybrid.bench.demo import AUTO, DOUBT, KL
+from hybrid.engine.identity import identify
+from hybrid.run.calibrations import calibration_for, keep_calibration
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +71,14 @@ def test_neither_the_environment_nor_the_file_changes_a_measurement(run, monkeyp
     for name, value in {"POLICY": "local", "TEMPERATURE": "1", "SYSTEM": "Lie.", "API_KEY": "no key\n"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     assert measured(run((KL,))) == expected
+
+
+def test_what_a_user_has_bought_of_the_pair_has_no_say(run, tmp_path, monkeypatch):
+    """A worth of thousands would have the cloud asked about every problem."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    before = run((AUTO,))
+    own = calibration_for(identify(BUNDLED_LOCAL), "large")
+    keep_calibration(replace(own, worth=5000.0))
+    assert calibration_for(own.local, own.cloud).worth == 5000.0
+    assert measured(run((AUTO,))) == measured(before)
+    assert before["auto"].num_requests < len(PROBLEMS)

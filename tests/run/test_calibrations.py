@@ -55,6 +55,9 @@ def test_without_a_judge_ones_own_newest_is_taken_and_before_a_shipped_one(folde
         os.utime(keep_calibration(replace(OURS, judge=judge)), (at, at))
     assert calibration_for("abc", "big").judge == "kl:0.7"
     assert calibration_for("abc", "big", "kl:0.7").worth == OURS.worth
+    assert calibration_for("abc", "big", "kl:0.7", shipped_only=True).worth == 9.0
+    assert calibration_for("abc", "big", shipped_only=True).judge == "kl:0.9"
+    assert calibration_for("abc", "big", "kl:0.1", shipped_only=True) is None
     assert calibration_for("abc", "big", "kl:0.9").judge == "kl:0.9", "of another judge a shipped one is all there is"
 
 

@@ -197,3 +197,21 @@ def test_an_answer_without_a_draft_teaches_nothing(a_home):
 
     asyncio.run(use())
     assert not a_home.exists()
+
+
+def test_a_client_of_what_is_shipped_neither_reads_what_was_learned_nor_keeps_it(a_home):
+    async def use():
+        user = PairSource(PairFacts("abc"))
+        for _ in range(30):
+            await answer(user, planned(), judged(4))
+        await user.aclose()
+        before = {path: path.read_bytes() for path in kept(a_home)}
+        other = PairSource(PairFacts("abc", shipped_only=True))
+        found = chance(await answer(other, planned(), judged(4)))
+        await other.aclose()
+        stranger = PairSource(PairFacts("another"))
+        assert {path: path.read_bytes() for path in kept(a_home)} == before != {}
+        return found, chance(await stranger.bind(asked()))
+
+    found, of_a_stranger = asyncio.run(use())
+    assert found == of_a_stranger
