@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL, ClientOpener, bundled_server
 from hybrid.config import NO_LEDGER, AnswerChoices, Settings
+from hybrid.policy.planning import Planner
 from hybrid.run.answer import Answer
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem
 
@@ -26,11 +27,15 @@ GRADERS = {family.name: family.grade for family in FAMILIES}
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of answering: a policy and the settings that differ from its defaults."""
+    """A way of answering: a policy and the settings that differ from its defaults.
+
+    ``planner``: what ``auto`` decides by, bound to one question; None: what a client binds by itself.
+    """
 
     name: str
     policy: str
     choices: AnswerChoices = field(default_factory=AnswerChoices)
+    planner: Planner | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from hybrid.assemble import PROBE, bundled_server
 from hybrid.bench.arms import PRICE, Arm
-from hybrid.bench.experiments.world import NUM_CONTEXT, World, WorldAnswer, answer_choices, world_settings
+from hybrid.bench.experiments.world import NUM_CONTEXT, ArmPlanners, World, WorldAnswer, answer_choices, world_settings
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
@@ -48,13 +48,15 @@ class ServedClient:
 
     client: AsyncClient
     engine: Engine
+    planners: ArmPlanners
 
-    async def answer(self, question: str, choices: AnswerChoices) -> tuple[Answer, list[tuple[Any, ...]]]:
+    async def answer(self, question: str, arm: Arm, choices: AnswerChoices) -> tuple[Answer, list[tuple[Any, ...]]]:
         """Answer from an empty cache; return each request's kind, position, and tokens read and written, too.
 
         What a cache held before decides how a prompt is decoded, and a model of few bits reads it a little differently.
         """
         self.engine.rewind(0)
+        self.planners.planner = arm.planner
         sent: list[tuple[Any, ...]] = []
         async for event in self.client.stream(question, **choices):
             match event:
@@ -86,9 +88,12 @@ async def open_driver(local: Path, cloud: Path) -> AsyncIterator[ServedClient]:
             return endpoint, await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
 
         account = Account(Price.parse(PRICE), MemoryLedger())
-        client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, world_settings())
+        planners = ArmPlanners()
+        client = AsyncClient(
+            LocalModel(engine, worker, UNMEASURED), connect, account, world_settings(), planners=planners
+        )
         stack.push_async_callback(client.aclose)
-        yield ServedClient(client, engine)
+        yield ServedClient(client, engine, planners)
 
 
 async def compare(
@@ -101,7 +106,7 @@ async def compare(
     max_tokens: int,
 ) -> dict[str, Any]:
     """Write an answer again and say whether text, requests and bill are the same; where not, how near a tie it was."""
-    found, sent = await served.answer(question, answer_choices(arm, sampling, max_tokens))
+    found, sent = await served.answer(question, arm, answer_choices(arm, sampling, max_tokens))
     ids, expected = tuple(token.id for token in found.tokens), answered.ids
     ours = [
         (each.kind, len(each.sent) - each.num_scored - len(answered.prompt), *_charged(each.usage))

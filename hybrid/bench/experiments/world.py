@@ -37,10 +37,12 @@ from hybrid.cloud.dialects.vllm import BAN
 from hybrid.config import NO_LEDGER, AnswerChoices, Settings
 from hybrid.engine import Cursor, Worker
 from hybrid.engine.llama import Weights
+from hybrid.policy.planning import Planner
 from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
 from hybrid.run import AsyncClient, Finished, LocalModel, RequestSettled
 from hybrid.run.answer import Answer
-from hybrid.run.events import RequestKind, Started
+from hybrid.run.deferral import AskedQuestion, BoundPlanner
+from hybrid.run.events import Event, RequestKind, Started
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import CloudUsage, Ids, Message, Sampling
 
@@ -102,11 +104,15 @@ class World:
         self._reference = Cursor(cloud)
         self._remote = MemoCloud(cloud)
         account = Account(Price.parse(PRICE), MemoryLedger())
-        self._client = AsyncClient(LocalModel(local, worker, UNMEASURED), self._connect, account, world_settings())
+        self._planners = ArmPlanners()
+        self._client = AsyncClient(
+            LocalModel(local, worker, UNMEASURED), self._connect, account, world_settings(), planners=self._planners
+        )
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
         """Answer a question as an arm does. Raises UsageError for an arm that cannot be."""
         self._remote.sent.clear()
+        self._planners.planner = arm.planner
         # As the client does: the prompt at once, the draft token by token. A model of few bits reads them differently.
         self.local.together = len(self.local.render((Message("user", question),)))
         settled: dict[str, RequestSettled] = {}
@@ -159,6 +165,30 @@ class World:
             for event, sent in known
             if event.usage is not None
         )
+
+
+class ArmPlanners:
+    """Where a world's planners come from: the arm that answers. Nothing is learned, and nothing read from a disk."""
+
+    def __init__(self) -> None:
+        """Begin without a planner."""
+        self.planner: Planner | None = None
+
+    def observe(self, event: Event) -> None:
+        """Hear nothing."""
+
+    async def bind(self, asked: AskedQuestion) -> BoundPlanner:  # noqa: ARG002  (the port's shape)
+        """Return the arm's planner. Raises ValueError where it has none."""
+        if self.planner is None:
+            msg = "an arm of a world decides by its own planner, or by none"
+            raise ValueError(msg)
+        return BoundPlanner(self.planner)
+
+    def learn(self, bound: BoundPlanner) -> None:
+        """Learn nothing."""
+
+    async def aclose(self) -> None:
+        """Nothing is kept."""
 
 
 def text_loss(reference: Cursor, end_ids: frozenset[int], prompt: Ids, text: Ids, *, ended: bool) -> TextLoss:
@@ -214,7 +244,7 @@ class MemoCloud:
         read = text if question.after else text[:-1]
         dense = self._cursor.rows(read, question.num_rows) if question.num_rows else []
         actual = (*question.span, *[None] * question.after)
-        rows = tuple(_shown(row, question.top_k, token) for row, token in zip(dense, actual, strict=True))
+        rows = tuple(shown_row(row, question.top_k, token) for row, token in zip(dense, actual, strict=True))
         return Scores(rows, CloudUsage(len(text), 1))
 
     async def write(
@@ -231,7 +261,7 @@ class MemoCloud:
             token = _draw(row, question, rng)
             sent.written.append(token)
             text = (*text, token)
-            shown = _shown(row, question.top_k, token) if question.top_k else None
+            shown = shown_row(row, question.top_k, token) if question.top_k else None
             if token in end_ids or number == limit:
                 finish: Any = "stop" if token in end_ids else "length"
                 yield Chunk((token,), (shown,), finish=finish)
@@ -243,7 +273,7 @@ class MemoCloud:
         """Nothing to close."""
 
 
-def _shown(row: Dense, top_k: int, actual: int | None) -> TopK:
+def shown_row(row: Dense, top_k: int, actual: int | None) -> TopK:
     """Return what an endpoint shows of a row. Nobody has measured its noise."""
     return TopK.from_dense(Dense(row.logits, row.log_total, UNMEASURED), top_k, actual)
 
