@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hybrid.cli.bench_text import write_drawing
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
 
 if TYPE_CHECKING:
     from hybrid.bench.experiments.problem_suite import ProblemPlan
+    from hybrid.bench.experiments.section_run import SectionRun
 
 AUTO_EPILOG = """
 Problems with right answers (`hybrid.tasks`) are answered by the bundled pair, in this process, no prefix decoded twice,
@@ -54,13 +57,27 @@ def auto(
         Path | None,
         typer.Option("--out", help="Keep what was found here (default: in your cache).", metavar="DIR"),
     ] = None,
+    ladder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Try another pair: small.gguf, large.gguf and problems.jsonl of a folder.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        report = _report(
-            {"split": split.value, "num": num} | ({"seeds": tuple(seed)} if seed else {}), folder, processes
-        )
+        choices = {"split": split.value, "num": num} | ({"seeds": tuple(seed)} if seed else {})
+        report = _report(choices, folder, processes, ladder)
+        if plot is not None:
+            from hybrid.bench.experiments.auto_plot import auto_svg  # noqa: PLC0415
+
+            write_drawing(plot, auto_svg(report))
         if as_json:
             typer.echo(json.dumps(report))
         else:
@@ -69,7 +86,7 @@ def auto(
             print_auto_report(report)
 
 
-def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> dict[str, Any]:
+def _report(choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
@@ -77,18 +94,53 @@ def _report(choices: dict[str, Any], folder: Path | None, processes: int) -> dic
 
     with progress("the problems are drawn") as report_progress:
         place = folder or home_folder(user_cache_path) / "bench-auto"
-        return _run(ProblemPlan(**choices), place, processes, report_progress)
+        plan = ProblemPlan(**choices)
+        return (
+            _run(plan, place, processes, report_progress)
+            if ladder is None
+            else _run_ladder(plan, ladder, place, processes, report_progress)
+        )
 
 
 def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
     from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_report import problem_report  # noqa: PLC0415
-    from hybrid.bench.experiments.problem_suite import PAIR, problem_sections  # noqa: PLC0415
-    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.auto_suite import auto_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
+    from hybrid.cli.auto_scores import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
 
-    chosen = problem_sections(plan)
-    run = SectionRun(chosen, {PAIR: ModelPair(BUNDLED_LOCAL, BUNDLED_CLOUD)}, folder, num_processes=processes)
-    return problem_report(chosen, run_sections(run, report_progress))
+    run = _empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, folder, processes)
+    labelled = label_questions(run, as_questions(fitted_problems()), THRESHOLD, report_progress)
+    fitted = fit_scores(labelled, THRESHOLD, shipped_calibration(THRESHOLD))
+    return _finished(run, auto_sections(plan, fitted), fitted.calibration.worth, report_progress)
+
+
+def _run_ladder(plan: ProblemPlan, ladder: Path, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
+    """Try another pair: ``small.gguf``, ``large.gguf`` and ``problems.jsonl`` of a folder."""
+    from hybrid.bench.experiments.auto_suite import auto_section  # noqa: PLC0415
+    from hybrid.bench.experiments.filed_problems import read_problems  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import THRESHOLD  # noqa: PLC0415
+    from hybrid.cli.auto_scores import fit_scores, label_questions  # noqa: PLC0415
+
+    problems = ladder / "problems.jsonl"
+    run = _empty_run(ladder / "small.gguf", ladder / "large.gguf", folder, processes)
+    labelled = label_questions(run, read_problems(problems, "calibration"), THRESHOLD, report_progress)
+    fitted = fit_scores(labelled, THRESHOLD, None)
+    section = auto_section(f"{ladder.name}, {plan.split}", read_problems(problems, plan.split), fitted)
+    return _finished(run, (section,), fitted.calibration.worth, report_progress)
+
+
+def _empty_run(local: Path, cloud: Path, folder: Path, processes: int) -> SectionRun:
+    from hybrid.bench.experiments.problem_suite import PAIR  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import ModelPair, SectionRun  # noqa: PLC0415
+
+    return SectionRun((), {PAIR: ModelPair(local, cloud)}, folder, num_processes=processes)
+
+
+def _finished(run: SectionRun, sections: Any, default: float, report_progress: Any) -> dict[str, Any]:
+    from hybrid.bench.experiments.problem_report import problem_report  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import run_sections  # noqa: PLC0415
+
+    return problem_report(sections, run_sections(replace(run, sections=sections), report_progress), default)
 
 
 __all__ = ["AUTO_EPILOG", "auto"]

@@ -90,7 +90,7 @@ def text(
             processes,
         )
         if plot is not None:
-            _write(plot, pictures())
+            write_drawing(plot, pictures())
         if as_json:
             typer.echo(json.dumps(report))
         else:
@@ -127,7 +127,8 @@ def _run(plan: TextPlan, folder: Path, processes: int, report_progress: Any) -> 
     return text_report(chosen, run_sections(run, report_progress))
 
 
-def _write(path: Path, drawing: str) -> None:
+def write_drawing(path: Path, drawing: str) -> None:
+    """Write a picture where ``--plot`` says. Raises UsageError."""
     try:
         path.write_text(drawing, encoding="utf-8")
     except OSError as error:
@@ -135,4 +136,4 @@ def _write(path: Path, drawing: str) -> None:
         raise UsageError(msg) from None
 
 
-__all__ = ["TEXT_EPILOG", "text"]
+__all__ = ["TEXT_EPILOG", "text", "write_drawing"]

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
 from hybrid.bench.experiments.problem_report import problem_report
 from hybrid.bench.experiments.problem_suite import (
     PAIR,
@@ -16,10 +17,10 @@ from hybrid.bench.experiments.problem_suite import (
     draw_problems,
     fitted_problems,
 )
-from hybrid.bench.experiments.problem_trial import ProblemSection
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.world import open_world
 from hybrid.cli.auto_tables import print_auto_report
+from hybrid.defer import PriorScore
 from hybrid.tasks import FAMILIES, split_of
 
 ONCE = next(arm for arm in PRESETS if arm.name == "once")
@@ -29,7 +30,12 @@ ONCE = next(arm for arm in PRESETS if arm.name == "once")
 def tried():
     """A section, and the records of its problems."""
     problems = draw_problems("test", 1, 0)
-    section = ProblemSection("test, seed 0", PAIR, as_questions(problems[4:12]), (CLOUD, LOCAL, ONCE))
+    score = PriorScore("kl:0.7", 0.4)
+    rules = (AutoRule("auto", "auto", (0.5, 2.2)), AutoRule("highest entropy", "auto", (2.2, 9.0)))
+    questions, usual = as_questions(problems[4:12]), CalibrationPrices(((30, 60),))
+    section = AutoSection(
+        "test, seed 0", PAIR, questions, (CLOUD, LOCAL, ONCE), rules, {"auto": score}, {"auto": "prior"}, usual
+    )
 
     async def check(arm, sampling, answered):
         assert answered.answer.degraded is None
@@ -56,7 +62,7 @@ def test_a_record_is_graded_as_its_family_does_and_counts_every_request(tried):
 
 def test_the_table_has_the_models_alone_at_its_ends(tried, capsys):
     section, records = tried
-    report = json.loads(json.dumps(problem_report([section], {(0, i): each for i, each in enumerate(records)})))
+    report = json.loads(json.dumps(problem_report([section], {(0, i): each for i, each in enumerate(records)}, 2.2)))
     [told] = report["sections"]
     rows = {row["arm"]: row for row in told["arms"]}
     for arm, end in (("cloud", 1.0), ("local", 0.0)):

@@ -41,7 +41,7 @@ def _panel(section: dict[str, Any]) -> str:
         if not (bill["value"] <= MOST_BILL and -0.1 <= share["value"] <= 1.1):
             left_out += 1
             continue
-        drawn.append(_point(number, name, bill, share, colour))
+        drawn.append(draw_point(number, name, bill, share, colour))
     title = f"{section['section']}: share of excess nats recovered, by bill (U); {section['questions']} questions"
     legend = "".join(
         f'<text x="{SIZE + 20 + 210 * (row // ROWS)}" y="{10 + 15 * (row % ROWS)}" fill="{colour}">'
@@ -49,7 +49,7 @@ def _panel(section: dict[str, Any]) -> str:
         for row, (number, name, colour) in enumerate(_names(section))
     )
     note = f'<text x="0" y="{SIZE + 44}" fill="{LINE}">{left_out} further off</text>' if left_out else ""
-    return f'<text x="0" y="-14" font-weight="bold">{escape(title)}</text>{_axes()}{"".join(drawn)}{legend}{note}'
+    return f'<text x="0" y="-14" font-weight="bold">{escape(title)}</text>{draw_axes()}{"".join(drawn)}{legend}{note}'
 
 
 def _points(section: dict[str, Any]) -> Sequence[tuple[str, dict[str, Any], dict[str, Any], str]]:
@@ -68,14 +68,14 @@ def _names(section: dict[str, Any]) -> list[tuple[int, str, str]]:
     return [(number, name, colour) for number, (name, _, _, colour) in enumerate(_points(section), start=1)]
 
 
-def _point(number: int, name: str, bill: dict[str, Any], share: dict[str, Any], colour: str) -> str:
+def draw_point(number: int, name: str, bill: dict[str, Any], share: dict[str, Any], colour: str) -> str:
     """Draw a point with its intervals; its number stands in the legend, its name in the hover text."""
-    x, y = _x(bill["value"]), _y(share["value"])
+    x, y = x_of(bill["value"]), y_of(share["value"])
     bars = "".join(
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-opacity="0.4"/>'
         for x1, y1, x2, y2 in (
-            (_x(_end(bill, "low")), y, _x(_end(bill, "high")), y),
-            (x, _y(_end(share, "low")), x, _y(_end(share, "high"))),
+            (x_of(_end(bill, "low")), y, x_of(_end(bill, "high")), y),
+            (x, y_of(_end(share, "low")), x, y_of(_end(share, "high"))),
         )
     )
     label = f'<text x="{x + 5:.1f}" y="{y - 4:.1f}" fill="{colour}" font-size="9">{number}</text>'
@@ -83,25 +83,30 @@ def _point(number: int, name: str, bill: dict[str, Any], share: dict[str, Any], 
     return bars + dot + label
 
 
-def _axes() -> str:
-    ends = f'x1="{_x(0):.1f}" y1="{_y(0):.1f}" x2="{_x(1):.1f}" y2="{_y(1):.1f}"'
+def draw_axes() -> str:
+    """Draw the frame, both scales and the diagonal of random routing."""
+    ends = f'x1="{x_of(0):.1f}" y1="{y_of(0):.1f}" x2="{x_of(1):.1f}" y2="{y_of(1):.1f}"'
     # Random routing of whole questions: what is recovered is what is paid, up to the cloud alone.
     diagonal = f'<line {ends} stroke="{LINE}" stroke-dasharray="4"/>'
     shares = "".join(
-        f'<text x="-8" y="{_y(share) + 4:.1f}" text-anchor="end">{share:g}</text>' for share in (0, 0.25, 0.5, 0.75, 1)
+        f'<text x="-8" y="{y_of(share) + 4:.1f}" text-anchor="end">{share:g}</text>'
+        for share in (0, 0.25, 0.5, 0.75, 1)
     )
     bills = "".join(
-        f'<text x="{_x(bill):.1f}" y="{SIZE + 16}" text-anchor="middle">{bill:g}</text>' for bill in (0, 0.5, 1, 1.5, 2)
+        f'<text x="{x_of(bill):.1f}" y="{SIZE + 16}" text-anchor="middle">{bill:g}</text>'
+        for bill in (0, 0.5, 1, 1.5, 2)
     )
     caption = f'<text x="{SIZE / 2}" y="{SIZE + 32}" text-anchor="middle">bill, of the cloud alone</text>'
     return f'<rect width="{SIZE}" height="{SIZE}" fill="none" stroke="{LINE}"/>{diagonal}{shares}{bills}{caption}'
 
 
-def _x(bill: float) -> float:
+def x_of(bill: float) -> float:
+    """Return where a bill stands; one beyond the frame stands on it."""
     return SIZE * min(max(bill, 0.0), MOST_BILL) / MOST_BILL
 
 
-def _y(share: float) -> float:
+def y_of(share: float) -> float:
+    """Return where a recovered share stands; one beyond the frame stands on it."""
     return SIZE * (1.1 - min(max(share, -0.1), 1.1)) / 1.2
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hybrid.bench.arms import Arm
-from hybrid.bench.experiments.problem_trial import ProblemQuestion, ProblemSection
+from hybrid.bench.experiments.problem_trial import ProblemQuestion
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.tasks import FAMILIES, MAX_TOKENS, Problem, distinct
 
@@ -70,13 +70,3 @@ def fitted_problems() -> tuple[Problem, ...]:
 def as_questions(problems: Sequence[Problem]) -> tuple[ProblemQuestion, ...]:
     """Return problems as questions."""
     return tuple(ProblemQuestion(each) for each in problems)
-
-
-def problem_sections(plan: ProblemPlan) -> tuple[ProblemSection, ...]:
-    """Return a section for every seed."""
-    return tuple(
-        ProblemSection(
-            f"{plan.split}, seed {seed}", PAIR, as_questions(draw_problems(plan.split, plan.num, seed)), PRESETS
-        )
-        for seed in plan.seeds
-    )

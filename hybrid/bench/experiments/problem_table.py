@@ -16,7 +16,7 @@ import numpy as np
 from hybrid.bench.comparison import estimate_to_json
 from hybrid.bench.experiments.resamples import Resamples, estimate
 from hybrid.bench.experiments.section import CLOUD, LOCAL
-from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, PriceSetting, cost
+from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, cost
 from hybrid.prob import Floats
 from hybrid.tasks.statistics import Estimate
 
@@ -36,9 +36,8 @@ class ArmAnswers:
 
     @cached_property
     def bills(self) -> Mapping[str, Floats]:
-        """What each cost in prompt tokens, shape (N,), by the name of the setting."""
-        requests = [[CountedRequest(*sent) for sent in each["requests"]] for each in self.records]
-        return {setting.name: _costs(requests, setting) for setting in SETTINGS}
+        """What each cost in prompt tokens, shape (N,), by the name of the setting, once it is asked for."""
+        return _Bills([[CountedRequest(*sent) for sent in each["requests"]] for each in self.records])
 
     @property
     def cloud_share(self) -> float:
@@ -47,8 +46,17 @@ class ArmAnswers:
         return float(sum(each["cloud_tokens"] for each in self.records) / max(1, shown))
 
 
-def _costs(requests: Sequence[Sequence[CountedRequest]], setting: PriceSetting) -> Floats:
-    return np.array([cost(each, setting, PRICE) for each in requests], dtype=np.float64)
+class _Bills(dict[str, Floats]):
+    """Bills by setting, from the requests of each problem."""
+
+    def __init__(self, requests: Sequence[Sequence[CountedRequest]]) -> None:
+        super().__init__()
+        self._requests = requests
+
+    def __missing__(self, name: str) -> Floats:
+        [setting] = [each for each in SETTINGS if each.name == name]
+        self[name] = np.array([cost(each, setting, PRICE) for each in self._requests], dtype=np.float64)
+        return self[name]
 
 
 @dataclass(frozen=True)

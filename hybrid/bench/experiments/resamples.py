@@ -62,11 +62,18 @@ def estimate(columns: Floats) -> Estimate | None:
     )
 
 
-def cheapest_bill(shares: Floats, bills: Floats, wanted: float) -> Floats:
+def ratio(over: Floats, under: Floats) -> Floats:
+    """Return a ratio of columns; no number where it has none: of nothing, or of what was never reached."""
+    known = np.isfinite(over) & np.isfinite(under) & (under != 0.0)
+    found: Floats = np.divide(over, under, where=known, out=np.full(np.shape(over), np.nan))
+    return found
+
+
+def cheapest_bill(shares: Floats, bills: Floats, wanted: float | Floats) -> Floats:
     """Return the least bill at which a share is recovered, two ways mixed by a coin, shape (K, C), (K, C) -> (C,).
 
-    The K ways are the dials of a rule, each problem's way drawn for itself. Nothing free is mixed in that is not among
-    them; infinite where none of them recovers so much.
+    The K ways are the dials of a rule, each problem's way drawn for itself. Nothing is mixed in that is not among them;
+    infinite where none of them recovers so much. ``wanted`` may be one for each column.
 
     >>> shares, bills = np.array([[0.0], [0.5], [1.0]]), np.array([[0.0], [0.9], [1.0]])
     >>> cheapest_bill(shares, bills, 0.5)

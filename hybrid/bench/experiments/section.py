@@ -1,6 +1,6 @@
 """What a run is made of: a section is some questions over one pair of models, and what is kept of each of them.
 
-A kind of section is a class of its own: real text (``trial.py``), problems with right answers (``problem_trial.py``).
+A kind of section is a class of its own: real text (``trial.py``), problems with right answers (``auto_trial.py``).
 The run (``section_run.py``) shares its questions among processes and knows nothing else of it.
 """
 

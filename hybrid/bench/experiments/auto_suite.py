@@ -1,0 +1,123 @@
+"""What is tried of ``auto``: rules, dials and scores, and the sections of ``hybrid bench auto``.
+
+A score is a control, or what was fitted to a pair; the presets and the problems are ``problem_suite``'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hybrid.bench.arms import Arm
+from hybrid.bench.experiments.auto_trial import AutoRule, AutoSection, CalibrationPrices
+from hybrid.bench.experiments.control_scores import CONTROLS, ControlScore, fit_control
+from hybrid.bench.experiments.problem_suite import PAIR, PRESETS, ProblemPlan, as_questions, draw_problems
+from hybrid.bench.experiments.problem_trial import GradedQuestion
+from hybrid.bench.experiments.section import CLOUD, LOCAL
+from hybrid.defer import Calibration, LabelledQuestion, Score, score_to_json
+from hybrid.defer.online import OnlineLearner
+
+# Multiples of a price. The default of a calibration stands among them.
+DIALS = (0.45, 0.6, 0.8, 1.0, 1.5, 2.2, 3.5, 8.0)
+BLOCKS = (16, 32)
+AUTO, LOGISTIC = "auto", "logistic"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was fitted to a pair's labels: with trees and without, and the labels themselves for the controls."""
+
+    calibration: Calibration
+    logistic: Calibration
+    labelled: Sequence[LabelledQuestion]
+
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """Every score by its name; the controls last. Those of a calibration as a client has them that learned nothing.
+
+        Drafts after a handback are not among the labels, so what is known of them is the calibration's for all.
+        """
+        own = self.calibration.score
+        controls: dict[str, Score] = {
+            f"{'highest ' * (signal == 'entropy')}{signal}": fit_control(signal, self.labelled, own.judge, own.again)
+            for signal in CONTROLS
+        }
+        logistic = OnlineLearner(self.logistic.score, calibration=self.logistic).score
+        learned = OnlineLearner(own, calibration=self.calibration).score
+        return {AUTO: learned, LOGISTIC: replace(logistic, again=own.again), **controls}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What tells a score from another of its name."""
+        kept = {AUTO: self.calibration, LOGISTIC: self.logistic}
+        found = {name: _digest(json.dumps(score_to_json(each.score)).encode()) for name, each in kept.items()}
+        controls = {name: each for name, each in self.scores.items() if isinstance(each, ControlScore)}
+        return found | {name: _digest(np.round(each.weights, 9).tobytes()) for name, each in controls.items()}
+
+    @property
+    def usual(self) -> CalibrationPrices:
+        """The lengths of the questions that it was fitted to."""
+        return CalibrationPrices(tuple((prompt_tokens_of(each), each.cloud_tokens) for each in self.labelled))
+
+    @property
+    def dials(self) -> tuple[float, ...]:
+        """The dials that are tried, the calibration's default among them."""
+        return tuple(sorted({*DIALS, self.calibration.worth}))
+
+
+def prompt_tokens_of(labelled: LabelledQuestion) -> int:
+    """Return the tokens of a question's prompt."""
+    return labelled.draft.signals.prompt_tokens
+
+
+def rules_of(fitted: Fitted) -> tuple[AutoRule, ...]:
+    """Return every rule."""
+    dials, default = fitted.dials, (fitted.calibration.worth,)
+    scores = (AUTO, LOGISTIC, "highest entropy")
+    return (
+        *(AutoRule(name, name, dials) for name in scores),
+        *(AutoRule(f"{name}, one worth", name, dials, constant=True) for name in (*scores, "words", "length")),
+        AutoRule("keep or write, one worth", AUTO, dials, constant=True, abilities=frozenset({"open"})),
+        *(AutoRule(f"auto, blocks of {block}", AUTO, default, stream="blocks", block=block) for block in BLOCKS),
+        AutoRule("auto, early", AUTO, default, stream="early"),
+    )
+
+
+def auto_sections(plan: ProblemPlan, fitted: Fitted) -> tuple[AutoSection, ...]:
+    """Return a section for every seed: all of the first two, the default alone of what is only pooled by family."""
+    every = rules_of(fitted)
+    default = (AutoRule(AUTO, AUTO, (fitted.calibration.worth,)),)
+    return tuple(
+        auto_section(
+            f"{plan.split}, seed {seed}",
+            as_questions(draw_problems(plan.split, plan.num, seed)),
+            fitted,
+            PRESETS if number < 2 else (CLOUD, LOCAL),
+            every if number < 2 else default,
+        )
+        for number, seed in enumerate(plan.seeds)
+    )
+
+
+def auto_section(
+    name: str,
+    questions: Sequence[GradedQuestion],
+    fitted: Fitted,
+    arms: tuple[Arm, ...] = PRESETS,
+    rules: tuple[AutoRule, ...] | None = None,
+) -> AutoSection:
+    """Return a section of some questions with the rules' scores; all rules by default."""
+    chosen = rules_of(fitted) if rules is None else rules
+    used = {rule.score for rule in chosen}
+    scores = {name: score for name, score in fitted.scores.items() if name in used}
+    digests = {name: digest for name, digest in fitted.digests.items() if name in used}
+    return AutoSection(name, PAIR, tuple(questions), arms, chosen, scores, digests, fitted.usual)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
