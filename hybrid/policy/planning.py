@@ -13,9 +13,10 @@ writes ``back`` tokens and the local model goes on. Then the same choice comes a
 and q times the rest from where it is turned down, or the cloud writes it all. Ties go to keep, and to the rest.
 
 What keeping loses is a verdict, or where ``mean_excess`` is known nats: V times the expected excess loss a token,
-beside the mean excess of the pair's drafts. Then to check in short spans, each corrected by one token, is a fourth
-action: ``(k L + s + w) / E`` a token of text, as in ``spend.break_even``. It is the only one there that hands back: on
-open text nearly every draft after a handback is turned down as well, wherever the first one was.
+beside the mean excess of the pair's drafts. There nothing is checked whole, but by the floor's coin, and nothing handed
+back: on open text nearly every draft is turned down somewhere. Checks in short spans, each corrected by one token, are
+the third action, where it is known how many tokens are kept: ``(k L + s + w) / E`` a token of text, as in
+``spend.break_even``.
 
 A block of a draft is followed by more: by the tail that the question alone lets expect. Keeping and checking a block
 cost the tail beside it, which is priced as the next draft of a handback is; what the cloud writes to the end has none.
@@ -154,7 +155,7 @@ class Planner:
         """Return the cheapest action, ties to keep."""
         num, turned_down = draft.num, draft.forecast.turned_down
         keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)
-        check = draft.check_cost() if draft.can_check else None
+        check = draft.check_cost() if draft.can_check and self.mean_excess is None else None
         write, at, limit = draft.best_write()
         span, spans = draft.short_spans()
         place = int(np.argmax(-np.diff(draft.survival))) if num and turned_down > 0.0 else None
@@ -290,7 +291,8 @@ class _Draft:
         """Return what the next draft of ``left`` tokens costs, turned down with ``chance``: the cheapest of three."""
         kept = place_of_rejection(chance) * left
         rest = self.prices.write(at + kept, np.maximum(left - kept, 1.0), at + kept)
-        checked = self.prices.check(at, left, known) + chance * rest if self.can_check else MOST_WORTH
+        checks = self.can_check and self.planner.mean_excess is None
+        checked = self.prices.check(at, left, known) + chance * rest if checks else MOST_WORTH
         whole = self.prices.write(at, left, known) if "write" in self.planner.abilities else MOST_WORTH
         return cast(Floats, np.minimum(self.lost(chance, left, excess), np.minimum(checked, whole)))
 

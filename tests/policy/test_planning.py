@@ -121,7 +121,8 @@ def test_only_the_ratios_of_prices_matter(case, factor, nats):
         ]
         assert replace(plans[0], costs=None) == replace(plans[1], costs=None)
         assert plans[0].costs.keep * factor == plans[1].costs.keep
-        assert plans[0].costs.check * factor == plans[1].costs.check
+        asked = [each.costs.spans if nats else each.costs.check for each in plans]
+        assert asked[0] * factor == asked[1]
 
 
 def test_ties_go_to_keep():
@@ -217,19 +218,23 @@ def test_in_nats_the_mean_excess_per_own_price_decides_and_a_check_pays_for_noth
     assert longer.action == "keep"
 
 
-def test_in_nats_nothing_is_handed_back_and_what_follows_a_local_beginning_loses_a_sixth_of_the_mean():
-    """However sure the next draft seems: of drafts after a handback nothing is known on open text."""
-    hazard, ask = (0.3,) * 50, prices("cached")
-    score = ToyScore(hazard, (2.5,) * 50, "excess:0.5", again=0.0, question=QuestionForecast(0.99, 50.0, 1.0))
+def test_in_nats_nothing_is_handed_back_or_checked_whole_and_a_local_beginning_loses_a_sixth_of_the_mean():
+    """However sure the score is of the judge: of a pair that nobody measured it knows nothing."""
+    hazard, ask = (0.01,) * 50, prices("cached")
+    told = (0.0,) * 40 + (25.0,) * 10
+    score = ToyScore(hazard, told, "excess:0.5", again=0.0, question=QuestionForecast(0.1, 50.0, 1.0))
     planner = Planner(score=score, prompt_tokens=39, mean_excess=1.0, worth=Worth(amount=200.0), prices=ask)
-    costs, nat = planner.plan(signals(50), final=True).costs, 200.0 / 50
-    after = [float(ask.write(39 + j + 1, max(1, 49 - j), 39 + j)) + nat / 6 * (49 - j) for j in range(50)]
-    naive = float(ask.check(39, 50, 0)) + sum(0.7**j * 0.3 * after[j] for j in range(50))
-    assert costs.check == pytest.approx(naive)
-    assert costs.write == pytest.approx(39 + 200)
+    plan = planner.plan(signals(50), final=True)
+    assert (plan.action, plan.at, plan.limit, plan.costs.check) == ("write", 40, None, None)
+    assert plan.costs.write == pytest.approx(39 + 40 + 4 * 10 + 200 / 50 / 6 * 10)
     assert planner.after_rejection(3, 20, 42).limit is None
     verdict = replace(planner, mean_excess=None)
+    assert verdict.plan(signals(50), final=True).costs.check is not None
     assert verdict.after_rejection(3, 20, 42).limit == planner.back
+    tossed = replace(planner, score=replace(score, excess=(0.0,) * 50), floor=0.05)
+    assert tossed.plan(signals(50), final=True, toss=lambda _: 0).action == "check", (
+        "the floor's coin asks all the same"
+    )
 
 
 def test_short_spans_are_no_longer_than_what_is_left():
