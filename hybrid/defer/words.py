@@ -10,7 +10,7 @@ import itertools
 import re
 import zlib
 
-# 14 families of questions have some 700 words and pairs; in 4,096 buckets one in twelve shares its bucket.
+# 1,120 questions of 14 families have 1,383 words and pairs; in 4,096 buckets 29 % of them share theirs with another.
 BUCKETS = 4096
 _WORD = re.compile(r"[^\W\d_]+|0+|[^\w\s]|_")
 _DIGIT = re.compile(r"\d")
