@@ -85,7 +85,8 @@ class Score(Protocol):
 
 
 # Of a pair that nobody measured most drafts count as turned down, so that they are checked. 0.77: so many were turned
-# down again after one corrected token in a first study of the bundled pair (0.75 when it was calibrated). 64 tokens: an answer of a paragraph.
+# down again after one corrected token in a first study of the bundled pair (0.75 when it was calibrated). 64 tokens: an
+# answer of a paragraph.
 PRIOR_CHANCE, PRIOR_AGAIN, PRIOR_TOKENS = 0.8, 0.77, 64
 
 
