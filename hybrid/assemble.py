@@ -195,6 +195,12 @@ def _served_here(settings: Settings) -> Path | str | None:
     return BUNDLED_CLOUD if settings.cloud is None else settings.cloud if settings.cloud in NAMED else None
 
 
+def served_model(settings: Settings) -> str | None:
+    """Return what a server of our own calls its model; None where an endpoint is named by its address."""
+    served = _served_here(settings)
+    return None if served is None else model_file(served).stem
+
+
 async def _connect(
     settings: Settings,
     engine: Engine,

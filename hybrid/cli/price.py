@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -13,9 +14,11 @@ from hybrid.errors import UsageError, escape_controls
 from hybrid.setting_info import SettingPlace
 
 if TYPE_CHECKING:
-    from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.cloud.port import Capabilities
+    from hybrid.cloud.probe_result import ProbeCache, ProbeResult
     from hybrid.config import Settings
     from hybrid.engine.llama import Weights
+    from hybrid.run.auto_quote import AutoQuote
     from hybrid.run.quote import PriceQuote
 
 # Without a question: tokens of a prompt that asks something short.
@@ -29,7 +32,13 @@ charged. What was seen of the pair is counted while answers are given; what an e
 has found there. The text before a draft is taken as the prompt and half of --max-tokens. Without a question the prompt
 is taken as 100 tokens.
 
+Under auto, what is expected of a question is worked out from the question alone (nothing is drafted) and from what is
+known of the pair: the chance that auto asks about it, and its bill. Without a calibration of the pair (hybrid
+calibrate) that is not known.
+
 Examples:
+
+  hybrid price --policy auto --price 1/0.1/4 "What is 47 + 86?"
 
   hybrid price --price 1/0.1/4
 
@@ -54,23 +63,31 @@ def price(
     with exit_codes():
         from hybrid.sources import load  # noqa: PLC0415  (help needs nothing)
 
-        quote = _quote(question, load(**flags))
-        told = json.dumps(quote.to_json()) if as_json else "\n".join(map(escape_controls, quote.lines()))
-        typer.echo(told)
+        quote, auto = _quote(question, load(**flags))
+        if as_json:
+            typer.echo(json.dumps(quote.to_json() | {"auto": auto and auto.to_json()}))
+        else:
+            typer.echo("\n".join(map(escape_controls, [*quote.lines(), *(auto.lines() if auto else [])])))
 
 
 price.__doc__ = f"{price.__doc__}\n{EPILOG}"
 
 
-def _quote(question: str | None, settings: Settings) -> PriceQuote:
-    """Work it out. Raises UsageError where no price is known, EngineError for the local model."""
+def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQuote | None]:
+    """Work it out, for a question under auto also what is expected of it.
+
+    Raises UsageError where no price is known, EngineError for the local model.
+    """
     from contextlib import closing  # noqa: PLC0415  (help needs no llama.cpp)
 
     from hybrid.assemble import BUNDLED_LOCAL, known_price  # noqa: PLC0415
     from hybrid.engine.llama import Weights  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.run.auto_quote import AutoQuote  # noqa: PLC0415
     from hybrid.run.composition import policy_of  # noqa: PLC0415
-    from hybrid.run.conversation import turns_of  # noqa: PLC0415
+    from hybrid.run.conversation import turns_of, words_of  # noqa: PLC0415
+    from hybrid.run.deferral import AskedQuestion, PairSource  # noqa: PLC0415
+    from hybrid.run.pair_facts import PairFacts  # noqa: PLC0415
     from hybrid.run.pair_record import JudgedTokens, pair_record  # noqa: PLC0415
     from hybrid.run.quote import UNPROBED, PriceQuote  # noqa: PLC0415
 
@@ -79,8 +96,9 @@ def _quote(question: str | None, settings: Settings) -> PriceQuote:
         raise UsageError("the prompt is empty")
     path = model_file(settings.local or BUNDLED_LOCAL)
     with closing(Weights(path)) as weights:
-        num_tokens = SHORT_PROMPT if question is None else len(weights.render(turns_of(question, settings.system)))
-        probed = _probed(settings, weights)
+        ids = () if question is None else weights.render(turns_of(question, settings.system))
+        probes = _probes(settings, weights)
+    probed = probes.read_all(settings.cloud, settings.cloud_model) if probes and settings.cloud else []
     record = pair_record(settings.cloud, path)
     models = [settings.cloud_model] if settings.cloud_model else [each.model for each in probed]
     models = models or (record.models()[-1:] if record else [])
@@ -92,14 +110,30 @@ def _quote(question: str | None, settings: Settings) -> PriceQuote:
         raise UsageError(msg)
     seen = record.read(models[-1]).get(str(policy.judge), JudgedTokens()) if record and models else JudgedTokens()
     found = probed[-1] if probed else UNPROBED
-    return PriceQuote(stated, policy, num_tokens, settings.max_tokens, found, seen)
+    quote = PriceQuote(stated, policy, len(ids) or SHORT_PROMPT, settings.max_tokens, found, seen)
+    if question is None or policy.planner is None:
+        return quote, None
+    asked = AskedQuestion(words_of(question), ids, settings, _capabilities(settings, models, probed), stated)
+    bound = asyncio.run(PairSource(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
+    calibration = bound.pair.calibration if bound.pair else None
+    return quote, AutoQuote(bound.planner, calibration.questions if calibration else ())
 
 
-def _probed(settings: Settings, weights: Weights) -> list[ProbeResult]:
-    """Return what probes have found of the endpoint's model, or of its models where none is named."""
+def _probes(settings: Settings, weights: Weights) -> ProbeCache | None:
+    """Return where it is kept what probes have found of the endpoint; None: no endpoint is named."""
     from hybrid.cloud.probe_result import ProbeCache  # noqa: PLC0415
     from hybrid.sources import findings_file  # noqa: PLC0415
 
-    if settings.cloud is None:
-        return []
-    return ProbeCache(findings_file(), weights.vocabulary_digest).read_all(settings.cloud, settings.cloud_model)
+    return None if settings.cloud is None else ProbeCache(findings_file(), weights.vocabulary_digest)
+
+
+def _capabilities(settings: Settings, models: list[str], probed: list[ProbeResult]) -> Capabilities:
+    """Return what is known of the endpoint without asking it: of what nobody has probed, that it can do everything."""
+    from hybrid.assemble import served_model  # noqa: PLC0415
+    from hybrid.cloud.port import Capabilities  # noqa: PLC0415
+    from hybrid.cloud.probe_result import apply_result  # noqa: PLC0415
+
+    if (served := served_model(settings)) is not None:
+        return Capabilities(served)
+    can = Capabilities(models[-1] if models else "")
+    return apply_result(can, probed[-1]) if probed else can

@@ -64,10 +64,10 @@ def test_a_question_is_counted_as_the_local_model_reads_it_and_none_is_a_hundred
 
 
 def test_nothing_is_written_and_nobody_is_asked(own):
-    """At the named address nobody listens: a request would fail."""
+    """At the named address nobody listens: a request would fail. What identifies the model's file may be remembered."""
     done = price("--cloud", THERE, "--price", "1/0.1/4", QUESTION)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert not [path for path in own.rglob("*") if path.is_file()]
+    assert {path.name for path in own.rglob("*") if path.is_file()} <= {"identities.json", "identities.json.lock"}
 
 
 def test_the_price_file_s_tariff_is_read_for_the_model_that_is_named_or_was_seen(own):
@@ -153,3 +153,18 @@ def test_answers_over_http_are_counted_and_quoted_and_a_dear_pair_is_warned_of_o
     assert [len(each) for each in notes] == [1, 0]
     assert notes[0][0].startswith("checking costs more than the cloud alone here: at 4/4/4, after ")
     assert [path.name for path in Path(os.environ["XDG_STATE_HOME"]).rglob("*.json")] == ["pairs.json"]
+
+
+def test_under_auto_it_tells_what_is_expected_of_the_question_and_still_sends_nothing(own):
+    """The bundled pair is calibrated; of a pair with another endpoint nothing is known."""
+    found = quoted("--price", "1/0.1/4", "--policy", "auto", "What is 475 * 86?")["auto"]
+    assert 0.0 < found["asks"] <= 1.0
+    assert found["expected_nanousd"] > 0
+    assert found["calibration_questions"] > 1000
+    dearer = quoted("--price", "1/0.1/4", "--policy", "auto", "--worth", "9", "What is 475 * 86?")["auto"]
+    assert dearer["of_cloud"] > found["of_cloud"]
+    elsewhere = ("--cloud", THERE, "--price", "1/0.1/4", "--policy", "auto")
+    assert quoted(*elsewhere, "What is 475 * 86?")["auto"]["asks"] is None
+    assert price(*elsewhere, "What is 475 * 86?").stdout.splitlines()[-1].startswith("nothing is known of this pair")
+    assert quoted(*elsewhere)["auto"] is None, "no question"
+    assert quoted("--price", "1/0.1/4", "--policy", "kl", QUESTION)["auto"] is None

@@ -1,0 +1,135 @@
+"""What a planner would have asked of a calibration's questions, and what that lets expect of a new one.
+
+How. The planner decides about each question's draft from what was told of it by a score that was fitted without it; the
+labels tell what the requests would then have cost. The hazard is spread evenly over a draft, for its place is not kept.
+Of a new question only the chance is known that its draft is turned down. Whatever its draft then shows, the chance is
+that on average; so the questions are weighted, as evenly as can be, until theirs has this mean.
+
+Laws (``tests/policy/test_expectation.py``): at their own mean chance the expectation is the mean over the questions;
+what is not asked costs nothing, and at worth 0 nothing is asked; a higher chance is never asked about less where a
+question with a higher chance is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from hybrid.defer import CalibrationQuestion, DraftSignals, Forecast, QuestionForecast
+from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
+from hybrid.policy.plan import DraftPlan, PlanAction
+from hybrid.policy.planning import Planner
+from hybrid.prob import Floats
+from hybrid.spend import AskPrices
+
+# Chances beyond count as these where their odds are taken, and weights are tilted by no higher power of the odds.
+_LEAST, MOST_TILT = 1e-9, 30.0
+
+
+@dataclass(frozen=True)
+class PlannedOutcome:
+    """What would have been done with one question's draft, what it would have cost, and what the cloud alone takes.
+
+    Costs in the unit of the planner's prices. ``chance``: that the draft is turned down, as it was told.
+    """
+
+    action: PlanAction
+    paid: float
+    alone: float
+    chance: float
+
+
+@dataclass(frozen=True)
+class AskingExpectation:
+    """The chance that a question is asked about at all, and its bill as a share of what the cloud alone takes."""
+
+    asks: float
+    of_cloud: float
+
+
+@dataclass(frozen=True)
+class ToldScore:
+    """A score that tells of any draft what was told of one calibration question's."""
+
+    judge: str
+    again: float
+    question: CalibrationQuestion
+    familiarity: Familiarity = NOTHING_FAMILIAR
+
+    def forecast(self, signals: DraftSignals) -> Forecast:
+        """Spread chance and loss evenly."""
+        num = len(signals)
+        hazard = -np.expm1(np.log1p(-min(self.question.chance, 1.0 - 1e-9)) / max(1, num))
+        return Forecast(np.full(num, hazard), np.full(num, self.question.excess_told))
+
+    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:  # noqa: ARG002  (a score's shape)
+        """Tell the same."""
+        return QuestionForecast(self.question.chance, self.question.draft_tokens, self.question.excess_told)
+
+
+def planned_outcomes(questions: Sequence[CalibrationQuestion], planner: Planner) -> tuple[PlannedOutcome, ...]:
+    """Return an outcome for each question, with the planner's prices and dials. No coin is tossed."""
+    return tuple(_outcome(each, planner) for each in questions)
+
+
+def expect(outcomes: Sequence[PlannedOutcome], turned_down: float) -> AskingExpectation | None:
+    """Return what to expect of a question whose draft is turned down with a chance. None where no outcome is known."""
+    if not outcomes:
+        return None
+    weights = _weights(np.array([each.chance for each in outcomes]), turned_down)
+    asks, paid, alone = (
+        float(weights @ np.array(column))
+        for column in zip(*((each.action != "keep", each.paid, each.alone) for each in outcomes), strict=True)
+    )
+    return AskingExpectation(asks, paid / alone)
+
+
+def _weights(chances: Floats, mean: float) -> Floats:
+    """Return weights of shape (N,) that sum to one, as even as can be, under which the chances have a mean."""
+    odds = np.log(np.clip(chances, _LEAST, 1.0 - _LEAST)) - np.log1p(-np.clip(chances, _LEAST, 1.0 - _LEAST))
+
+    def tilted(tilt: float) -> Floats:
+        weights = np.exp(tilt * odds - (tilt * odds).max())
+        return cast(Floats, weights / weights.sum())
+
+    low, high = -MOST_TILT, MOST_TILT
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tilted(middle) @ chances < mean else (low, middle)
+    return tilted((low + high) / 2)
+
+
+def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
+    prompt, prices = question.prompt_tokens, planner.prices
+    score = ToldScore(planner.score.judge, planner.score.again, question)
+    own = replace(planner, score=score, words=(), prompt_tokens=prompt, floor=0.0)
+    plan = own.plan(_draft_of(question), final=True)
+    alone = float(prices.write(prompt, max(1, question.cloud_tokens), 0))
+    return PlannedOutcome(plan.action, _paid(question, plan, prices), alone, question.chance)
+
+
+def _paid(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> float:
+    """Return what a plan would have cost: where a check turns a draft down, the cloud writes on to its own length."""
+    prompt, place = question.prompt_tokens, question.first_rejection
+    if plan.action == "keep":
+        return 0.0
+    if plan.action == "write":
+        return float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
+    if plan.limit == 0 and plan.costs is not None and plan.costs.spans is not None:
+        return plan.costs.spans
+    checked = float(prices.check(prompt, question.draft_tokens, 0))
+    if place is None:
+        return checked
+    rest = max(1, question.cloud_tokens - place - 1)
+    return checked + float(prices.write(prompt + place + 1, rest, prompt + place))
+
+
+def _draft_of(question: CalibrationQuestion) -> DraftSignals:
+    """Return signals of a draft of that length; nothing else of them is looked at."""
+    num, none = question.draft_tokens, np.zeros(question.draft_tokens)
+    return DraftSignals(
+        (), question.prompt_tokens, 0, np.zeros(num, dtype=np.int64), none, none, none, none, ended=True
+    )

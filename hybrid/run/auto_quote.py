@@ -1,0 +1,64 @@
+"""What ``auto`` is expected to ask about a question, before anything is drafted or sent.
+
+The law (``tests/run/test_auto_quote.py``): what is expected is worked out from the question alone and from what is
+known of the pair; where nothing is known, nothing is expected, and that is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hybrid.defer import CalibrationQuestion
+from hybrid.policy.expectation import AskingExpectation, expect, planned_outcomes
+from hybrid.policy.planning import Planner
+from hybrid.spend import as_usd
+
+
+@dataclass(frozen=True)
+class AutoQuote:
+    """A planner that is bound to a question, and the calibration questions of its pair; none: it is not known."""
+
+    planner: Planner
+    questions: tuple[CalibrationQuestion, ...] = ()
+
+    @cached_property
+    def expected(self) -> AskingExpectation | None:
+        """What is to be expected; None: nothing is known of the pair."""
+        return expect(planned_outcomes(self.questions, self.planner), self.planner.question.turned_down)
+
+    @property
+    def alone(self) -> float:
+        """What the cloud alone would take, for an answer as long as the question lets expect."""
+        planner = self.planner
+        return float(planner.prices.write(planner.prompt_tokens, planner.question.tokens, 0))
+
+    def lines(self) -> list[str]:
+        """Say it, a line each."""
+        question, unit = self.planner.question, self.planner.prices.unit
+        if self.expected is None:
+            return ["nothing is known of this pair of models, so what auto will ask is not (hybrid calibrate)"]
+        told = (
+            f"from the question alone, nothing drafted: an answer of about {question.tokens:.0f} tokens, turned down "
+            f"by {self.planner.score.judge} with chance {question.turned_down:.2f}"
+        )
+        asks = f"auto asks about it with chance {self.expected.asks:.2f}"
+        share = f"{100 * self.expected.of_cloud:.0f} %"
+        money = f" expected bill {as_usd(round(self.expected.of_cloud * self.alone))}," if unit == "nanousd" else ""
+        seen = f"by {len(self.questions)} calibration questions of this pair"
+        return [told, f"{asks};{money} {share} of what the cloud alone takes ({seen})"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        question, expected, unit = self.planner.question, self.expected, self.planner.prices.unit
+        in_money = expected is not None and unit == "nanousd"
+        return {
+            "answer_tokens": question.tokens,
+            "turned_down": question.turned_down,
+            "judge": self.planner.score.judge,
+            "asks": None if expected is None else expected.asks,
+            "of_cloud": None if expected is None else expected.of_cloud,
+            "expected_nanousd": round(expected.of_cloud * self.alone) if expected and in_money else None,
+            "calibration_questions": len(self.questions),
+        }
