@@ -88,7 +88,7 @@ def test_a_score_is_asked_once_about_a_draft_however_many_planners_decide():
     score = SomeScore()
     kept, signals = KeptForecasts(score), signals_of(0, 9)
     for _ in range(3):
-        assert kept.forecast(signals) is kept.forecast(signals)
+        assert kept.forecast(signals) is kept.forecast(signals_of(0, 9))
     assert score.num_forecasts == 1
     assert kept.forecast(signals_of(0, 8)).turned_down == score.forecast(signals_of(0, 8)).turned_down
     assert (kept.judge, kept.again) == (score.judge, score.again)

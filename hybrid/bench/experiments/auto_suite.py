@@ -23,7 +23,7 @@ from hybrid.defer import Calibration, LabelledQuestion, Score, score_to_json
 from hybrid.defer.online import OnlineLearner
 
 # Multiples of a price. The default of a calibration stands among them.
-DIALS = (0.45, 0.6, 0.8, 1.0, 1.5, 2.2, 3.5, 8.0)
+DIALS = (0.45, 0.6, 0.8, 1.0, 1.2, 1.5, 1.8, 2.2, 2.8, 3.5, 8.0)
 BLOCKS = (16, 32)
 AUTO, LOGISTIC = "auto", "logistic"
 

@@ -20,6 +20,7 @@ from hybrid.policy.plan import DraftPlan
 from hybrid.policy.planning import Planner
 
 T = TypeVar("T")
+Decision: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +67,10 @@ class HeardPlanner(Planner):
 
 @dataclass
 class KeptForecasts:
-    """A score that forecasts each draft of a question once, by the very signals that it is given."""
+    """A score that forecasts each draft of a question once, however often its signals are read."""
 
     score: Score
-    _drafts: dict[int, tuple[DraftSignals, Forecast]] = field(default_factory=dict)
+    _drafts: dict[Decision, Forecast] = field(default_factory=dict)
     _questions: dict[tuple[tuple[int, ...], int], QuestionForecast] = field(default_factory=dict)
 
     @property
@@ -88,10 +89,13 @@ class KeptForecasts:
         return self.score.familiarity
 
     def forecast(self, signals: DraftSignals) -> Forecast:
-        """Forecast a draft. The signals are kept with it, so that no others can have their identity."""
-        if id(signals) not in self._drafts:
-            self._drafts[id(signals)] = signals, self.score.forecast(signals)
-        return self._drafts[id(signals)][1]
+        """Forecast a draft."""
+        numbers = (signals.tokens, signals.entropy, signals.top, signals.second, signals.logprob)
+        own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
+        key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
+        if key not in self._drafts:
+            self._drafts[key] = self.score.forecast(signals)
+        return self._drafts[key]
 
     def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:
         """Forecast from the question alone."""
@@ -99,9 +103,6 @@ class KeptForecasts:
         if key not in self._questions:
             self._questions[key] = self.score.before(words, prompt_tokens)
         return self._questions[key]
-
-
-Decision: TypeAlias = tuple[Any, ...]
 
 
 @dataclass

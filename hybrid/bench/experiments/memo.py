@@ -35,6 +35,7 @@ class MemoEngine:
         self._max_rows = max_rows
         self._rows: OrderedDict[Ids, Logits] = OrderedDict()
         self._ids: Ids = ()
+        self._rendered: dict[tuple[Message, ...], Ids] = {}
         self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
         self.together: int | None = None
         """Tokens at the beginning that are decoded at once, those after them one by one; None: all as they come."""
@@ -55,8 +56,11 @@ class MemoEngine:
         return self._engine.piece(token)
 
     def render(self, messages: Sequence[Message]) -> Ids:
-        """Render a conversation."""
-        return self._engine.render(messages)
+        """Render a conversation; a template takes as long as ten tokens, and every rule asks the same."""
+        key = tuple(messages)
+        if key not in self._rendered:
+            self._rendered[key] = self._engine.render(messages)
+        return self._rendered[key]
 
     def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Append tokens and return the rows after the last ``num_rows`` of them, decoding what is not known."""
@@ -86,6 +90,7 @@ class MemoEngine:
     def forget(self) -> None:
         """Forget every row, and what is in the cache: the next question begins as the first one did."""
         self._rows.clear()
+        self._rendered.clear()
         self._ids = ()
         self._engine.rewind(0)
 
