@@ -25,7 +25,18 @@ from pydantic import Field, field_validator
 
 from hybrid.model_names import NAMED
 from hybrid.policy_choices import DecodingSettings, DeferralChoices
-from hybrid.setting_info import ASKED, DRAWN, KNOB, PRICED, PROBED, QUOTED, SettingInfo, SettingPlace, SettingsGroup
+from hybrid.setting_info import (
+    ASKED,
+    DRAWN,
+    KNOB,
+    OPENED,
+    PRICED,
+    PROBED,
+    QUOTED,
+    SettingInfo,
+    SettingPlace,
+    SettingsGroup,
+)
 
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
@@ -115,7 +126,7 @@ class MoneySettings(SettingsGroup):
         SettingInfo(
             "Count the question to the conversation NAME",
             "NAME",
-            ASKED | SettingPlace.PROBE,
+            ASKED | PROBED,
             default="this client's own",
         ),
     ] = None
@@ -130,9 +141,9 @@ class MoneySettings(SettingsGroup):
 class TextSettings(SettingsGroup):
     """What is put before and around the question, and where the text ends."""
 
-    system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED | SettingPlace.PRICE)] = None
+    system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED | QUOTED)] = None
     raw: Annotated[bool, SettingInfo("No chat template: continue the prompt as it stands", uses=ASKED)] = False
-    max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB)] = 512
+    max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB | OPENED)] = 512
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
         SettingInfo("End the text before this string; may be given again", "TEXT", KNOB),
@@ -171,17 +182,23 @@ class LocalSettings(SettingsGroup):
     """The local model."""
 
     local: Annotated[
-        Path | None, SettingInfo("GGUF file of the local model, or its name", "GGUF", PRICED, "the bundled small model")
+        Path | None,
+        SettingInfo(
+            "GGUF file of the local model, or its name",
+            "GGUF",
+            SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.PRICE,
+            "the bundled small model",
+        ),
     ] = None
     ctx: Annotated[
         int,
         Field(ge=0, lt=2**31),
-        SettingInfo("Local context in tokens; 0: what the model was trained with, 8192 at most", "N"),
+        SettingInfo("Local context in tokens; 0: what the model was trained with, 8192 at most", "N", OPENED),
     ] = 0
     threads: Annotated[
-        int | None, Field(ge=1, le=256), SettingInfo("llama.cpp threads", "N", default="one core is left free")
+        int | None, Field(ge=1, le=256), SettingInfo("llama.cpp threads", "N", OPENED, "one core is left free")
     ] = None
-    gpu_layers: Annotated[int, Field(ge=-1), SettingInfo("Layers to keep on a GPU; -1: all", "N")] = 0
+    gpu_layers: Annotated[int, Field(ge=-1), SettingInfo("Layers to keep on a GPU; -1: all", "N", OPENED)] = 0
 
 
 # Every group with the title of its flags, in the order of the help.

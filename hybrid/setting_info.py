@@ -32,7 +32,9 @@ class SettingPlace(Flag):
     PROBE = auto()
     PRICE = auto()
     TRACE = auto()
-    """A flag of ``hybrid replay``, of ``hybrid probe``, of ``hybrid price``, of commands that write a trace."""
+    CALIBRATE = auto()
+    """A flag of ``hybrid replay``, of ``hybrid probe``, of ``hybrid price``, of commands that write a trace, of
+    ``hybrid calibrate``."""
 
 
 # How tokens are drawn: a replay draws as it was recorded.
@@ -42,9 +44,11 @@ DIAL = DRAWN | SettingPlace.PRICE
 # A knob of the policy, and all the places that decide how a text is decoded.
 KNOB = DIAL | SettingPlace.REPLAY
 ASKED = SettingPlace.FLAG | SettingPlace.ANSWER
-PROBED = SettingPlace.FLAG | SettingPlace.PROBE
+PROBED = SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.CALIBRATE
 PRICED = PROBED | SettingPlace.PRICE
-QUOTED = SettingPlace.FLAG | SettingPlace.PRICE
+QUOTED = SettingPlace.FLAG | SettingPlace.PRICE | SettingPlace.CALIBRATE
+# Which model, and how it is run: a client is opened with it.
+OPENED = SettingPlace.FLAG | SettingPlace.CALIBRATE
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import typer.main
 from hybrid.cli import app
 from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
+from hybrid.cli.calibrate import calibrate
 from hybrid.cli.flags import help_of
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
@@ -26,59 +27,59 @@ from hybrid.run import client, composition
 from hybrid.setting_info import SettingPlace
 
 ROOT = Path(__file__).parent.parent
-# Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace),
-# and its default. Names, places and defaults are promises to users: whoever changes one changes this table.
+# Every setting: where it may be chosen (a flag, an answer, the working directory, a replay, a probe, a price, a trace,
+# a calibration), and its default. Names, places and defaults are promises to users: whoever changes one changes this.
 PROMISED = """
-local                 f---p$- None
-ctx                   f------ 0
-threads               f------ None
-gpu_layers            f------ 0
-cloud                 f----$- None
-cloud_model           f----$- None
-dialect               f---p-- None
-api_key_env           f---p-- 'HYBRID_API_KEY'
-offline               fa----- False
-cloud_top_k           ------- 20
-cache_salt            ------- None
-connect_timeout_s     ------- 5.0
-first_byte_timeout_s  ------- 20.0
-read_timeout_s        ------- 10.0
-request_timeout_s     ------- 120.0
-cool_down_s           ------- 5.0
-retries               ------- 2
-price                 f--rp$- None
-prices                f---p$- None
-cap                   f---p-- None
-ledger                f---p-- None
-spender               ------- None
-conversation          fa--p-- None
-policy                fawr-$- 'kl'
-gate                  fawr-$- None
-judge                 fawr-$- None
-scope                 fawr-$- None
-bonus                 fawr-$- None
-threshold             fawr-$- None
-entropy               fawr-$- None
-strict                fawr-$- False
-span                  fawr-$- None
-lead                  fawr-$- None
-hold                  fawr-$- None
-overlap               faw---- True
-trace_rows            -a----t False
-worth                 faw--$- None
-risk                  faw--$- None
-learn                 fa----- True
-patience              faw--$- 2.0
-stream                faw--$- 'blocks'
-system                fa---$- None
-raw                   fa----- False
-max_tokens            fawr-$- 512
-stop                  fawr-$- ()
-temperature           faw---- 0.0
-top_p                 faw---- 1.0
-top_k                 faw---- 0
-min_p                 faw---- 0.0
-seed                  faw---- None
+local                 f---p$-- None
+ctx                   f------c 0
+threads               f------c None
+gpu_layers            f------c 0
+cloud                 f----$-c None
+cloud_model           f----$-c None
+dialect               f---p--c None
+api_key_env           f---p--c 'HYBRID_API_KEY'
+offline               fa------ False
+cloud_top_k           -------- 20
+cache_salt            -------- None
+connect_timeout_s     -------- 5.0
+first_byte_timeout_s  -------- 20.0
+read_timeout_s        -------- 10.0
+request_timeout_s     -------- 120.0
+cool_down_s           -------- 5.0
+retries               -------- 2
+price                 f--rp$-c None
+prices                f---p$-c None
+cap                   f---p--c None
+ledger                f---p--c None
+spender               -------- None
+conversation          fa--p--c None
+policy                fawr-$-- 'kl'
+gate                  fawr-$-- None
+judge                 fawr-$-- None
+scope                 fawr-$-- None
+bonus                 fawr-$-- None
+threshold             fawr-$-- None
+entropy               fawr-$-- None
+strict                fawr-$-- False
+span                  fawr-$-- None
+lead                  fawr-$-- None
+hold                  fawr-$-- None
+overlap               faw----- True
+trace_rows            -a----t- False
+worth                 faw--$-- None
+risk                  faw--$-- None
+learn                 fa------ True
+patience              faw--$-- 2.0
+stream                faw--$-- 'blocks'
+system                fa---$-c None
+raw                   fa------ False
+max_tokens            fawr-$-c 512
+stop                  fawr-$-- ()
+temperature           faw----- 0.0
+top_p                 faw----- 1.0
+top_k                 faw----- 0
+min_p                 faw----- 0.0
+seed                  faw----- None
 """
 ROWS = {name: (uses, ast.literal_eval(default)) for name, uses, default in map(str.split, PROMISED.split("\n")[1:-1])}
 LETTERS = {
@@ -89,16 +90,18 @@ LETTERS = {
     "p": SettingPlace.PROBE,
     "$": SettingPlace.PRICE,
     "t": SettingPlace.TRACE,
+    "c": SettingPlace.CALIBRATE,
 }
 # Flags that have a second name.
 OTHER_FLAGS = {"hold": ["--handoff"]}
-# What each command has beside the settings. ``probe`` takes two as its own arguments.
+# What each command has beside the settings. ``probe`` takes two as its own arguments, and ``calibrate`` several models.
 COMMANDS = {
     "ask": ("ft", {"prompt", "as_json", "explain", "trace"}),
     "batch": ("f", {"source", "out", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
     "price": ("$", {"question", "as_json"}),
+    "calibrate": ("c", {"questions", "num", "local", "judge", "report", "forget", "as_json"}),
 }
 
 
@@ -130,7 +133,8 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
     """Under one name, with one type, one help text and in one section; and it takes no setting that is not its own."""
     commands = typer.main.get_command(app).commands
     titles = {name: title for title, group in GROUPS.items() for name in group.model_fields}
-    named, seen = {"ask": ask, "batch": batch, "replay": replay, "probe": probe, "price": price}, {}
+    named = {"ask": ask, "batch": batch, "replay": replay, "probe": probe, "price": price, "calibrate": calibrate}
+    seen = {}
     for command, (letters, own) in COMMANDS.items():
         options = {each.name: each for each in commands[command].params if each.name != "help"}
         assert options.keys() == places(letters) | own | {"config"}, command

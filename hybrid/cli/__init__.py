@@ -11,6 +11,7 @@ from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
 from hybrid.cli.bench import bench
 from hybrid.cli.budget import budget
+from hybrid.cli.calibrate import calibrate
 from hybrid.cli.demo import demo
 from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command(cls=GroupedCommand)(ask)
 app.command(cls=GroupedCommand)(batch)
+app.command(cls=GroupedCommand)(calibrate)
 app.command()(demo)
 app.command()(policies)
 app.command(cls=GroupedCommand)(price)

@@ -134,7 +134,8 @@ class BoughtText:
 
     def labelled(self, judge: str) -> LabelledDraft:
         """Return the text as a label, cut where the cloud's rows end."""
-        return LabelledDraft(_cut(self.signals, len(self)), self.first_rejection(judge), self.excess)
+        kept = len(self) - int(self.turned_down(judge).sum())
+        return LabelledDraft(_cut(self.signals, len(self)), self.first_rejection(judge), self.excess, self.kl, kept)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from bought_texts import text
 from cases import each
 
 from hybrid.errors import UsageError
@@ -16,22 +17,8 @@ from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
 from hybrid.policy.rules.divergence_threshold import threshold_judge
 from hybrid.policy.rules.excess import excess_judge
-from hybrid.prob import Dense, TopK, certificate, kl_divergence
-from hybrid.run.text_rows import TextRows
+from hybrid.prob import certificate, kl_divergence
 from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText
-
-VOCABULARY = 12
-RNG = np.random.default_rng(5)
-
-
-def text(num, *, known=None, noise=0.0, apart=0.7, ended=False, draft=True):
-    """A text of random rows: the local model's are the cloud's, disturbed; greedy where it is a draft."""
-    scores = RNG.standard_normal((num, VOCABULARY)) * 2
-    cloud = [Dense.from_logits(row, noise) for row in scores]
-    local = [Dense.from_logits(row + apart * RNG.standard_normal(VOCABULARY), noise) for row in scores]
-    tokens = tuple(row.best for row in (local if draft else cloud))
-    shown = tuple(TopK.from_dense(row, 5, token) for row, token in zip(cloud, tokens, strict=True))
-    return TextRows((1, 2, 3), tokens, ended, tuple(local), shown[:known], nanousd=7)
 
 
 @each("judge", ["kl:0.1", "kl:0.7", "kl:0", "excess:0.5", "excess:0", "excess:2"])

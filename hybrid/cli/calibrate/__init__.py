@@ -1,0 +1,161 @@
+"""``hybrid calibrate``: labels bought once for a pair of models, a score fitted to them, and a report of the pair."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hybrid.cli.exits import EXIT_PARTLY, exit_codes
+from hybrid.cli.flags import takes_flags
+from hybrid.cli.progress import progress
+from hybrid.cli.whole_file import check_writable, write_whole
+from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
+from hybrid.setting_info import SettingPlace
+
+if TYPE_CHECKING:
+    from hybrid.cli.calibrate.labels import PairLabels
+    from hybrid.tune.calibrating import CalibratedPair
+
+EPILOG = """
+For each question the local model drafts an answer, the endpoint checks it in one request, and writes its own in
+another: two requests a question, reserved and settled like any others. They are kept in your state folder (no question
+is, but as a hash; answers as the numbers of their tokens), so that nothing is bought twice: killed, interrupted or at
+its cap, the same command goes on where it ended, and another --judge or --price buys nothing. --cap counts for all runs
+with the same models and endpoint. Then a score is fitted (with scikit-learn, if it is installed: pip install
+'hybrid-llm[calibrate]'; else by logistic regression), and kept for policy auto.
+
+FILE has a question a line: a text as it stands, or JSON as hybrid batch reads it, of which the prompt or messages,
+system, raw and max_tokens count. Without it the bundled pair is asked generated problems, any other pair questions to
+an assistant, all of them from splits that nothing was trained or tested on. --local may be given again: the drafters
+are compared, and the one to take is named.
+
+Examples:
+
+  hybrid calibrate --price 1/0.1/4
+
+  hybrid calibrate --local qwen.gguf --cloud https://api.example.com/v1 --cloud-model large-1 --price 1/0.1/4 --cap 0.50
+
+  hybrid calibrate --questions mine.txt --cap 0.20 --report pair.html
+
+  hybrid calibrate --local real:q3 --local real:d2 --cloud real --n 150
+
+  hybrid calibrate --forget
+
+Exit codes: 0 calibrated, 1 output lost, 2 usage, or too few labels, 3 local model unusable, 4 endpoint unusable, 5
+calibrated, but by fewer questions than were asked for, 130 interrupted (143 terminated).
+"""
+
+
+@takes_flags(SettingPlace.CALIBRATE)
+def calibrate(
+    *,
+    questions: Annotated[
+        Path | None, typer.Option(help="Questions of your own, one a line; - reads standard input.", metavar="FILE")
+    ] = None,
+    num: Annotated[
+        int | None, typer.Option("--n", help="How many questions (200; of FILE: all).", metavar="N", min=1)
+    ] = None,
+    local: Annotated[
+        list[str] | None,
+        typer.Option("--local", help="GGUF file of a local model, or its name; may be given again.", metavar="GGUF"),
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="Whose verdict is forecast: kl:NATS or excess:NATS (proposed).", metavar="NAME:X")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the diagnosis as a page.", metavar="FILE")] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove all that is kept of these models with this endpoint.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    **flags: Any,
+) -> None:
+    """Buy labels for a pair of models once, fit a score, propose a threshold and a worth, and tell what the pair is."""
+    with exit_codes():
+        if forget and (questions or num or judge or report):
+            raise UsageError("--forget removes what is kept: it takes no questions, judge or report")
+        if report:
+            check_writable("--report", report)
+        if forget:
+            _forget(local, flags, as_json=as_json)
+        else:
+            _calibrate(local, flags, questions=questions, num=num, judge=judge, report=report, as_json=as_json)
+
+
+calibrate.__doc__ = f"{calibrate.__doc__}\n{EPILOG}"
+
+
+def _calibrate(
+    local: list[str] | None,
+    flags: dict[str, Any],
+    *,
+    questions: Path | None,
+    num: int | None,
+    judge: str | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
+    from hybrid.tune.bought import read_judge  # noqa: PLC0415
+
+    if judge is not None:
+        read_judge(judge)
+    asked = asked_by(questions, num, flags, bundled=local is None and flags.get("cloud") is None)
+    try:
+        with progress("the local model is loaded") as tell:
+            labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))
+    except (KeyboardInterrupt, OSError, EngineError, CloudError):
+        typer.echo("hybrid: what was bought is kept; the same command goes on from there", err=True)
+        raise
+    pairs = [_fitted(each, judge) for each in labelled]
+    _show(pairs, as_json=as_json, report=report)
+    for each in labelled:
+        if each.bought.ended is not None:
+            why = escape_controls(each.bought.ended[1])
+            typer.echo(f"hybrid: {each.drafter}: {each.told}: {why}; the same command goes on from there", err=True)
+    if any(each.bought.ended is not None for each in labelled):
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _fitted(labelled: PairLabels, judge: str | None) -> CalibratedPair:
+    """Fit, and keep what was fitted. Raises UsageError, with the reason why there are no more labels."""
+    from hybrid.run.calibrations import keep_calibration  # noqa: PLC0415
+    from hybrid.tune.calibrating import calibrate_pair  # noqa: PLC0415
+
+    try:
+        found = calibrate_pair(labelled.drafter, labelled.names, labelled.bought.questions, labelled.prices, judge)
+    except UsageError as error:
+        ended = labelled.bought.ended
+        raise UsageError(f"{error} ({labelled.told}: {ended[1]})" if ended else str(error)) from None
+    keep_calibration(found.calibration)
+    return found
+
+
+def _show(pairs: list[CalibratedPair], *, as_json: bool, report: Path | None) -> None:
+    from hybrid.cli.calibrate import page, tables  # noqa: PLC0415
+
+    try:
+        if as_json:
+            typer.echo(json.dumps(tables.to_json(pairs), allow_nan=False))
+        else:
+            Console(highlight=False).print(tables.calibration(pairs), crop=False)
+    finally:  # also where whoever read standard output has left
+        if report:
+            write_whole(report, page.page(pairs))
+
+
+def _forget(local: list[str] | None, flags: dict[str, Any], *, as_json: bool) -> None:
+    from hybrid.cli.calibrate.labels import forget_pair  # noqa: PLC0415
+
+    drafters: list[str | None] = [*local] if local else [None]
+    removed = [asyncio.run(forget_pair(each, flags)) for each in drafters]
+    if as_json:
+        typer.echo(json.dumps({"removed": removed}))
+        return
+    for each in removed:
+        told = ", ".join(f"{num} {what}" for what, num in each.items() if what != "local" and num)
+        typer.echo(f"{each['local']}: {told or 'nothing was kept'}{' removed' if told else ''}")

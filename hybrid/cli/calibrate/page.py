@@ -1,0 +1,124 @@
+"""The diagnosis of a pair as one HTML page without scripts and without requests to any host.
+
+The laws (``tests/cli/test_calibrate.py``): every table of the terminal is there; nothing that a model, a file or an
+endpoint is called becomes markup; the page names no other host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from hybrid.cli.calibrate.charts import SHARES, Axis, ChartLine, bars, chart
+from hybrid.cli.demo.page import POLICY, STYLE
+from hybrid.errors import escape_controls
+from hybrid.prob import Floats
+from hybrid.tune.bought import CERTIFICATES
+from hybrid.tune.calibrating import CalibratedPair
+from hybrid.tune.report import ReportTable, drafters, headline, proposals, tables
+
+# Nats from a thousandth to ten, on a logarithmic axis.
+NATS = Axis("nats", -3.0, 1.0, tuple((float(power), f"{10.0**power:g}") for power in range(-3, 2)))
+OWN_STYLE = "svg { width: 100%; height: auto; margin: .5rem 0; } td, th { font-size: .9rem; }"
+
+
+def page(pairs: Sequence[CalibratedPair]) -> str:
+    """Return the whole page."""
+    compared = _table(drafters(pairs)) if len(pairs) > 1 else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>hybrid calibrate</title>
+<style>{STYLE}{OWN_STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{_text(headline(pairs))}</h1>
+{compared}
+{"".join(map(_pair, pairs))}
+</main>
+</body>
+</html>
+"""
+
+
+def _pair(pair: CalibratedPair) -> str:
+    told = "".join(f"<li>{_text(said)}</li>" for said in proposals(pair))
+    charts = {"auto: the bill by its worth": _bill(pair), "Distributions": _distributions(pair)}
+    charts |= {"Certified runs": _certified(pair), "Where the drafter starts to be overruled": _places(pair)}
+    parts = "".join(_table(each, charts.get(each.heading, "")) for each in tables(pair))
+    return f"<h2>{_text(pair.drafter)}</h2><ul>{told}</ul>{parts}"
+
+
+def _table(shown: ReportTable, drawn: str = "") -> str:
+    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in shown.columns)
+    body = "".join(
+        f'<tr><th scope="row">{_text(first)}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in rest)}</tr>'
+        for first, *rest in shown.rows
+    )
+    notes = "".join(f'<p class="faint">{_text(note)}</p>' for note in shown.notes)
+    return (
+        f"<h3>{_text(shown.heading)}</h3>{drawn}"
+        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{notes}"
+    )
+
+
+def _bill(pair: CalibratedPair) -> str:
+    told = "What is left of the loss, by the share of the cloud's bill: auto by its worth, and each rule"
+    most = max(1.0, *(bill.of_cloud for bill in pair.bills))
+    ticks = tuple((share, f"{100 * share:.0f} %") for share in np.arange(0.0, most + 0.01, 0.25 if most < 2 else 1.0))
+    across = Axis("of the bill of the cloud alone", 0.0, float(most), ticks)
+    lines = [
+        ChartLine("auto", [(point.of_cloud, point.excess_left) for point in pair.curve]),
+        ChartLine("questions at random", [(0.0, 1.0), (1.0, 0.0)]),
+    ]
+    dots = [ChartLine(bill.rule.partition(",")[0], [(bill.of_cloud, bill.left)]) for bill in pair.bills]
+    dots.append(ChartLine("proposed", [(pair.proposed.of_cloud, pair.proposed.excess_left)]))
+    return chart(told, across, Axis("left of the excess loss", 0.0, 1.0, SHARES), lines, dots)
+
+
+def _distributions(pair: CalibratedPair) -> str:
+    told = "Cumulative distributions over tokens: KL, excess loss, and the certificate of the greedy rule"
+    texts, tree = pair.diagnosis.texts, next(name for name in CERTIFICATES if name.startswith("tree"))
+    found = {
+        "KL, at most": [text.kl_upper for text in texts],
+        "excess loss": [text.excess for text in texts],
+        "certificate, greedy": [text.certificates["greedy"] for text in texts],
+        "certificate, tree": [text.certificates[tree] for text in texts],
+    }
+    lines = [ChartLine(name, _cumulative(np.concatenate(values))) for name, values in found.items()]
+    return chart(told, NATS, Axis("tokens up to it", 0.0, 1.0, SHARES), lines)
+
+
+def _cumulative(values: Floats) -> list[tuple[float, float]]:
+    """Return the share of values up to each of a hundred places of the logarithmic axis."""
+    ordered = np.sort(values)
+    places = np.linspace(NATS.least, NATS.most, 101)
+    shares = np.searchsorted(ordered, 10.0**places, side="right") / max(1, ordered.size)
+    return list(zip(places.tolist(), shares.tolist(), strict=True))
+
+
+def _certified(pair: CalibratedPair) -> str:
+    shares = [pair.diagnosis.certified(rule).share for rule in CERTIFICATES]
+    return bars("Share of the tokens that each rule's certificate proves", "certified tokens", [*CERTIFICATES], shares)
+
+
+def _places(pair: CalibratedPair) -> str:
+    found = pair.diagnosis.first_rejections(pair.calibration.judge)
+    num = max(1, sum(found.tenths))
+    names = [f"{10 * part} %" for part in range(len(found.tenths))]
+    told = f"In which tenth of a draft {found.judge} turns it down first"
+    return bars(
+        told, f"first rejection by {found.judge}, place in the draft", names, [count / num for count in found.tenths]
+    )
+
+
+def _text(said: str) -> str:
+    """Escape markup, and make control characters visible."""
+    return escape(escape_controls(said))

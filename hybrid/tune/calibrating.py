@@ -1,0 +1,206 @@
+"""Calibrating one pair: its labels are bought, a threshold is chosen, a score fitted, and all that follows worked out.
+
+The law (``tests/tune/test_calibrating.py``): whatever ended the buying, what was bought is fitted to if it is enough.
+What is told of it stands in ``report.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hybrid.defer import Calibration
+from hybrid.spend import AskPrices
+from hybrid.tune.bought import BoughtQuestion, read_judge
+from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve, left_at_bill, routed_at_bill
+from hybrid.tune.diagnosis import Diagnosis
+from hybrid.tune.fit import fit
+from hybrid.tune.label_file import PairNames
+from hybrid.tune.quality import auroc, ece, reason_of_loss
+from hybrid.tune.rule_bills import (
+    Rule,
+    RuleBill,
+    check_rates,
+    cloud_alone,
+    local_alone,
+    once,
+    rule_bills,
+    spans,
+    tokens_before,
+)
+from hybrid.tune.threshold import ThresholdChoice, choose_threshold
+
+# What is turned down where the loss is nats: three quarters of the loss on two real pairs lie above it.
+EXCESS_JUDGE = "excess:0.5"
+# The presets' own draft lengths.
+KL_SPAN, EXCESS_SPAN = 32, 8
+CLOUD = "cloud"
+# Where drafters are compared: at this share of the bill of the cloud alone.
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class JudgeBreakEven:
+    """The share of drafted tokens that a judge keeps, and the ``least`` at which checks of ``span`` tokens pay.
+
+    ``least`` None: they never do.
+    """
+
+    judge: str
+    span: int
+    kept: float
+    least: float | None
+
+    @property
+    def pays(self) -> bool:
+        """Whether checking is cheaper than the cloud alone."""
+        return self.least is not None and self.kept >= self.least
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedPair:
+    """A pair with its labels, its calibration, and the prices that all bills are worked out at.
+
+    ``drafter``: what the user calls the local model. ``prices``: of one token each, in their own unit.
+    """
+
+    drafter: str
+    names: PairNames
+    questions: Sequence[BoughtQuestion]
+    calibration: Calibration
+    threshold: ThresholdChoice
+    prices: AskPrices
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """How far the two models are apart, and where."""
+        return Diagnosis(self.questions)
+
+    @property
+    def kl_judge(self) -> str:
+        """The judge of the rules that compare distributions: the calibration's, or the proposed threshold."""
+        own = self.calibration.judge
+        return own if own.startswith("kl:") else f"kl:{self.threshold.nats:g}"
+
+    @property
+    def excess_judge(self) -> str:
+        """The judge of the rules that look at the token alone."""
+        own = self.calibration.judge
+        return own if own.startswith("excess:") else EXCESS_JUDGE
+
+    @cached_property
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The bill curve of ``auto``, the proposed worth among its points."""
+        worths = sorted({*WORTHS, self.calibration.worth})
+        return bill_curve(self.calibration, self.prices, worths, self.calibration.kept_share)
+
+    @property
+    def proposed(self) -> CurvePoint:
+        """The point of the proposed worth."""
+        return next(point for point in self.curve if point.worth == self.calibration.worth)
+
+    @property
+    def left_at_half(self) -> float:
+        """What ``auto`` leaves wrong at half of the cloud's bill, as a share of what the drafts lose."""
+        return left_at_bill(self.curve, HALF)
+
+    @cached_property
+    def lost(self) -> float:
+        """What a draft loses, on average: its mean excess loss in nats a token, or the chance of being turned down."""
+        questions = self.calibration.questions
+        nats = self.calibration.loss == "nats"
+        return sum(each.excess if nats else each.turned_down for each in questions) / max(1, len(questions))
+
+    @cached_property
+    def bills(self) -> list[RuleBill]:
+        """What each rule would have cost; ``routing`` and ``auto`` by what was told of each question without it."""
+        rules: dict[str, Rule] = {
+            CLOUD: cloud_alone,
+            "local": local_alone,
+            f"once, {self.kl_judge}": once(self.kl_judge),
+            f"{self.kl_judge}, drafts of {KL_SPAN}": spans(self.kl_judge, KL_SPAN, hands_over=True),
+            f"{self.excess_judge}, drafts of {EXCESS_SPAN}": spans(self.excess_judge, EXCESS_SPAN),
+        }
+        return rule_bills(self.questions, self.prices, rules)
+
+    @property
+    def alone(self) -> float:
+        """What the cloud alone takes for a question, in the prices' unit."""
+        return next(bill.bill for bill in self.bills if bill.rule == CLOUD)
+
+    @property
+    def routed(self) -> float:
+        """What whole questions, sent by what their drafts told, leave wrong at half of the cloud's bill."""
+        return routed_at_bill(self.calibration, self.prices, HALF)
+
+    @cached_property
+    def nats_left(self) -> float:
+        """Return the excess loss a token, in nats, that ``auto`` leaves at half of the cloud's bill.
+
+        It means the same for every drafter, whatever loss its dial is of.
+        """
+        in_nats = replace(self.calibration, loss="nats")
+        mean = sum(each.excess for each in in_nats.questions) / max(1, len(in_nats.questions))
+        return mean * left_at_bill(bill_curve(in_nats, self.prices, WORTHS, self.calibration.kept_share), HALF)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``."""
+        calibration, questions = self.calibration, self.calibration.questions
+        pair = {"local": self.drafter, "cloud": self.names.model, "endpoint": self.names.endpoint}
+        proposed = {name: getattr(calibration, name) for name in ("judge", "loss", "worth")}
+        told = {
+            "reason": reason_of_loss(calibration),
+            "auroc": auroc(questions),
+            "ece": ece(questions),
+            "lost": self.lost,
+            "nats_left_at_half_the_bill": self.nats_left,
+            "thresholds": asdict(self.threshold),
+            "token_prices": asdict(self.prices),
+            "curve": [asdict(point) for point in self.curve],
+            "rules": [asdict(bill) for bill in self.bills],
+            "routing_leaves_at_half_the_bill": self.routed,
+            "break_even": {told.judge: told.least for told in self.break_evens},
+            "diagnosis": self.diagnosis.to_json([self.kl_judge, self.excess_judge]),
+        }
+        return pair | proposed | told
+
+    @cached_property
+    def break_evens(self) -> tuple[JudgeBreakEven, ...]:
+        """Whether checking in drafts of the presets' lengths pays at these prices, for either judge."""
+        rates, before = check_rates(self.prices), tokens_before(self.questions)
+        judges = ((self.kl_judge, KL_SPAN), (self.excess_judge, EXCESS_SPAN))
+        return tuple(
+            JudgeBreakEven(
+                judge, span, self.diagnosis.first_rejections(judge).kept_share, rates.break_even(before, span)
+            )
+            for judge, span in judges
+        )
+
+
+def calibrate_pair(
+    drafter: str, names: PairNames, questions: Sequence[BoughtQuestion], prices: AskPrices, judge: str | None = None
+) -> CalibratedPair:
+    """Fit a score to what was bought. Raises UsageError where that is too little.
+
+    ``judge``: whose verdicts are forecast; None: KL with the proposed threshold, and where the pair's loss turns out to
+    be nats the excess loss, by which text is checked then.
+    """
+    if judge is not None:
+        read_judge(judge)
+    threshold = choose_threshold(questions)
+    chosen = judge or f"kl:{threshold.nats:g}"
+    calibration = _fitted(questions, names, chosen)
+    if judge is None and calibration.loss == "nats":
+        calibration = _fitted(questions, names, EXCESS_JUDGE)
+    return CalibratedPair(drafter, names, questions, calibration, threshold, prices)
+
+
+def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str) -> Calibration:
+    return fit([each.labelled(judge) for each in questions], local=names.local, cloud=names.model, judge=judge)
+
+
+def best_drafter(pairs: Sequence[CalibratedPair]) -> CalibratedPair:
+    """Return the pair that leaves the least loss at half of the cloud's bill, which is the same for all of them."""
+    return min(pairs, key=lambda pair: pair.nats_left)

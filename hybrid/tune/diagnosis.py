@@ -1,0 +1,175 @@
+"""What bought labels say of a pair, before any price: how far apart the models are, where, and what can be certified.
+
+The laws (``tests/tune/test_diagnosis.py``): lengths of runs add up to the certified tokens; the expected accepted
+length is that of an enumeration; a place is known only of drafts that were turned down. Positions are those of the
+drafts (where drafts cannot be scored, of the cloud's own texts). Nothing here is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.prob import Floats
+from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+# Draft lengths at which the expected accepted length is told.
+DRAFTS = (4, 8, 16)
+# Parts of a draft in which its first rejection may fall.
+TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """The ``LEVELS`` of some numbers, their mean, and how many there are. All None where there are none."""
+
+    values: tuple[float, ...] | None
+    mean: float | None
+    count: int
+
+    @classmethod
+    def of(cls, numbers: Floats) -> Quantiles:
+        """Measure numbers, infinite ones among them: a quantile is one of them (the lower one)."""
+        if not numbers.size:
+            return cls(None, None, 0)
+        found = np.quantile(numbers, LEVELS, method="lower")
+        return cls(tuple(map(float, found)), float(numbers.mean()), int(numbers.size))
+
+
+@dataclass(frozen=True)
+class CertifiedRuns:
+    """What a certificate proves: the share of positions, and the lengths of runs of them within a draft."""
+
+    share: float
+    lengths: Quantiles
+
+
+@dataclass(frozen=True)
+class FirstRejections:
+    """Where a judge turns drafts down first. ``share``: of the drafts; the places are of those alone.
+
+    ``offset``: tokens before it; ``tenths``: how many fall in each tenth of their draft; ``kept_share``: of the tokens
+    that a judge sees up to and with the first rejection, those that it keeps.
+    """
+
+    judge: str
+    share: float
+    offset: Quantiles
+    tenths: tuple[int, ...]
+    kept_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """A pair's labelled texts, and what follows from them."""
+
+    questions: Sequence[BoughtQuestion]
+
+    @cached_property
+    def texts(self) -> tuple[BoughtText, ...]:
+        """The texts along which the cloud's rows are known."""
+        return tuple(each.judged for each in self.questions if len(each.judged))
+
+    @cached_property
+    def positions(self) -> int:
+        """Tokens with rows of both models."""
+        return sum(map(len, self.texts))
+
+    def measured(self, name: str) -> Quantiles:
+        """Return the quantiles of ``kl``, ``kl_upper``, ``tv``, ``tv_upper`` or ``excess`` over all positions."""
+        return Quantiles.of(_joined([getattr(text, name) for text in self.texts]))
+
+    def certificate(self, rule: str) -> Quantiles:
+        """Return the quantiles of a rule's certificate, in nats."""
+        return Quantiles.of(_joined([text.certificates[rule] for text in self.texts]))
+
+    def certified(self, rule: str) -> CertifiedRuns:
+        """Return what a rule's certificate proves."""
+        masks = [text.certified(rule) for text in self.texts]
+        runs = _joined([runs_of(mask) for mask in masks])
+        return CertifiedRuns(float(sum(mask.sum() for mask in masks)) / max(1, self.positions), Quantiles.of(runs))
+
+    def accepted_length(self, drafted: int) -> tuple[float, float]:
+        """Return the least and the most tokens of a draft that exact speculative sampling is expected to accept.
+
+        Over all positions at which a draft of ``drafted`` tokens could begin; at temperature 1, the bonus token left
+        out. The chance that a token is accepted is one minus the total variation there.
+        """
+        ends = [(1.0 - text.tv_upper, 1.0 - text.tv) for text in self.texts]
+        least, most = (_joined([accepted(side, drafted) for side in sides]) for sides in zip(*ends, strict=True))
+        return (float(least.mean()), float(most.mean())) if least.size else (0.0, 0.0)
+
+    def matched(self) -> Quantiles:
+        """Return the lengths of runs of tokens that are the cloud's own favourites."""
+        return Quantiles.of(_joined([runs_of(text.excess <= 0.0) for text in self.texts]))
+
+    def first_rejections(self, judge: str) -> FirstRejections:
+        """Return where a judge turns drafts down first."""
+        found = [(text.first_rejection(judge), len(text)) for text in self.texts]
+        places = [(place, num) for place, num in found if place is not None]
+        kept = sum(num if place is None else place for place, num in found)
+        tenths = np.bincount([place * TENTHS // num for place, num in places], minlength=TENTHS)
+        return FirstRejections(
+            judge,
+            len(places) / max(1, len(found)),
+            Quantiles.of(np.array([place for place, _ in places], dtype=np.float64)),
+            tuple(map(int, tenths)),
+            kept / max(1, kept + len(places)),
+        )
+
+    def to_json(self, judges: Sequence[str]) -> dict[str, Any]:
+        """Return plain data for ``json.dumps``; infinite numbers are null."""
+        measures = ("kl", "kl_upper", "tv", "tv_upper", "excess")
+        told: Mapping[str, Any] = {
+            "questions": len(self.questions),
+            "tokens": self.positions,
+            "levels": list(LEVELS),
+            "measures": {name: asdict(self.measured(name)) for name in measures},
+            "certificates": {rule: asdict(self.certificate(rule)) for rule in CERTIFICATES},
+            "certified": {rule: asdict(self.certified(rule)) for rule in CERTIFICATES},
+            "accepted_length": {str(num): self.accepted_length(num) for num in DRAFTS},
+            "matched": asdict(self.matched()),
+            "first_rejections": [asdict(self.first_rejections(judge)) for judge in judges],
+        }
+        return {name: _plain(value) for name, value in told.items()}
+
+
+def runs_of(mask: NDArray[np.bool_]) -> Floats:
+    """Return the lengths of the runs of True.
+
+    >>> runs_of(np.array([True, True, False, True])).tolist()
+    [2.0, 1.0]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return np.asarray(edges[1::2] - edges[::2], dtype=np.float64)
+
+
+def accepted(chances: Floats, drafted: int) -> Floats:
+    """Return how many of the next ``drafted`` tokens are expected to be accepted, from each position that has so many.
+
+    >>> accepted(np.array([0.5, 0.5, 1.0]), 2).tolist()
+    [0.75, 1.0]
+    """
+    starts = len(chances) - drafted + 1
+    if starts <= 0:
+        return np.zeros(0)
+    windows = np.lib.stride_tricks.sliding_window_view(chances, drafted)
+    return np.asarray(np.cumprod(windows, axis=1).sum(axis=1), dtype=np.float64)
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

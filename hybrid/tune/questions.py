@@ -1,0 +1,38 @@
+"""The questions that a pair is calibrated on where the user brings none: those of the calibration splits.
+
+The bundled pair is asked generated problems, the families taking turns; any other pair the questions to an assistant.
+Neither split was trained or tested on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from hybrid.errors import UsageError
+from hybrid.tasks import FAMILIES, MAX_TOKENS, distinct
+from hybrid.tasks.assistant import QUESTIONS
+from hybrid.tune.buying import AskedForLabels
+
+# With 150 to 300 labels a score is nearly as good as with a thousand; fewer than 150 set a dial within a tenth.
+NUM_QUESTIONS = 200
+
+
+def bundled_questions(num: int, max_tokens: int | None = None) -> list[AskedForLabels]:
+    """Return problems of the calibration split, seed 0. Raises UsageError where there are not so many."""
+    share, more = divmod(num, len(FAMILIES))
+    try:
+        drawn = [distinct(family, "calibration", share + (i < more), 0) for i, family in enumerate(FAMILIES)]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    turns = [problems[turn] for turn in range(share + 1) for problems in drawn if turn < len(problems)]
+    return [AskedForLabels(each.question, {"max_tokens": max_tokens or MAX_TOKENS}) for each in turns]
+
+
+def assistant_questions(num: int, max_tokens: int | None = None) -> list[AskedForLabels]:
+    """Return questions of the calibration split in an order of their own. Raises UsageError where there are fewer."""
+    found = [each for each in QUESTIONS if each.split == "calibration"]
+    if num > len(found):
+        msg = f"there are {len(found)} calibration questions, not {num}: bring your own with --questions FILE"
+        raise UsageError(msg)
+    drawn = sorted(found, key=lambda each: hashlib.sha256(f"0 {each.text}".encode()).digest())[:num]
+    return [AskedForLabels(each.text, {"max_tokens": max_tokens or each.max_tokens}) for each in drawn]

@@ -1,0 +1,336 @@
+"""The sentences and tables of a calibration, shared by terminal and page. No colour, no markup.
+
+The laws (``tests/tune/test_report.py``): every figure is that of the pair's JSON; what is an estimate is called one; an
+undefined number is a dash; with several drafters the one to take is named, with the figure that speaks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybrid.spend import as_percent
+from hybrid.spend.price import NANOUSD_PER_USD
+from hybrid.tune.bought import CERTIFICATES
+from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven, best_drafter
+from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles
+from hybrid.tune.quality import auroc, ece, reason_of_loss
+
+UNDEFINED = "-"
+_MEASURES = {
+    "kl": "KL, at least",
+    "kl_upper": "KL, at most",
+    "tv": "total variation, at least",
+    "tv_upper": "total variation, at most",
+    "excess": "excess loss",
+}
+_UNITS = {"nanousd": "USD", "ms": "ms", "tokens": "tokens read"}
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table with a heading, and what must be known to read it. The first column names the rows."""
+
+    heading: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def headline(pairs: Sequence[CalibratedPair]) -> str:
+    """Say what was calibrated."""
+    names = " and ".join(pair.drafter for pair in pairs)
+    return f"{names} beside {pairs[0].names.model}: {len(pairs[0].questions)} questions"
+
+
+def proposals(pair: CalibratedPair) -> list[str]:
+    """Say what is proposed, what speaks for it, and what it would cost, save and leave."""
+    calibration, point = pair.calibration, pair.proposed
+    tried = pair.threshold.same + pair.threshold.other
+    questions = calibration.questions
+    saved = _amount((1.0 - point.of_cloud) * pair.alone, pair)
+    why = _why_threshold(pair) if calibration.judge == pair.kl_judge else _why_excess(pair)
+    return [
+        f"judge {calibration.judge}: {why}",
+        f"loss {calibration.loss}: {reason_of_loss(calibration)}",
+        (
+            f"worth {calibration.worth:.3g}: the bill would be {as_share(point.of_cloud)} of the cloud's own, "
+            f"{saved} less a question; {_left(pair, point.left)}"
+        ),
+        (
+            f"told of questions left out of the fit: AUROC {_number(auroc(questions))}, ECE {ece(questions):.3f} "
+            f"({len(questions)} questions)"
+        ),
+        (
+            "This threshold and this worth are initial ones, from exploratory tests on these questions. What the task "
+            "requires is not known here: where an error is dear take a lower threshold or a higher worth, where one is "
+            f"cheap the other way; the tables tell what that costs (thresholds were tried on {tried} "
+            "drafts)."
+        ),
+    ]
+
+
+def _why_threshold(pair: CalibratedPair) -> str:
+    choice = pair.threshold
+    if not choice.known:
+        return (
+            f"{choice.same} drafts are word for word the cloud's own and {choice.other} are not: too few of either to "
+            "choose a threshold by, so it is the preset's"
+        )
+    trial = next((each for each in choice.trials if f"kl:{each.nats:g}" == pair.calibration.judge), None)
+    if trial is None:
+        return "as it was asked for"
+    return (
+        f"of {choice.same} drafts that are word for word the cloud's own it turns {as_share(trial.false_alarms)} down, "
+        f"of the {choice.other} others {as_share(trial.caught)}"
+    )
+
+
+def _why_excess(pair: CalibratedPair) -> str:
+    return (
+        f"KL turns {as_share(pair.diagnosis.first_rejections(pair.kl_judge).share)} of the drafts down, over wording: "
+        "so a token is judged by what it costs"
+    )
+
+
+def _left(pair: CalibratedPair, left: float) -> str:
+    if pair.calibration.loss == "nats":
+        return f"{as_share(1.0 - left)} of the drafts' excess loss is recovered"
+    return f"of the drafts that the cloud would turn down {as_share(left)} are shown all the same"
+
+
+def tables(pair: CalibratedPair) -> list[ReportTable]:
+    """Return everything that is told of one pair."""
+    return [
+        _curve(pair),
+        _rules(pair),
+        _thresholds(pair),
+        _distributions(pair),
+        _certificates(pair),
+        _lengths(pair),
+        _rejections(pair),
+    ]
+
+
+def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
+    """Compare several drafters, and name the one to take."""
+    best = best_drafter(pairs)
+    rows = tuple(
+        (
+            f"{pair.drafter}{' *' if pair is best else ''}",
+            as_share(pair.diagnosis.first_rejections(pair.kl_judge).share),
+            _number(pair.diagnosis.measured("kl").mean),
+            _number(pair.diagnosis.measured("excess").mean),
+            f"{pair.diagnosis.accepted_length(DRAFTS[1])[0]:.2f}",
+            f"{pair.nats_left:.3f}",
+        )
+        for pair in pairs
+    )
+    columns = (
+        "drafter",
+        "drafts turned\ndown by KL",
+        "mean KL",
+        "mean excess",
+        f"accepted\nof {DRAFTS[1]}",
+        "left at half\nthe bill",
+    )
+    chosen = (
+        f"* Take {best.drafter}: at half of the cloud's bill it leaves {best.nats_left:.3f} nats of excess loss a "
+        "token, the least of all."
+    )
+    return ReportTable(
+        "Which drafter to take",
+        columns,
+        rows,
+        (chosen, "Nats a token; what a drafter takes in time and memory is not in it."),
+    )
+
+
+def _curve(pair: CalibratedPair) -> ReportTable:
+    what = "loss left" if pair.calibration.loss == "nats" else "wrong drafts\nshown"
+    rows = tuple(
+        (
+            f"{point.worth:.3g}{' *' if point is pair.proposed else ''}",
+            as_share(point.of_cloud),
+            as_share(point.left),
+            *map(as_share, (point.kept, point.checked, point.written)),
+        )
+        for point in pair.curve
+    )
+    notes = (
+        (
+            "* proposed. A question's chance comes from a fit that it was no part of; an action is the planner's own "
+            f"at {_prices(pair)}."
+        ),
+        (
+            f"Whole questions by their drafts alone (kept or written) leave {as_share(pair.routed)} at half the bill, "
+            "those drawn at random 50 %."
+        ),
+    )
+    return ReportTable(
+        "auto: the bill by its worth",
+        ("worth", "of the\ncloud's bill", what, "kept", "checked", "written"),
+        rows,
+        notes,
+    )
+
+
+def _rules(pair: CalibratedPair) -> ReportTable:
+    rows = [
+        (
+            bill.rule,
+            _number_of(bill.bill, pair),
+            as_share(bill.of_cloud),
+            f"{bill.requests:.1f}",
+            as_share(bill.cloud_share),
+            as_share(bill.left),
+        )
+        for bill in pair.bills
+    ]
+    point, alone = pair.proposed, pair.alone
+    bill = _number_of(point.of_cloud * alone, pair)
+    auto = f"auto, worth {pair.calibration.worth:.3g}"
+    rows.append((auto, bill, as_share(point.of_cloud), UNDEFINED, UNDEFINED, as_share(point.excess_left)))
+    unit = _UNITS[pair.prices.unit]
+    columns = ("rule", f"{unit} a\nquestion", "of the\ncloud's bill", "requests", "cloud\ntokens", "loss\nleft")
+    notes = (
+        (
+            f"At {_prices(pair)}. Where a rule corrects this is an estimate: the rest of the draft stands for what "
+            "would follow a correction. Loss left: of the drafts' excess loss in nats."
+        ),
+        *map(_break_even, pair.break_evens),
+    )
+    return ReportTable("What each rule would cost", columns, tuple(rows), notes)
+
+
+def _break_even(told: JudgeBreakEven) -> str:
+    kept = f"{told.judge} keeps {as_percent(told.kept)} of the tokens that it comes to"
+    if told.least is None:
+        return f"{kept}; at these prices checks of {told.span} tokens never cost less than the cloud alone."
+    least, pays = as_percent(told.least), "cheaper" if told.pays else "dearer"
+    return (
+        f"{kept}; checks of {told.span} tokens that correct one at a time pay from {least} on: here they are {pays} "
+        "than the cloud alone."
+    )
+
+
+def _thresholds(pair: CalibratedPair) -> ReportTable:
+    rows = tuple(
+        (
+            f"{trial.nats:g}{' *' if trial.nats == pair.threshold.nats else ''}",
+            as_share(trial.false_alarms) if pair.threshold.same else UNDEFINED,
+            as_share(trial.caught) if pair.threshold.other else UNDEFINED,
+        )
+        for trial in pair.threshold.trials
+    )
+    notes = (
+        (
+            f"Drafts turned down: of {pair.threshold.same} that are word for word what the cloud wrote (false alarms), "
+            f"and of the {pair.threshold.other} others. * proposed."
+        ),
+    )
+    return ReportTable("Thresholds of KL", ("nats", "the cloud's own", "others"), rows, notes)
+
+
+def _distributions(pair: CalibratedPair) -> ReportTable:
+    rows = [(name, *_quantiles(pair.diagnosis.measured(key))) for key, name in _MEASURES.items()]
+    rows += [(f"certificate {rule}", *_quantiles(pair.diagnosis.certificate(rule))) for rule in CERTIFICATES]
+    notes = (
+        (
+            f"Over {pair.diagnosis.positions} tokens of {len(pair.diagnosis.texts)} texts; nats, but total variation. "
+            "From a top-k list both ends are told."
+        ),
+        (
+            "A certificate is the least KL(cloud || local) at which the local model's favourite can be turned down by "
+            "the rule (tree: at which the cloud's best token can be outside its three likeliest); arXiv:2606.30265."
+        ),
+    )
+    return ReportTable("Distributions", ("", *(f"{100 * level:g} %" for level in LEVELS), "mean"), tuple(rows), notes)
+
+
+def _certificates(pair: CalibratedPair) -> ReportTable:
+    found = {rule: pair.diagnosis.certified(rule) for rule in CERTIFICATES}
+    rows = tuple((rule, as_share(each.share), *_quantiles(each.lengths)) for rule, each in found.items())
+    matched = pair.diagnosis.matched()
+    rows += (("the cloud's favourite", UNDEFINED, *_quantiles(matched)),)
+    columns = ("rule", "certified\ntokens", *(f"{100 * level:g} %" for level in LEVELS), "mean")
+    notes = ("Lengths of runs of certified tokens; below, of runs of tokens that are the cloud's favourites indeed.",)
+    return ReportTable("Certified runs", columns, rows, notes)
+
+
+def _lengths(pair: CalibratedPair) -> ReportTable:
+    rows = []
+    for num in DRAFTS:
+        least, most = pair.diagnosis.accepted_length(num)
+        rows.append((str(num), f"{least:.2f}", f"{most:.2f}", as_share(least / num)))
+    notes = (
+        "By exact speculative sampling at temperature 1, without the bonus token; least and most by the top-k list.",
+    )
+    return ReportTable(
+        "Expected accepted length", ("drafted", "at least", "at most", "at least,\nof the draft"), tuple(rows), notes
+    )
+
+
+def _rejections(pair: CalibratedPair) -> ReportTable:
+    rows = []
+    for judge in dict.fromkeys((pair.kl_judge, pair.excess_judge)):
+        found = pair.diagnosis.first_rejections(judge)
+        num = sum(found.tenths)
+        tenths = tuple(f"{100 * count / num:.0f}" if num else UNDEFINED for count in found.tenths)
+        middle = UNDEFINED if found.offset.values is None else f"{found.offset.values[2]:g}"
+        rows.append((judge, as_share(found.share), middle, *tenths))
+    columns = ("judge", "turned\ndown", "median\noffset", *(f"{10 * part}" for part in range(10)))
+    notes = (
+        (
+            "In which tenth of the draft (0: the first, ...) the first rejection falls, in per cent of the drafts that "
+            "are turned down."
+        ),
+    )
+    return ReportTable("Where the drafter starts to be overruled", columns, tuple(rows), notes)
+
+
+def as_share(share: float) -> str:
+    """Write a share as a percentage; what is not nothing is never written as 0.
+
+    >>> as_share(0.4567), as_share(1.0), as_share(0.0), as_share(0.0004)
+    ('46 %', '100 %', '0 %', '<1 %')
+    """
+    if 0.0 < share < 0.005:
+        return "<1 %"
+    return f"{100 * share:.0f} %"
+
+
+def _quantiles(found: Quantiles) -> tuple[str, ...]:
+    if found.values is None:
+        return (UNDEFINED,) * (len(LEVELS) + 1)
+    return tuple(map(_number, (*found.values, found.mean)))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return UNDEFINED
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _amount(amount: float, pair: CalibratedPair) -> str:
+    return f"{_number_of(amount, pair)} {_UNITS[pair.prices.unit]}"
+
+
+def _number_of(amount: float, pair: CalibratedPair) -> str:
+    """Write an amount to three digits or more, without its unit."""
+    if pair.prices.unit != "nanousd":
+        return f"{amount:.1f}"
+    return (
+        f"{amount / NANOUSD_PER_USD:.7f}" if abs(amount) < NANOUSD_PER_USD / 1000 else f"{amount / NANOUSD_PER_USD:.5f}"
+    )
+
+
+def _prices(pair: CalibratedPair) -> str:
+    prices, millions = pair.prices, 1_000_000 / NANOUSD_PER_USD
+    if prices.unit != "nanousd":
+        return "1 : 0.1 : 4 for tokens read, cached and written" if prices.note is None else prices.note
+    told = "/".join(f"{each * millions:g}" for each in (prices.fresh, prices.cached, prices.written))
+    return f"{told} USD per million tokens, scoring {prices.scoring}"

@@ -1,0 +1,67 @@
+"""An initial threshold, from exploratory tests: which KL best tells drafts that are the cloud's own text from others.
+
+A draft that is word for word what the cloud writes loses nothing, so to turn it down is a false alarm; another draft
+says something else, in other words or wrongly. Between the two a threshold is chosen as in Youden (1950): the one with
+the largest difference of the two shares. What a task can bear is not known here: the table tells all thresholds, for
+whoever knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.tune.bought import BoughtQuestion
+
+CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+# Fewer drafts of either kind say nothing; then the preset kl's own threshold is proposed.
+ENOUGH, UNKNOWN = 10, 0.5
+
+
+@dataclass(frozen=True)
+class ThresholdTrial:
+    """A threshold in nats: the share of drafts like the cloud's own text that it turns down, and of the others."""
+
+    nats: float
+    false_alarms: float
+    caught: float
+
+
+@dataclass(frozen=True)
+class ThresholdChoice:
+    """The threshold that is proposed, and what speaks for it: drafts of either kind, and every threshold's trial."""
+
+    nats: float
+    same: int
+    other: int
+    trials: tuple[ThresholdTrial, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough drafts of either kind to choose by."""
+        return min(self.same, self.other) >= ENOUGH
+
+
+def choose_threshold(questions: Sequence[BoughtQuestion]) -> ThresholdChoice:
+    """Try every candidate on the drafts that were checked; of equals the largest is taken, which asks for least."""
+    checked = [each for each in questions if len(each.draft)]
+    same = [each for each in checked if is_clouds_own(each)]
+    other = [each for each in checked if not is_clouds_own(each)]
+    trials = tuple(ThresholdTrial(nats, _share(same, nats), _share(other, nats)) for nats in CANDIDATES)
+    choice = ThresholdChoice(UNKNOWN, len(same), len(other), trials)
+    if not choice.known:
+        return choice
+    best = max(trials, key=lambda trial: (trial.caught - trial.false_alarms, trial.nats))
+    return ThresholdChoice(best.nats, len(same), len(other), trials)
+
+
+def is_clouds_own(question: BoughtQuestion) -> bool:
+    """Whether a draft is, token for token, what the cloud itself wrote."""
+    return bool(np.array_equal(question.draft.signals.tokens, question.written.signals.tokens))
+
+
+def _share(questions: Sequence[BoughtQuestion], nats: float) -> float:
+    turned_down = sum(each.draft.first_rejection(f"kl:{nats!r}") is not None for each in questions)
+    return turned_down / max(1, len(questions))

@@ -1,0 +1,75 @@
+"""``hybrid calibrate``: what it asks, what it refuses, and what it forgets."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from cases import each
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
+from hybrid.errors import UsageError
+from hybrid.types import Message
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Call the command with folders of its own."""
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, ["calibrate", *words])
+
+
+def test_a_line_is_the_question_itself_or_what_a_batch_reads():
+    lines = ['What is "this"?', '"What is 2 + 2?"', "", '{"prompt": "Sort.", "max_tokens": 9, "policy": "kl"}']
+    lines += ['{"messages": [{"role": "user", "content": "Hi."}], "system": "Be kind.", "id": 3}', "123"]
+    found = own_questions(io.BytesIO("\n".join(lines).encode()), None)
+    assert [each.prompt for each in found] == [
+        'What is "this"?',
+        "What is 2 + 2?",
+        "Sort.",
+        (Message("user", "Hi."),),
+        "123",
+    ]
+    assert [each.choices for each in found] == [{}, {}, {"max_tokens": 9}, {"system": "Be kind."}, {}]
+    assert own_questions(io.BytesIO(b"a"), 5)[0].choices == {"max_tokens": 5}
+
+
+@each("line", [b'{"prompt": 3}', b'{"policy": "kl"}', b'{"nothing": 1}', b'"open', b"\xff"])
+def test_a_line_that_is_no_question_is_named(line):
+    with pytest.raises(UsageError, match="line 2: "):
+        own_questions(io.BytesIO(b"a\n" + line), None)
+
+
+def test_without_a_file_the_calibration_splits_are_asked():
+    bundled = asked_by(None, 28, {}, bundled=True)
+    assert len({each.name for each in bundled}) == 28
+    assert bundled == asked_by(None, 30, {}, bundled=True)[:28], "more are the same and some more"
+    other = asked_by(None, None, {"max_tokens": 7}, bundled=False)
+    assert len(other) == 200
+    assert {each.choices["max_tokens"] for each in other} == {7}
+    with pytest.raises(UsageError, match="bring your own"):
+        asked_by(None, 9999, {}, bundled=False)
+
+
+@each(
+    "words",
+    [
+        ("--forget", "--n", "3"),
+        ("--judge", "js:0.1"),
+        ("--questions", "missing.txt"),
+        ("--report", "no/such/folder/page.html"),
+        ("--n", "0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(call, words):
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+
+
+def test_of_nothing_nothing_is_forgotten(call):
+    result = call("--forget", "--cloud", "http://127.0.0.1:9", "--cloud-model", "large-1")
+    assert (result.exit_code, result.output) == (0, f"{BUNDLED_NAME}: nothing was kept\n")

@@ -1,0 +1,34 @@
+"""Texts with both models' rows, drawn at random, and questions made of them: what a calibration has to work with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.prob import Dense, TopK
+from hybrid.run.text_rows import TextRows
+from hybrid.tune.bought import BoughtQuestion, BoughtText
+
+VOCABULARY = 12
+RNG = np.random.default_rng(5)
+
+
+def text(num, *, known=None, noise=0.0, apart=0.7, ended=False, draft=True):
+    """A text of random rows: the local model's are the cloud's, disturbed; greedy where it is a draft."""
+    scores = RNG.standard_normal((num, VOCABULARY)) * 2
+    cloud = [Dense.from_logits(row, noise) for row in scores]
+    local = [Dense.from_logits(row + apart * RNG.standard_normal(VOCABULARY), noise) for row in scores]
+    tokens = tuple(row.best for row in (local if draft else cloud))
+    shown = tuple(TopK.from_dense(row, 5, token) for row, token in zip(cloud, tokens, strict=True))
+    return TextRows((1, 2, 3), tokens, ended, tuple(local), shown[:known], nanousd=7)
+
+
+def questions(num, *, hard=0.5, length=20, apart=0.15, hard_apart=1.2):
+    """Questions of which a share is hard: there the local model is far from the cloud, and their words say so."""
+    found = []
+    for number in range(num):
+        far = number % 10 < 10 * hard
+        words = (7, 100 + number % 3) if far else (8, 100 + number % 3)
+        draft = text(length + number % 5, apart=hard_apart if far else apart, ended=True)
+        written = text(length + number % 4, draft=False, ended=True)
+        found.append(BoughtQuestion(BoughtText.of_rows(words, draft), BoughtText.of_rows(words, written)))
+    return found

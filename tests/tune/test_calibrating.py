@@ -1,0 +1,100 @@
+"""A pair from its labels to what is proposed, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+from bought_texts import questions
+
+from hybrid.cli.calibrate import page, tables
+from hybrid.errors import UsageError
+from hybrid.spend import AskPrices, Price
+from hybrid.tune.bought import CERTIFICATES
+from hybrid.tune.calibrating import EXCESS_JUDGE, best_drafter, calibrate_pair
+from hybrid.tune.fit import fit
+from hybrid.tune.label_file import PairNames
+from hybrid.tune.report import drafters, proposals
+from hybrid.tune.report import tables as report_tables
+
+NAMES = PairNames("identity", "http://scripted", "<large> & co")
+PRICES = AskPrices.of(Price.parse("1/0.1/4"))
+
+
+@pytest.fixture(autouse=True)
+def without_trees(monkeypatch):
+    """What a calibration does with a score does not depend on its kind."""
+    monkeypatch.setattr("hybrid.tune.calibrating.fit", partial(fit, trees=False))
+
+
+@pytest.fixture(scope="module")
+def easy():
+    return questions(24, hard=0.3, length=12)
+
+
+def calibrated(found, drafter="small", prices=PRICES, judge=None):
+    return calibrate_pair(drafter, NAMES, found, prices, judge)
+
+
+def test_a_pair_whose_drafts_are_often_kept_is_judged_by_its_verdict_and_proposes_what_the_curve_says(easy):
+    pair = calibrated(easy)
+    known = pair.calibration
+    assert (known.local, known.cloud, known.loss) == (NAMES.local, NAMES.model, "verdict")
+    assert known.judge == f"kl:{pair.threshold.nats:g}" == pair.kl_judge
+    assert [each.turned_down for each in known.questions] == [
+        each.draft.first_rejection(known.judge) is not None for each in easy
+    ]
+    assert pair.proposed.worth == known.worth
+    assert pair.proposed in pair.curve
+    told = " ".join(proposals(pair))
+    assert f"worth {known.worth:.3g}: the bill would be {round(100 * pair.proposed.of_cloud)} %" in told
+    assert "from exploratory tests" in told
+    assert "What the task requires is not known here" in told
+
+
+def test_a_pair_whose_drafts_are_always_turned_down_is_judged_by_what_its_tokens_cost():
+    pair = calibrated(questions(24, hard=1.0, length=12, hard_apart=2.5))
+    assert (pair.calibration.judge, pair.calibration.loss) == (EXCESS_JUDGE, "nats")
+    assert "over wording" in proposals(pair)[0]
+    assert pair.kl_judge.startswith("kl:")
+    named = calibrated(questions(24, hard=1.0, length=12), judge="kl:0.2")
+    assert named.calibration.judge == "kl:0.2", "a judge that is asked for is taken"
+
+
+def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
+    with pytest.raises(UsageError, match="9 labelled questions"):
+        calibrated(easy[:9])
+    with pytest.raises(UsageError, match="kl:NATS or excess:NATS"):
+        calibrated(easy, judge="js:0.1")
+
+
+def test_the_drafter_to_take_is_the_one_that_leaves_least_at_half_the_bill(easy):
+    near, far = calibrated(easy, "near"), calibrated(questions(24, hard=0.9, length=12, apart=0.9), "far")
+    assert near.nats_left < far.nats_left
+    for pairs in ([near, far], [far, near]):
+        assert best_drafter(pairs) is near
+        shown = drafters(pairs)
+        assert "Take near" in shown.notes[0]
+        assert {row[0] for row in shown.rows} == {"near *", "far"}
+
+
+def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(easy):
+    pairs = [calibrated(easy, "<b>one</b>"), calibrated(easy, "two", AskPrices.of(None))]
+    data = json.loads(json.dumps(tables.to_json(pairs), allow_nan=False))
+    assert [each["local"] for each in data["pairs"]] == ["<b>one</b>", "two"]
+    assert data["pairs"][0]["rules"][0]["rule"] == "cloud"
+    assert data["pairs"][0]["rules"][0]["of_cloud"] == 1.0
+    shown = page.page(pairs)
+    assert "<b>one</b>" not in shown
+    assert "&lt;b&gt;one&lt;/b&gt;" in shown
+    assert "://" not in shown, "no host is named, and no endpoint need be"
+    assert "nan" not in shown.partition("</style>")[2].replace("nanousd", "").lower()
+    for pair in pairs:
+        for table in report_tables(pair):
+            assert len({len(row) for row in table.rows} | {len(table.columns)}) == 1, table.heading
+            assert f"<h3>{table.heading}</h3>" in shown
+            for row in table.rows:
+                assert all(f">{cell}<" in shown for cell in row[1:]), row
+    assert shown.count("<svg") == 8
+    assert all(rule in shown for rule in CERTIFICATES)

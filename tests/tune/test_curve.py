@@ -1,0 +1,75 @@
+"""The bill curve of auto: its ends are known, and more worth never leaves more wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import each
+
+from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.spend import AskPrices, Price
+from hybrid.tune.curve import WORTHS, bill_curve, left_at_bill, routed_at_bill
+
+RNG = np.random.default_rng(11)
+PRICES = [AskPrices.of(Price.parse(f"1/0.1/4{tariff}")) for tariff in (":uncached", ":cached", ":new")]
+
+
+def question(chance):
+    turned_down = bool(RNG.random() < chance)
+    place = int(RNG.integers(0, 30)) if turned_down else None
+    excess = float(RNG.random() * chance)
+    return CalibrationQuestion(40, 30, int(RNG.integers(20, 40)), chance, turned_down, chance / 2, excess, place)
+
+
+def calibration(loss="verdict"):
+    told = tuple(question(float(chance)) for chance in RNG.random(40))
+    return Calibration("l", "c", "kl:0.5", loss, 2.2, PriorScore("kl:0.5"), told)
+
+
+@each("prices", PRICES)
+@each("loss", ["verdict", "nats"])
+def test_nothing_is_asked_for_what_is_worth_nothing_and_everything_for_what_is_worth_all(prices, loss):
+    known = calibration(loss)
+    nothing, *between, everything = bill_curve(known, prices, (*WORTHS, 1e6))
+    assert (nothing.of_cloud, nothing.left, nothing.excess_left, nothing.kept) == pytest.approx((0.0, 1.0, 1.0, 1.0))
+    assert everything.kept == 0.0
+    # What a check accepts stands with what it loses; a verdict takes it for right.
+    stands = sum(each.excess for each in known.questions if not each.turned_down)
+    most = stands / sum(each.excess for each in known.questions) if loss == "nats" else 0.0
+    assert everything.left <= most + 1e-9
+    left = [point.left for point in (nothing, *between, everything)]
+    assert np.all(np.diff(left) <= 1e-9)
+    for point in between:
+        assert point.kept + point.checked + point.written == pytest.approx(1.0)
+    dearest = [prices.check(40, 30, 0) + prices.write(70, each.cloud_tokens, 40) for each in known.questions]
+    alone = sum(prices.write(40, each.cloud_tokens, 0) for each in known.questions)
+    assert everything.of_cloud <= sum(dearest) / alone
+
+
+def test_only_ratios_of_prices_matter():
+    known = calibration()
+    thousandfold = AskPrices.of(Price.parse("1000/100/4000:uncached"))
+    for one, other in zip(bill_curve(known, PRICES[0]), bill_curve(known, thousandfold), strict=True):
+        assert one.of_cloud == pytest.approx(other.of_cloud)
+        assert one.left == other.left
+
+
+def test_whole_questions_in_the_order_of_what_is_told_leave_what_a_sum_says():
+    known, prices = calibration("nats"), PRICES[0]
+    alone = [float(prices.write(40, each.cloud_tokens, 0)) for each in known.questions]
+    ranked = sorted(range(40), key=lambda i: -known.questions[i].excess_told)
+    for num in (0, 7, 40):
+        sent = ranked[:num]
+        bill = sum(alone[i] for i in sent) / sum(alone)
+        left = 1 - sum(known.questions[i].excess for i in sent) / sum(each.excess for each in known.questions)
+        assert routed_at_bill(known, prices, bill) == pytest.approx(left)
+    assert routed_at_bill(replace(known, loss="verdict"), prices, 0.5) < 0.5, "better than drawing at random"
+
+
+def test_between_two_points_questions_are_mixed_and_a_worse_dearer_point_is_not_taken():
+    curve = bill_curve(calibration(), PRICES[0])
+    for point in curve:
+        assert left_at_bill(curve, point.of_cloud) <= point.left + 1e-12
+    assert left_at_bill(curve, 0.0) == pytest.approx(1.0)
