@@ -1,6 +1,7 @@
 """Strange words: replacing a known word by an unknown one never makes a question more familiar."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ def draw_questions(seed, num, first=0, width=300):
 
 
 def naive_novelty(questions, words):
-    return sum(1 / (1 + sum(word in each for each in questions)) for word in words) / len(words)
+    parts = [1 / (1 + sum(word in each for each in questions)) for word in words]
+    return math.sqrt(sum(part**2 for part in parts) / len(parts))
 
 
-def test_strangeness_is_how_far_beyond_the_usual_the_mean_of_one_over_the_questions_seen_is():
+def test_strangeness_is_how_far_beyond_the_usual_the_root_mean_square_of_one_over_the_questions_seen_is():
     questions = draw_questions(1, 60)
     familiarity = Familiarity.of(questions)
     others = [naive_novelty(questions[:i] + questions[i + 1 :], words) for i, words in enumerate(questions)]
@@ -58,8 +60,16 @@ def test_of_few_questions_or_none_the_usual_is_a_stated_one():
     assert NOTHING_FAMILIAR.strangeness((3, 4)) == NOTHING_FAMILIAR.strangeness(()) == 1.0
 
 
+def test_a_question_may_count_as_a_part_of_one():
+    familiarity = Familiarity.of(draw_questions(9, 50))
+    words = draw_questions(10, 1, width=900)[0]
+    five, one = familiarity.and_seen([words] * 5, 0.2), familiarity.and_seen([words])
+    assert five.counts == pytest.approx(one.counts)
+    assert familiarity.strangeness(words) > familiarity.and_seen([words] * 3).strangeness(words)
+
+
 def test_it_is_read_as_it_was_written():
-    familiarity = Familiarity.of(draw_questions(8, 50))
+    familiarity = Familiarity.of(draw_questions(8, 50)).and_seen(draw_questions(9, 3), 0.2)
     again = Familiarity.from_json(json.loads(json.dumps(familiarity.to_json())))
     assert again.usual == familiarity.usual
     assert np.array_equal(again.counts, familiarity.counts)

@@ -3,13 +3,27 @@
 import numpy as np
 import pytest
 
-from hybrid.defer import Calibration, DraftOutcome, OnlineLearner, PriorScore
+from hybrid.defer import Calibration, DraftOutcome, Familiarity, OnlineLearner, PriorScore
 from hybrid.defer.calibration import CalibrationQuestion
 from hybrid.defer.correction import Correction
-from hybrid.defer.online import AGAIN_WEIGHT, ENOUGH_TOKENS, LOSS_LABELS, MOST_OUTCOMES, PRIOR_SURPRISES, RISK_LABELS
+from hybrid.defer.online import (
+    AGAIN_WEIGHT,
+    ENOUGH_TOKENS,
+    LOSS_LABELS,
+    MOST_OUTCOMES,
+    OWN_WEIGHT,
+    PRIOR_SURPRISES,
+    RISK_LABELS,
+)
 from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, risk_cutoff
 
 PRIOR = PriorScore("kl:0.7")
+
+
+class PriorWithWords(PriorScore):
+    """A score that was fitted to twenty questions of two words."""
+
+    familiarity = Familiarity.of([(5, 9)] * 20)
 
 
 def seen(make_signals, seed, turned_down=False, **more):
@@ -79,6 +93,15 @@ def test_the_correction_is_fitted_to_the_labelled_drafts_but_those_after_a_handb
     assert not fewer.score.correction.weights.any()
     fewer.add(labelled[9:10])
     assert fewer.score.correction.weights.any()
+
+
+def test_on_top_of_a_fitted_score_a_question_counts_a_fifth_and_on_top_of_the_prior_one(make_signals):
+    """What is seen here moves the correction, not the score that was fitted to others."""
+    asked = [seen(make_signals, n) for n in range(12)]
+    fitted = PriorWithWords("kl:0.7")
+    for score, weight in ((PRIOR, 1.0), (fitted, OWN_WEIGHT)):
+        expected = score.familiarity.and_seen([each.words for each in asked], weight).counts
+        assert OnlineLearner(score, asked).score.familiarity.counts == pytest.approx(expected)
 
 
 def test_the_chance_after_a_handback_is_the_share_among_such_drafts_beside_ten_of_the_scores(make_signals):
