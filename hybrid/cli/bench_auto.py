@@ -13,6 +13,7 @@ import typer
 from hybrid.cli.bench_text import write_drawing
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
+from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from hybrid.bench.experiments.problem_suite import ProblemPlan
@@ -26,6 +27,9 @@ SU (the same behind 500 tokens that all share and the cache holds), new (only ne
 
 The table is made of the first seed; the others stand beside it. What is tuned is tried with --split calibration, on
 problems that no score was fitted on. One answer in twenty is written again by the client over the bundled server.
+
+With --real open text of the real pairs (`hybrid models --real`) is put before the planner: what it recovers of the loss
+between the models, at dials that were read off other questions, and what it costs.
 
 A run that was interrupted goes on where it stopped.
 
@@ -47,7 +51,18 @@ class ProblemSplit(StrEnum):
 
 
 def auto(
-    num: Annotated[int, typer.Option("--num", "--n", help="Problems a family.", metavar="N", min=1, max=100)] = 50,
+    num: Annotated[
+        int | None,
+        typer.Option(
+            "--num",
+            "--n",
+            help="Problems a family (50), or of --real questions a section (its own number).",
+            metavar="N",
+            min=1,
+            max=100,
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[ProblemSplit, typer.Option(help="Where the problems are drawn from.")] = ProblemSplit.test,
     seed: Annotated[
         list[int] | None, typer.Option(help="Draw problems with it; may be repeated (1, 0, 2).", metavar="S", min=0)
@@ -65,6 +80,9 @@ def auto(
             show_default=False,
         ),
     ] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="Put open text of the real pairs before the planner instead.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
@@ -72,7 +90,12 @@ def auto(
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        choices = {"split": split.value, "num": num} | ({"seeds": tuple(seed)} if seed else {})
+        if real:
+            if ladder is not None or plot is not None:
+                raise UsageError("--real has neither --ladder nor --plot")
+            _real(num, split, seed, folder, processes, as_json=as_json)
+            return
+        choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
         report = _report(choices, folder, processes, ladder)
         if plot is not None:
             from hybrid.bench.experiments.auto_plot import auto_svg  # noqa: PLC0415
@@ -84,6 +107,26 @@ def auto(
             from hybrid.cli.auto_tables import print_auto_report  # noqa: PLC0415
 
             print_auto_report(report)
+
+
+def _real(
+    num: int | None,
+    split: ProblemSplit,
+    seeds: list[int] | None,
+    folder: Path | None,
+    processes: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the report of the real pairs."""
+    from hybrid.cli.bench_routed import routed  # noqa: PLC0415
+    from hybrid.cli.routed_tables import print_routed_report  # noqa: PLC0415
+
+    report = routed(num, split.value, seeds[0] if seeds else 0, folder, processes)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        print_routed_report(report)
 
 
 def _report(choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None) -> dict[str, Any]:

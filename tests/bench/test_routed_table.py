@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -131,3 +132,22 @@ def test_where_only_new_tokens_are_paid_the_recorded_checks_are_taken() -> None:
     assert chosen.actions(150.0) == ["spans"] * 4
     assert chosen.actions(1e6) == ["write"] * 4, "checks let a little through"
     assert chosen._point(["spans"] * 4)["bill"] == pytest.approx(60 / (40 + 160))
+
+
+def test_a_client_that_knows_nothing_of_the_pair_spends_half_the_bill_on_what_it_is_least_sure_of() -> None:
+    rng = random.Random(5)
+    drafts = [
+        (rng.randint(20, 60), tokens := rng.randint(5, 64), rng.uniform(0.2, 0.9), rng.uniform(0.1, 2.0), tokens)
+        for _ in range(150)
+    ]
+    whole = RoutedTable([record(*each) for each in drafts], calibration(*DRAFTS), BY_NAME["U"])
+    actions = whole.unknown_actions()
+    assert set(actions) == {"keep", "write"}
+    assert 0.4 < whole._point(actions)["bill"] < 0.6
+    surprises = {
+        action: [-math.log(d[2]) / (d[0] + 4 * d[1]) for d, a in zip(drafts, actions, strict=True) if a == action]
+        for action in set(actions)
+    }
+    assert sum(surprises["write"]) / len(surprises["write"]) > 2 * sum(surprises["keep"]) / len(surprises["keep"])
+    row = whole.rows()[-1]
+    assert (row["dial"], row["worth"]) == ("nothing known", None)

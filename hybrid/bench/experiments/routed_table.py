@@ -28,9 +28,12 @@ from hybrid.bench.experiments.rule_table import (
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
 from hybrid.defer import Calibration, DraftSignals, PriorScore, RoutedQuestions
+from hybrid.defer.online import OnlineLearner
+from hybrid.defer.outcome import DraftOutcome
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
+from hybrid.run.pair_knowledge import JUDGE
 from hybrid.tasks.statistics import rpi, wilson
 from hybrid.tasks.text_statistics import bill_ratio
 
@@ -39,6 +42,8 @@ SHARES = (0.5, 0.8, 0.95)
 HALF = 0.5
 # A swept dial: multiples of the worth at half the bill.
 SWEPT = tuple(np.geomspace(0.02, 50.0, 81).tolist())
+# A client that knows nothing of its pair of models; its dial moves.
+UNKNOWN = "nothing known"
 KEEP, WRITE, OTHER = "keep", "write", "other"
 _ARMS = {KEEP: LOCAL.name, WRITE: CLOUD.name, SPANS: SPANS, OTHER: CLOUD.name}
 
@@ -56,7 +61,7 @@ class RoutedTable:
     def planner(self) -> Planner:
         """What decides, bound to no question and no worth."""
         return Planner(
-            score=self.calibration.score,
+            score=OnlineLearner(self.calibration.score, calibration=self.calibration).score,
             prices=ask_prices(self.setting, self.prices),
             mean_excess=self.dial.mean_excess,
             kept_share=self.calibration.kept_share,
@@ -112,16 +117,39 @@ class RoutedTable:
         return answered(self.records, CLOUD.name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for every dial."""
-        return [self._row(name, amount) for name, amount in self.amounts.items()]
+        """Return a row for every dial, and one for a client that knows nothing of the pair."""
+        rows = [self._row(name, self.actions(amount), amount / self._alone) for name, amount in self.amounts.items()]
+        return [*rows, self._row(UNKNOWN, self.unknown_actions(), None)]
 
-    def _row(self, name: str, amount: float) -> dict[str, Any]:
-        actions = self.actions(amount)
+    def unknown_actions(self) -> list[str]:
+        """Decide about every draft in turn as a client does that knows nothing of the pair but the drafts before.
+
+        Nobody tells it a verdict here: what it learns is how sure its drafts are, and what they would cost.
+        """
+        learner = OnlineLearner(PriorScore(JUDGE))
+        decided = []
+        for record, signals in zip(self.records, self._signals, strict=True):
+            planner = Planner(
+                score=learner.score,
+                prices=self.planner.prices,
+                words=signals.words,
+                prompt_tokens=signals.prompt_tokens,
+                mean_excess=1.0,
+                labels=False,
+            )
+            alone = float(planner.prices.write(signals.prompt_tokens, planner.question.tokens, 0))
+            bound = replace(planner, worth=Worth(amount=learner.worth_at_half_bill(alone)))
+            plan = bound.plan(signals, final=True)
+            decided.append(action_of(plan, record["spans"]))
+            learner.add([_unheard(plan)])
+        return decided
+
+    def _row(self, name: str, actions: Sequence[str], worth: float | None) -> dict[str, Any]:
         told = shares_and_bills(self.local, self.routed(actions), self.cloud)
         where = f"{self.prices} {self.setting.name}"
         return {
             "dial": name,
-            "worth": round(amount / self._alone, 4),
+            "worth": None if worth is None else round(worth, 4),
             "actions": {action: round(actions.count(action) / max(1, len(actions)), 4) for action in _ARMS},
             "recovered": told["recovered"],
             "bill": told["bill"][where],
@@ -213,6 +241,16 @@ def action_of(plan: DraftPlan, spans: int | None) -> str:
             return SPANS
         case _:
             return OTHER
+
+
+def _unheard(plan: DraftPlan) -> DraftOutcome:
+    """Return what a client keeps of a draft whose verdict nobody tells."""
+    if plan.signals is None or plan.costs is None:
+        raise ValueError("a plan that was made of no draft")
+    chance, keeps, alone = plan.costs.turned_down, plan.action == KEEP, plan.costs.alone
+    return DraftOutcome.of(
+        plan.signals, told=chance, chance=chance, keeps=keeps, floor=0.0, turned_down=None, whole_cost=alone
+    )
 
 
 def _blank(num: int) -> DraftSignals:

@@ -1,0 +1,50 @@
+"""``hybrid bench auto --real``: the real pairs, and what is known of them; the report is ``routed_report``'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid.cli.progress import progress
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.defer import Calibration
+    from hybrid.tasks.assistant import QuestionSplit
+
+
+def routed(num: int | None, split: QuestionSplit, seed: int, folder: Path | None, processes: int) -> dict[str, Any]:
+    """Run what was not run before and return the report. Raises UsageError, EngineError."""
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    from hybrid.bench.experiments.routed_report import routed_report  # noqa: PLC0415
+    from hybrid.bench.experiments.routed_suite import pair_models, routed_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.folders import home_folder  # noqa: PLC0415
+
+    with progress("the models are made ready") as report_progress:
+        pairs = {
+            pair: ModelPair(*(model_file(name, report_progress) for name in names))
+            for pair, names in pair_models().items()
+        }
+        known = {pair: _calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
+        sections = routed_sections(num, split, seed)
+        place = folder or home_folder(user_cache_path) / "bench-auto"
+        run = SectionRun(sections, pairs, place, seed, processes)
+        return routed_report(sections, run_sections(run, report_progress), known)
+
+
+def _calibration(local: str, cloud: str, model: Path) -> Calibration:
+    """Return the shipped calibration of a pair. Raises UsageError where this llama.cpp made another model."""
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.engine.real_models import model_file  # noqa: PLC0415
+    from hybrid.run.calibrations import calibration_for  # noqa: PLC0415
+
+    found = calibration_for(identify(model), model_file(cloud).stem, shipped_only=True)
+    if found is None:
+        msg = (
+            f"no calibration of {local} beside {cloud} comes with this version: the model was made by another llama.cpp"
+        )
+        raise UsageError(msg)
+    return found

@@ -1,0 +1,67 @@
+"""How the report of ``hybrid bench auto --real`` looks on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table, estimate
+
+SHARES = ("0.5", "0.8", "0.95")
+SHOWN_ACTIONS = ("write", "spans", "other")
+
+
+def print_routed_report(report: dict[str, Any]) -> None:
+    """Print every section's tables."""
+    terminal = Console(highlight=False)
+    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    for section in report["sections"]:
+        console.print(
+            f"\n{section['section']}: {section['questions']} questions, dials from {section['calibrated_on']} others "
+            "(95 % intervals over questions; bills as multiples of the reference's):"
+        )
+        console.print(_dial_table(section["tariffs"]))
+        console.print("The bill at a recovered share, the dial swept over these questions, excess / NLL:")
+        console.print(_swept_table(section))
+        if any(each["right"] for each in section["tariffs"]):
+            first = section["tariffs"][0]
+            console.print(f"Right answers on the graded ones, tariff {first['tariff']}:", _right_table(first["right"]))
+    console.print(agreement_line(report["against_the_client"]))
+
+
+def _dial_table(tariffs: Sequence[dict[str, Any]]) -> Table:
+    columns = ("recovered, excess", "recovered, NLL", "bill", "advantage, excess", "advantage, NLL", *SHOWN_ACTIONS)
+    shown = aligned_table("tariff, dial", "worth", *columns)
+    for tariff in tariffs:
+        for row in tariff["dials"]:
+            shares = (estimate(row["recovered"][f"{loss} per_token"]) for loss in ("excess", "nll"))
+            gains = (estimate(row["advantage"][loss]) for loss in ("excess", "nll"))
+            actions = (f"{row['actions'][action]:.0%}" for action in SHOWN_ACTIONS)
+            worth = "-" if row["worth"] is None else f"{row['worth']:.2f}"
+            shown.add_row(f"{tariff['tariff']}, {row['dial']}", worth, *shares, estimate(row["bill"]), *gains, *actions)
+    return shown
+
+
+def _swept_table(section: dict[str, Any]) -> Table:
+    shown = aligned_table("tariff", *(f"at {share}" for share in SHARES))
+    for tariff in section["tariffs"]:
+        shown.add_row(tariff["tariff"], *_both(tariff["bill_at"]))
+    for order in section["orders"]:
+        shown.add_row(f"U, {order['rule']}", *_both(order["bill_at"]))
+    return shown
+
+
+def _both(bill_at: dict[str, dict[str, float | None]]) -> list[str]:
+    pairs = ((bill_at[loss][share] for loss in ("excess", "nll")) for share in SHARES)
+    return [" / ".join("-" if bill is None else f"{bill:.2f}" for bill in pair) for pair in pairs]
+
+
+def _right_table(rows: Sequence[dict[str, Any]]) -> Table:
+    shown = aligned_table("dial", "questions", "local", "cloud", "so", "RPI", "bill")
+    for row in rows:
+        told = (estimate(row[name]) for name in ("local", "cloud", "right", "rpi", "bill"))
+        shown.add_row(row["dial"], str(row["questions"]), *told)
+    return shown

@@ -1,0 +1,77 @@
+"""What a record foretells of a planner is what the client does: on the bundled pair, as if its loss were nats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+
+from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
+from hybrid.bench.arms import Arm
+from hybrid.bench.comparison import draw_balanced
+from hybrid.bench.experiments.decisions import HeardPlanner
+from hybrid.bench.experiments.routed_section import RoutedSection, signals_to_json
+from hybrid.bench.experiments.routed_table import RoutedTable
+from hybrid.bench.experiments.section import spent_record
+from hybrid.bench.experiments.tariffs import SETTINGS
+from hybrid.bench.experiments.world import open_world
+from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.policy.plan import Worth
+from hybrid.types import Sampling
+
+
+@dataclass(frozen=True)
+class Asked:
+    text: str
+    kind: str = "problem"
+    max_tokens: int = 40
+    graded: bool = False
+
+
+QUESTIONS = tuple(Asked(problem.question) for problem in draw_balanced(14, "test", 3)[:3])
+SPANS, SHARE = 3, 0.8
+CALIBRATION = Calibration(
+    "local",
+    "cloud",
+    "excess:0.5",
+    "nats",
+    1.4,
+    PriorScore("excess:0.5"),
+    tuple(CalibrationQuestion(30, 40, 40, 0.9, True, e, e, 0, round(40 * SHARE)) for e in (0.02, 0.05, 0.1, 0.4)),
+)
+
+
+async def same(report, _sampling, _answered):
+    """Nothing is compared here."""
+
+
+def test_what_is_foretold_of_each_question_is_its_text_and_its_requests() -> None:
+    """Kept whole, written whole, checked in short spans: under every tariff and at every dial."""
+
+    async def run() -> set[str]:
+        section = RoutedSection("s", "bundled", 0.0, QUESTIONS, SPANS)  # type: ignore[arg-type]
+        seen: set[str] = set()
+        async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD) as world:
+            records = [await section.answer(world, number, 0, same) for number in range(len(QUESTIONS))]
+            tables = [RoutedTable(records, CALIBRATION, setting) for setting in (SETTINGS[0], SETTINGS[-1])]
+            for table, amount in product(tables, (4.0, 40.0, 400.0)):
+                for question, record, action in zip(QUESTIONS, records, table.actions(amount), strict=True):
+                    seen.add(action)
+                    if action == "other":
+                        continue
+                    tokens = record["prompt_tokens"]
+                    planner = replace(table.planner, worth=Worth(amount=amount), prompt_tokens=tokens)
+                    heard = HeardPlanner.over(planner)
+                    arm = Arm("auto", "auto", planner=heard)
+                    answered = await world.answer(question.text, arm, Sampling(seed=0), question.max_tokens)
+                    told = record["arms"][{"keep": "local", "write": "cloud", "spans": "spans"}[action]]
+                    assert (answered.ids, spent_record(answered)["requests"]) == (told["ids"], told["requests"])
+                    first = signals_to_json(heard.heard[0].args[0])
+                    assert first["tokens"] == record["signals"]["tokens"], "with the token that ended the draft"
+                    for name in ("entropy", "top", "second", "logprob"):  # decoded again: up to the engine's noise
+                        assert first[name] == pytest.approx(record["signals"][name], abs=0.02)
+        return seen
+
+    assert {"keep", "write", "spans"} <= asyncio.run(run())
