@@ -23,14 +23,14 @@ from hybrid.types import Sampling
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedProblem:
     text: str
     kind: str = "problem"
     max_tokens: int = 40
     graded: bool = False
 
 
-QUESTIONS = tuple(Asked(problem.question) for problem in draw_balanced(14, "test", 3)[:3])
+QUESTIONS = tuple(AskedProblem(problem.question) for problem in draw_balanced(14, "test", 3)[:3])
 SPANS, SHARE = 3, 0.8
 CALIBRATION = Calibration(
     "local",
