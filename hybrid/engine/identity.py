@@ -17,6 +17,8 @@ from hybrid.json_store import JsonStore
 VERSION = 1
 # A requantised or trained model differs in every tensor, so a megabyte of samples shows it.
 NUM_BLOCKS, BLOCK_BYTES = 64, 1 << 14
+# What version 0.1.0 read from each end of a file.
+END_BYTES = 1 << 20
 # A file changed so lately may change again within the same tick of its clock (as git's index minds it).
 SETTLED_NS = 2 * 10**9
 # The files that were seen last are kept.
@@ -45,6 +47,20 @@ def identify(model: Path, cache: Path | None = None) -> str:
 
         store.change(added)
     return digest
+
+
+def identify_by_ends(model: Path) -> str:
+    """Return the digest by which version 0.1.0 identified a file, by its size and ends: what it kept is found by it.
+
+    Raises OSError.
+    """
+    size = model.stat().st_size
+    digest = blake2b(str(size).encode(), digest_size=16)
+    with model.open("rb") as file:
+        digest.update(file.read(END_BYTES))
+        file.seek(max(0, size - END_BYTES))
+        digest.update(file.read(END_BYTES))
+    return digest.hexdigest()
 
 
 def _digest(model: Path) -> str:

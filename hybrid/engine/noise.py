@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.engine.identity import identify
+from hybrid.engine.identity import identify, identify_by_ends
 from hybrid.engine.port import Engine
 from hybrid.json_store import JsonStore
 from hybrid.prob import UNMEASURED, Dense, kl_shift, max_log_difference
@@ -67,7 +67,10 @@ class NoiseCache:
 
     def read(self, model: Path, gpu_layers: int) -> LocalNoise | None:
         """Return the noise of a model file, if it was measured."""
-        entry = self._kept.read_entries().get(self._key(model, gpu_layers))
+        entries = self._kept.read_entries()
+        entry = entries.get(self._key(model, gpu_layers))
+        if entry is None and entries:
+            entry = entries.get(f"{identify_by_ends(model)} {gpu_layers}")
         found: dict[str, Any] = entry if isinstance(entry, dict) else {"nats": entry}
         if (nats := _noise(found.get("nats"))) is None:
             return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.cloud import Capabilities
-from hybrid.engine.identity import identify
+from hybrid.engine.identity import identify, identify_by_ends
 from hybrid.errors import UsageError
 from hybrid.json_store import JsonStore
 from hybrid.model_names import NAMED
@@ -103,6 +103,20 @@ class PairRecord:
 
         return self.store.change(added)
 
+    def adopt(self, model: Path) -> None:
+        """Take over what version 0.1.0 counted of a local model's file, which it identified otherwise."""
+        entries = self.store.read_entries()
+        if not entries or all(key.startswith(f"{self.local} ") for key in entries):
+            return
+        earlier = f"{identify_by_ends(model)} "
+        if any(key.startswith(earlier) for key in entries):
+            self.store.change(
+                lambda now: {
+                    (f"{self.local} {key.removeprefix(earlier)}" if key.startswith(earlier) else key): counts
+                    for key, counts in now.items()
+                }
+            )
+
     def _key(self, model: str) -> str:
         return f"{self.local} {self.endpoint} {model}"
 
@@ -116,7 +130,9 @@ def pair_record(cloud: str | None, local: Path) -> PairRecord | None:
         return None
     with contextlib.suppress(OSError, UsageError):
         identity = identify(local, identities_file())
-        return PairRecord(pairs_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
+        record = PairRecord(pairs_file(), identity, cloud if cloud in NAMED else endpoint_id(cloud))
+        record.adopt(local)
+        return record
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
@@ -136,6 +137,21 @@ def test_what_an_earlier_program_measured_is_read_and_stays_until_it_is_measured
     other.write_bytes(CONTENT + b"x")
     notebook.write(other, 0, QUARTER)
     assert (notebook.read(model, 0), notebook.read(other, 0)) == (LocalNoise(0.5), QUARTER)
+
+
+def test_it_is_found_by_the_digest_that_the_earlier_program_knew_the_file_by(notebook, model, tmp_path):
+    """Size and both ends, worked out here by hand."""
+    content = model.read_bytes()
+    digest = hashlib.blake2b(str(len(content)).encode(), digest_size=16)
+    digest.update(content[: 1 << 20])
+    digest.update(content[-(1 << 20) :])
+    file = tmp_path / "cache" / "models.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"version": 1, "models": {f"{digest.hexdigest()} 0": 0.5}}))
+    assert notebook.read(model, 0) == LocalNoise(0.5)
+    assert notebook.read(model, 1) is None
+    notebook.write(model, 0, QUARTER)
+    assert notebook.read(model, 0) == QUARTER
 
 
 @each("shift", NO_NOISE)

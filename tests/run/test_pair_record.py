@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from cases import each
 
+from hybrid.engine.identity import identify_by_ends
 from hybrid.run import NoteAdded
 from hybrid.run.pair_record import (
     ENOUGH,
@@ -86,6 +87,19 @@ def test_what_many_add_at_once_adds_up(record):
         each_alone = [PairRecord(record.path, record.local, record.endpoint) for _ in range(24)]
         list(threads.map(lambda one: one.add("m", JUDGE, JudgedTokens(2, 3)), each_alone))
     assert record.read("m") == {JUDGE: JudgedTokens(48, 72)}
+
+
+def test_what_version_0_1_0_counted_of_a_file_is_taken_over_and_nothing_of_another(record, tmp_path):
+    """It knew the file by its ends."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF" + bytes(3 << 20))
+    earlier, seen = replace(record, local=identify_by_ends(model)), JudgedTokens(3, 4)
+    for each_of in (earlier, replace(record, local="another")):
+        each_of.add("large", JUDGE, seen)
+    record.adopt(model)
+    record.adopt(model)
+    assert record.read("large") == {JUDGE: seen} == replace(record, local="another").read("large")
+    assert earlier.read("large") == {}
 
 
 def test_the_file_stays_small_and_what_was_seen_last_is_kept(record):
