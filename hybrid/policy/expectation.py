@@ -33,11 +33,14 @@ _LEAST, MOST_TILT = 1e-9, 30.0
 class PlannedOutcome:
     """What would have been done with one question's draft, what it would have cost, and what the cloud alone takes.
 
-    Costs in the unit of the planner's prices. ``chance``: that the draft is turned down, as it was told.
+    Costs in the unit of the planner's prices. ``left``, ``excess_left``: the shares of the draft's verdict and of its
+    excess loss that are shown all the same. ``chance``: that the draft is turned down, as it was told.
     """
 
     action: PlanAction
     paid: float
+    left: float
+    excess_left: float
     alone: float
     chance: float
 
@@ -103,28 +106,31 @@ def _weights(chances: Floats, mean: float) -> Floats:
 
 
 def _outcome(question: CalibrationQuestion, planner: Planner) -> PlannedOutcome:
-    prompt, prices = question.prompt_tokens, planner.prices
     score = ToldScore(planner.score.judge, planner.score.again, question)
-    own = replace(planner, score=score, words=(), prompt_tokens=prompt, floor=0.0)
+    own = replace(planner, score=score, words=(), prompt_tokens=question.prompt_tokens, floor=0.0)
     plan = own.plan(_draft_of(question), final=True)
-    alone = float(prices.write(prompt, max(1, question.cloud_tokens), 0))
-    return PlannedOutcome(plan.action, _paid(question, plan, prices), alone, question.chance)
+    alone = float(own.prices.write(question.prompt_tokens, max(1, question.cloud_tokens), 0))
+    return PlannedOutcome(plan.action, *_comes_to(question, plan, own.prices), alone, question.chance)
 
 
-def _paid(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> float:
-    """Return what a plan would have cost: where a check turns a draft down, the cloud writes on to its own length."""
-    prompt, place = question.prompt_tokens, question.first_rejection
+def _comes_to(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> tuple[float, float, float]:
+    """Return what a plan would have cost, and the shares of its verdict and of its excess loss that it would leave.
+
+    Where a check turns a draft down, the cloud writes on to the length of its own answer.
+    """
+    prompt, num, place = question.prompt_tokens, question.draft_tokens, question.first_rejection
     if plan.action == "keep":
-        return 0.0
+        return 0.0, 1.0, 1.0
     if plan.action == "write":
-        return float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
+        price = float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
+        return price, float(place is not None and place < plan.at), plan.at / max(1, num)
     if plan.limit == 0 and plan.costs is not None and plan.costs.spans is not None:
-        return plan.costs.spans
-    checked = float(prices.check(prompt, question.draft_tokens, 0))
+        return plan.costs.spans, 0.0, 0.0
+    price = float(prices.check(prompt, num, 0))
     if place is None:
-        return checked
+        return price, 0.0, 1.0
     rest = max(1, question.cloud_tokens - place - 1)
-    return checked + float(prices.write(prompt + place + 1, rest, prompt + place))
+    return price + float(prices.write(prompt + place + 1, rest, prompt + place)), 0.0, 0.0
 
 
 def _draft_of(question: CalibrationQuestion) -> DraftSignals:

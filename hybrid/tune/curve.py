@@ -1,8 +1,7 @@
 """The bill curve of ``auto``: for each worth what a pair's calibration questions would have cost, and what stays wrong.
 
 How. The planner itself decides about each question's draft, from what a score that was fitted without that question
-told of it; the labels then tell what came of it. Where a check turns a draft down, the cloud writes as much more as its
-own answer is longer. The hazard is spread evenly over a draft, for its place is not kept.
+told of it; the labels then tell what came of it (``policy.expectation``).
 
 The laws (``tests/tune/test_curve.py``): at worth 0 nothing is asked and all is left; what is asked is charged as the
 planner's prices have it; a question is never charged for more than a check and the rest. Any price will do: no request
@@ -13,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, Forecast, QuestionForecast
-from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
-from hybrid.policy.plan import DraftPlan, Worth
+from hybrid.defer import Calibration
+from hybrid.policy.expectation import planned_outcomes
+from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
@@ -46,34 +44,6 @@ class CurvePoint:
     written: float
 
 
-@dataclass(frozen=True)
-class ToldScore:
-    """A score that tells of any draft what was told of one question's draft."""
-
-    familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
-    judge: str
-    again: float
-    question: CalibrationQuestion
-
-    def forecast(self, signals: DraftSignals) -> Forecast:
-        """Spread the chance and the loss evenly."""
-        num = len(signals)
-        hazard = -np.expm1(np.log1p(-min(self.question.chance, 1.0 - 1e-9)) / max(1, num))
-        return Forecast(np.full(num, hazard), np.full(num, self.question.excess_told))
-
-    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:  # noqa: ARG002  (a score's shape)
-        """Tell the same."""
-        return QuestionForecast(self.question.chance, self.question.draft_tokens, self.question.excess_told)
-
-
-class _Outcome(NamedTuple):
-    """What a plan came to: its price, and the share of what its draft loses that it left."""
-
-    price: float
-    left: float
-    excess_left: float
-
-
 def bill_curve(
     calibration: Calibration, prices: AskPrices, worths: Sequence[float] = WORTHS, kept_share: float | None = None
 ) -> tuple[CurvePoint, ...]:
@@ -90,22 +60,16 @@ def bill_curve(
     points = []
     for worth in worths:
         dial = Worth(amount=worth * float(alone.mean())) if nats else Worth(worth)
-        plans = [
-            Planner(
-                score=ToldScore(calibration.judge, calibration.score.again, each),
-                prices=prices,
-                worth=dial,
-                prompt_tokens=each.prompt_tokens,
-                mean_excess=mean_excess,
-                kept_share=kept_share,
-            ).plan(_draft_of(each), final=True)
-            for each in questions
-        ]
-        outcomes = [_outcome(each, plan, prices) for each, plan in zip(questions, plans, strict=True)]
+        planner = Planner(
+            score=calibration.score, prices=prices, worth=dial, mean_excess=mean_excess, kept_share=kept_share
+        )
+        outcomes = planned_outcomes(questions, planner)
         excess_left = _share(np.array([one.excess_left for one in outcomes]), excess)
         left = excess_left if nats else _share(np.array([one.left for one in outcomes]), lost)
-        shares = [sum(plan.action == action for plan in plans) / len(plans) for action in ("keep", "check", "write")]
-        of_cloud = sum(one.price for one in outcomes) / float(alone.sum())
+        shares = [
+            sum(one.action == action for one in outcomes) / len(outcomes) for action in ("keep", "check", "write")
+        ]
+        of_cloud = sum(one.paid for one in outcomes) / float(alone.sum())
         points.append(CurvePoint(worth, of_cloud, left, excess_left, *shares))
     return tuple(points)
 
@@ -131,28 +95,3 @@ def routed_at_bill(calibration: Calibration, prices: AskPrices, share: float) ->
     order = np.argsort(-told / expected, kind="stable")
     bills, left = np.cumsum(alone[order]) / alone.sum(), 1.0 - np.cumsum(lost[order]) / max(1e-12, lost.sum())
     return float(np.interp(share, np.concatenate([[0.0], bills]), np.concatenate([[1.0], left])))
-
-
-def _outcome(question: CalibrationQuestion, plan: DraftPlan, prices: AskPrices) -> _Outcome:
-    """Return what a plan would have cost, and the shares of what the draft loses that it would have left."""
-    prompt, num, place = question.prompt_tokens, question.draft_tokens, question.first_rejection
-    if plan.action == "keep":
-        return _Outcome(0.0, 1.0, 1.0)
-    if plan.action == "write":
-        price = float(prices.write(prompt + plan.at, max(1, question.cloud_tokens - plan.at), 0))
-        return _Outcome(price, float(place is not None and place < plan.at), plan.at / max(1, num))
-    if plan.limit == 0 and plan.costs is not None and plan.costs.spans is not None:
-        return _Outcome(plan.costs.spans, 0.0, 0.0)
-    price = float(prices.check(prompt, num, 0))
-    if place is None:
-        return _Outcome(price, 0.0, 1.0)
-    rest = max(1, question.cloud_tokens - place - 1)
-    return _Outcome(price + float(prices.write(prompt + place + 1, rest, prompt + place)), 0.0, 0.0)
-
-
-def _draft_of(question: CalibrationQuestion) -> DraftSignals:
-    """Return signals of a draft of that length; nothing else of them is looked at."""
-    num, none = question.draft_tokens, np.zeros(question.draft_tokens)
-    return DraftSignals(
-        (), question.prompt_tokens, 0, np.zeros(num, dtype=np.int64), none, none, none, none, ended=True
-    )

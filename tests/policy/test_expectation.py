@@ -22,7 +22,7 @@ BAD = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, e
 
 
 def outcome(chance, *, asked, paid=1.0):
-    return PlannedOutcome("write" if asked else "keep", paid if asked else 0.0, 2.0, chance)
+    return PlannedOutcome("write" if asked else "keep", paid if asked else 0.0, 0.0, 0.0, 2.0, chance)
 
 
 def test_an_outcome_is_what_the_plan_would_have_cost():
