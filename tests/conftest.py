@@ -42,6 +42,8 @@ os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 # What probes have found lies in the user's cache, which has no variable of ours: this one is read by platformdirs.
 os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
+# No test decides by what another one has taught; those of learning turn it on.
+os.environ["HYBRID_LEARN"] = "false"
 os.environ["HYBRID_SERVERS"] = _KEPT
 
 # The files that take longest, in that order, by ``pytest --durations``: begun first, none of them is waited for at the

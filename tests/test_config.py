@@ -182,7 +182,7 @@ def test_a_named_file_stands_in_the_place_of_the_users_own(here, own, tmp_path):
     (tmp_path / "named.toml").write_text("cap = 2\n")
     (here / CONFIG_FILE).write_text("seed = 3\n")
     found = load(config=tmp_path / "named.toml")
-    assert (found.policy, found.cap, found.seed) == ("kl", "2", 3)
+    assert (found.policy, found.cap, found.seed) == ("auto", "2", 3)
 
 
 def test_the_working_directorys_file_may_be_named_and_then_says_everything(here):

@@ -259,7 +259,7 @@ def test_every_arm_of_the_benchmarks_passes_only_what_acts():
     from hybrid.bench import calibration, demo
 
     arms = [*demo.ARMS, *calibration.ARMS]
-    assert {arm.policy for arm in arms} == {"local", "kl", "doubt", "cloud"}
+    assert {arm.policy for arm in arms} == {"local", "kl", "doubt", "auto", "cloud"}
     for arm in arms:
         check_effect(Settings(policy=arm.policy, **arm.choices), arm.choices)
 

@@ -53,7 +53,7 @@ cap                   f---p--c None
 ledger                f---p--c None
 spender               -------- None
 conversation          fa--p--c None
-policy                fawr-$-- 'kl'
+policy                fawr-$-- 'auto'
 gate                  fawr-$-- None
 judge                 fawr-$-- None
 scope                 fawr-$-- None

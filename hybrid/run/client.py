@@ -30,7 +30,7 @@ from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
-from hybrid.run.events import Event, Finished, Publish, text_of
+from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
@@ -206,6 +206,8 @@ class AsyncClient:
             if isinstance(event, Finished) and self._connection is not None:
                 self._pair.add(event.answer, policy, self._connection[1].model)
             publish(event)
+            for note in bound.notes if bound is not None and isinstance(event, Started) else ():
+                builder.note(note)
 
         engine, sampling = self._local.engine, sampling_of(settings)
         async with self._turn, self._account.open_budget(settings.conversation) as budget:
@@ -217,13 +219,12 @@ class AsyncClient:
             verifier = CloudVerifier(
                 partial(self._connect_for, policy, settings), caller, budget, engine, builder, wanted
             )
-            can = await verifier.connect(connected=self._connection is not None) if policy.needs else None
+            connected, decides = self._connection is not None, policy.planner is not None
+            can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
             settings = settings if can is None else within_reach(settings, can)
             span = self._span(settings, len(ids), can)
             if policy.planner is not None or policy.pricer is not None:
                 bound = await self._bound(settings, prompt, ids, can, budget)
-                for note in bound.notes:
-                    builder.note(note)
             policy = policy_of(settings, span, bound.planner if bound else None)
             if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
                 builder.note(dear)

@@ -94,17 +94,21 @@ class CloudVerifier:
         self._away_since: float | None = None
         self._stream: WriteStream | None = None
 
-    async def connect(self, *, connected: bool = False) -> Capabilities | None:
+    async def connect(self, *, connected: bool = False, decides: bool = False) -> Capabilities | None:
         """Return what the endpoint can do; None: it cannot be reached now. Raises CloudRefusal.
 
-        ``connected``: it was reached before, so nothing is asked.
+        ``connected``: it was reached before, so nothing is asked. ``decides``: what it can do decides whether it is
+        asked at all, so the answer says where it could not be reached.
         """
-        if self._caller.unavailable() and not connected:
-            return None
+        failure = self._caller.unavailable() if not connected else None
         attempt = partial(self._connect, time.monotonic())
         try:
+            if failure is not None:
+                raise failure
             connection = await (attempt() if connected else self._caller.call(attempt))
-        except CloudFailure:
+        except CloudFailure as error:
+            if decides:
+                self._fail(error)
             return None
         self._endpoint = self._reached(*connection)
         return self._endpoint.can

@@ -115,7 +115,6 @@ class PairSource:
         self._terms = EndpointTerms()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
         self._learning: asyncio.Task[None] | None = None
-        self._told: set[str] = set()
 
     def observe(self, event: Event) -> None:
         """Hear what is sent, and what it was charged."""
@@ -147,9 +146,8 @@ class PairSource:
         )
         if prices.note and settings.cloud not in {None, *NAMED}:
             notes += (prices.note,)
-        untold = [note for note in (*pair.tell(), *notes) if note not in self._told]
-        self._told.update(untold)
-        return BoundPlanner(planner, tuple(untold), OutcomeListener(planner) if settings.learn else None, pair)
+        notes = (*pair.tell(), *notes)
+        return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)
 
     def learn(self, bound: BoundPlanner) -> None:
         """Learn from an answer that is over, or was left: at once here, and after that on the disk."""

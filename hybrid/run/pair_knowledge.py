@@ -15,8 +15,7 @@ import numpy as np
 
 from hybrid.defer import Calibration, PriorScore, Score
 from hybrid.defer.online import OnlineLearner
-from hybrid.defer.outcome import DraftOutcome
-from hybrid.defer.state import PairState
+from hybrid.defer.state import KeptOutcomes, PairState
 from hybrid.errors import UsageError
 from hybrid.run.calibrations import calibration_for
 from hybrid.run.outcomes import OutcomeListener
@@ -33,14 +32,30 @@ UNWRITTEN = "what was learned of this pair of models could not be written: the n
 
 @dataclass
 class PairKnowledge:
-    """One pair under one judge. ``base``: the score as it was fitted once; ``state`` None: nothing is kept on disk."""
+    """One pair under one judge. ``base``: the score as it was fitted once; ``state`` None: nothing is kept on disk.
+
+    ``standing``: what is told with every answer. ``other``: a calibration of the pair for another judge.
+    """
 
     base: Score
     learner: OnlineLearner
     calibration: Calibration | None = None
     state: PairState | None = None
+    standing: tuple[str, ...] = ()
+    other: Calibration | None = None
     _untold: list[str] = field(default_factory=list)
     _writes: set[asyncio.Future[bool]] = field(default_factory=set)
+    _failed: bool = False
+
+    @property
+    def by_nats(self) -> bool:
+        """Whether what keeping loses is counted in nats.
+
+        A pair whose drafts are right or wrong under one judge is not told by nats under another: the prior has most of
+        its drafts checked.
+        """
+        measured = self.calibration or self.other
+        return self.learner.loss == "nats" and (measured is None or measured.loss == "nats")
 
     @property
     def mean_excess(self) -> float | None:
@@ -48,7 +63,7 @@ class PairKnowledge:
 
         1 of a pair that was not calibrated: its worth is that of a nat.
         """
-        if self.learner.loss == "verdict":
+        if not self.by_nats:
             return None
         questions = self.calibration.questions if self.calibration else ()
         return float(np.mean([each.excess for each in questions])) if questions else 1.0
@@ -56,15 +71,15 @@ class PairKnowledge:
     @property
     def kept_share(self) -> float | None:
         """The share of judged tokens that were kept, where short spans are weighed by it: a calibrated pair in nats."""
-        if self.calibration is None or self.learner.loss == "verdict":
+        if self.calibration is None or not self.by_nats:
             return None
         learned = self.learner.kept_share
         return self.calibration.kept_share if learned is None else learned
 
     def tell(self) -> tuple[str, ...]:
-        """Return the sentences that came up since the last time."""
+        """Return what is told with every answer, and the sentences that came up since the last time."""
         told, self._untold = tuple(self._untold), []
-        return told
+        return self.standing + told
 
     async def learn(self, listener: OutcomeListener) -> None:
         """Learn from an answer that is over, and begin to write it down."""
@@ -82,7 +97,8 @@ class PairKnowledge:
 
     def _written(self, done: asyncio.Future[bool]) -> None:
         self._writes.discard(done)
-        if not done.result():
+        if not done.result() and not self._failed:
+            self._failed = True
             self._untold.append(UNWRITTEN)
 
 
@@ -93,19 +109,16 @@ def read_knowledge(local: str | None, cloud: str, judge: str | None, *, shipped_
     """
     if local is None or not cloud:
         prior = PriorScore(judge or JUDGE)
-        return PairKnowledge(prior, OnlineLearner(prior), _untold=[UNCALIBRATED] if cloud else [])
+        return PairKnowledge(prior, OnlineLearner(prior), standing=(UNCALIBRATED,) if cloud else ())
     calibration = calibration_for(local, cloud, judge, shipped_only=shipped_only)
     base: Score = calibration.score if calibration else PriorScore(judge or JUDGE)
-    untold = [] if calibration else [UNCALIBRATED]
-    if calibration is None and (other := calibration_for(local, cloud, shipped_only=shipped_only)):
-        untold = [f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}"]
-    if shipped_only:
-        return PairKnowledge(base, OnlineLearner(base, (), calibration), calibration, None, untold)
-    state = None
-    kept: tuple[DraftOutcome, ...] = ()
+    other = None if calibration else calibration_for(local, cloud, shipped_only=shipped_only)
+    standing: tuple[str, ...] = () if calibration else (UNCALIBRATED,)
+    if other is not None:
+        standing = (f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}",)
+    state, kept = None, KeptOutcomes()
     with contextlib.suppress(UsageError):  # no home to keep files in
-        state = PairState(scores_folder(), local, cloud, base.judge)
-        read = state.read()
-        kept = read.outcomes
-        untold += [read.note] if read.note else []
-    return PairKnowledge(base, OnlineLearner(base, kept, calibration), calibration, state, untold)
+        state = None if shipped_only else PairState(scores_folder(), local, cloud, base.judge)
+        kept = state.read() if state else kept
+    learner, untold = OnlineLearner(base, kept.outcomes, calibration), [kept.note] if kept.note else []
+    return PairKnowledge(base, learner, calibration, state, standing, other, untold)

@@ -39,7 +39,7 @@ def client_over_tables(fault, engine, **flags):
         return cloud, await cloud.connect("", ())
 
     given = {name: flags[name] for name in ("policy", "temperature", "seed") if flags.get(name) is not None}
-    settings = Settings(cloud_top_k=8, max_tokens=6, **given)
+    settings = Settings(cloud_top_k=8, max_tokens=6, **({"policy": "kl"} | given))
     account = Account(Price.parse(price) if price else None, ledger)
     try:
         with start_blocking_portal() as portal:

@@ -83,12 +83,12 @@ def test_the_price_file_s_tariff_is_read_for_the_model_that_is_named_or_was_seen
 
 def test_what_was_seen_of_the_pair_decides_and_only_under_the_same_judge(own):
     pair_record(THERE, BUNDLED_LOCAL).add("large", "kl:0.5", JudgedTokens(70, 100))
-    asked = ("--cloud", THERE, "--price", "1/0.1/4", "--max-tokens", 64, QUESTION)
+    asked = ("--cloud", THERE, "--price", "1/0.1/4", "--max-tokens", 64, QUESTION, "--policy", "kl")
     found = quoted(*asked)
     assert (found["kept"], found["judged"], found["judge"], found["checking"]) == (70, 100, "kl:0.5", "more")
     assert price(*asked).stdout.splitlines()[-1] == "checking costs more than the cloud here"
-    assert quoted(*asked, "--policy", "kl:0.2")["checking"] is None
-    assert quoted(*asked, "--policy", "greedy-exact")["judged"] == 0
+    assert quoted(*asked[:-1], "kl:0.2")["checking"] is None
+    assert quoted(*asked[:-1], "greedy-exact")["judged"] == 0
     assert quoted("--cloud", "http://127.0.0.1:10", *asked[2:])["judged"] == 0
 
 
@@ -97,9 +97,10 @@ def test_what_a_probe_has_found_there_is_taken_for_granted(own):
     with closing(Weights(BUNDLED_LOCAL)) as weights:
         cache = ProbeCache(findings_file(), weights.vocabulary_digest)
     found = ProbeResult(THERE, "large", "vllm", scoring_method="one request", keeps_cache=True)
-    cold, warm = quoted("--cloud", THERE, "--price", "1/0.1/4"), None
+    asked = ("--cloud", THERE, "--price", "1/0.1/4", "--policy", "kl")
+    cold = quoted(*asked)
     cache.write(found)
-    warm = quoted("--cloud", THERE, "--price", "1/0.1/4")
+    warm = quoted(*asked)
     assert warm["check_nanousd"] == cold["check_nanousd"] - 900 * warm["tokens_before_a_draft"]
     assert (cold["break_even"], warm["break_even"] is None) == (None, False), "drafts of 32 tokens"
     assert warm["break_even_at_best_span"] < cold["break_even_at_best_span"]
@@ -107,9 +108,11 @@ def test_what_a_probe_has_found_there_is_taken_for_granted(own):
         THERE, "other", "vllm", scoring_method="one request", written_ms=10.0, scored_ms=2.0, check_ms=30.0
     )
     cache.write(timed)
-    free = quoted("--cloud", THERE, "--price", "free", "--cloud-model", "other")
+    free = quoted("--cloud", THERE, "--price", "free", "--cloud-model", "other", "--policy", "kl")
     assert (free["break_even_of"], free["cloud_only_nanousd"]) == ("time", 0)
-    assert quoted("--cloud", THERE, "--price", "free", "--cloud-model", "large")["break_even_of"] is None
+    assert (
+        quoted("--cloud", THERE, "--price", "free", "--cloud-model", "large", "--policy", "kl")["break_even_of"] is None
+    )
 
 
 @each(

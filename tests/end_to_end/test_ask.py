@@ -93,7 +93,7 @@ def test_an_infinite_divergence_is_null():
 
 def test_a_cap_of_zero_gives_the_local_text_and_says_so(invoke, stub):
     for price in ([], ["--price", "1/0.1/4"]):
-        done = invoke(QUESTION, "--cloud", stub.url, "--cap", "0", "--json", *price)
+        done = invoke(QUESTION, "--cloud", stub.url, "--policy", "kl", "--cap", "0", "--json", *price)
         answer = json.loads(done.stdout)
         assert done.exit_code == 0
         assert "cap of 0 USD" in answer["degraded"]
@@ -190,7 +190,7 @@ def test_a_trace_holds_every_event_as_json_lines(invoke, stub, tmp_path):
     trace = tmp_path / "trace.jsonl"
     done = invoke(QUESTION, "--cloud", stub.url, "--trace", str(trace), "--json", "--threshold", "0.01")
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert lines[0] == {"trace": 4}
+    assert lines[0] == {"trace": 5}
     assert lines[1]["event"] == "started"
     assert lines[-1]["event"] == "finished"
     shown = [line["token"]["text"] for line in lines if line.get("event") == "token_emitted"]
@@ -352,7 +352,7 @@ def test_nothing_in_the_working_directory_is_executed(bundled, tmp_path):
 
 def test_a_switch_of_the_file_can_be_undone_by_a_flag(invoke, stub, tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text(f"offline = true\ncap = 0.02\nprice = 'free'\ncloud = '{stub.url}'\n")
+    file.write_text(f"policy = 'kl'\noffline = true\ncap = 0.02\nprice = 'free'\ncloud = '{stub.url}'\n")
 
     def requests(*args):
         done = invoke(QUESTION, "--json", "--config", str(file), *args)
@@ -374,7 +374,7 @@ def test_a_proxy_of_the_environment_does_not_stand_before_our_own_server(bundled
 def test_a_proxy_of_the_environment_does_not_stand_before_a_server_on_this_machine(stub):
     port = stub.url.rpartition(":")[2]
     for host in ("127.0.0.1", "localhost"):
-        done = ask(QUESTION, "--cloud", f"http://{host}:{port}", **PROXIES)
+        done = ask(QUESTION, "--cloud", f"http://{host}:{port}", "--price", "1/0.1/4", **PROXIES)
         assert (done.returncode, done.stderr) == (0, ""), host
 
 

@@ -130,7 +130,7 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         client = AsyncClient(
-            LocalModel(engine, worker), reach, account, Settings(cloud_top_k=8, retries=retries, seed=seed)
+            LocalModel(engine, worker), reach, account, Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed)
         )
         clock = Clock()
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)

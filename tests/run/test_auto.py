@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from cases import each
 
 from hybrid.run import Finished, NoteAdded, RequestSent
-from hybrid.run.events import Planned
+from hybrid.run.events import TRACE_VERSION, Planned, to_json
 from hybrid.run.pair_knowledge import UNCALIBRATED
+from hybrid.run.replay import replay
 
 PROMPT = "a b c"
 # What an endpoint can do, and where it may then be asked to write: None: anywhere.
@@ -86,3 +89,26 @@ def test_a_handoff_that_is_priced_is_priced_at_this_endpoint_under_any_policy(ho
     long = run(house(price="1000/1000/1").client.generate(PROMPT, raw=True, policy="kl:0.05", hold="priced"))
     assert long.usage.checks == 1
     assert long.policy.endswith("hold=priced handback=kl:0.05") or "priced" in long.policy
+
+
+def test_a_replay_decides_by_the_planner_that_was_recorded(house, run, tmp_path):
+    """The dial is in the planner and nowhere else in the trace: no replay without it asks alike."""
+    for worth in (0.001, 1000.0):
+        path = tmp_path / "trace.jsonl"
+        with path.open("w") as file:
+            print(json.dumps({"trace": TRACE_VERSION}), file=file)
+            events = run(asked(house().client, worth=worth, trace_rows=True, learn=False))
+            file.writelines(f"{json.dumps(to_json(event))}\n" for event in events)
+        again = []
+        run(replay(path, again.append))
+        for kind in (Planned, RequestSent):
+            told = [[replaced(event) for event in each if isinstance(event, kind)] for each in (events, again)]
+            assert told[0] == told[1]
+        assert finished(again).text == finished(events).text
+
+
+def replaced(event):
+    """What of an event does not depend on the clock, on a name or on the price."""
+    if isinstance(event, RequestSent):
+        return event.kind, event.position, event.num_tokens
+    return event.position, event.action, event.at, event.limit, event.costs

@@ -70,13 +70,13 @@ def test_in_nats_one_worth_holds_for_all_questions_at_this_endpoints_prices():
             assert planner.mean_excess == pytest.approx(0.4)
 
 
-def test_a_pair_of_which_nothing_is_known_is_routed_by_nats_and_that_is_told_once():
+def test_a_pair_of_which_nothing_is_known_is_routed_by_nats_and_every_answer_says_so():
     keep_calibration(replace(OURS, cloud="another"))
     found = source()
     first, second = bind(found), bind(found)
     assert isinstance(first.planner.score.score, PriorScore)
     assert first.planner.mean_excess == 1.0
-    assert (first.notes, second.notes) == ((UNCALIBRATED,), ())
+    assert first.notes == second.notes == (UNCALIBRATED,), "an interrupted batch ends in the lines of another one"
     assert bind(PairSource()).notes == (UNCALIBRATED,)
     assert bind(source(), can=None).notes == (), "nobody knows yet who answers there"
 
@@ -87,6 +87,7 @@ def test_another_judge_than_the_calibrations_is_a_sentence_and_the_prior():
         bound = bind(source(), **named)
         assert (bound.planner.score.judge, type(bound.planner.score.score)) == ("kl:0.2", PriorScore)
         assert bound.notes == ("this pair was calibrated for kl:0.7, and nothing is known of it under kl:0.2",)
+        assert (bound.planner.mean_excess, bound.planner.worth) == (None, Worth()), "most count as turned down"
     assert bind(source(), threshold=0.7).planner.score.score == OURS.score
     keep_calibration(replace(OURS, judge="kl:0.2", score=PriorScore("kl:0.2", chance=0.9)))
     assert bind(source(), threshold=0.2).planner.score.score.chance == 0.9
