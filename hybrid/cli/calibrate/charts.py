@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 150, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 150, 26, 44
 # Colours of the page, by which its light and its dark look differ; and dashes, for readers who do not see colours.
 LINES = (("var(--checked)", ""), ("var(--cloud)", "6 3"), ("var(--faint)", "2 3"), ("var(--ink)", "10 3"))
 
@@ -65,7 +65,7 @@ def chart(told: str, across: Axis, up: Axis, lines: Sequence[ChartLine], dots: S
 def bars(told: str, label: str, names: Sequence[str], shares: Sequence[float]) -> str:
     """Draw a bar for each share."""
     most = max([*shares, 0.01])
-    up = Axis("", 0.0, most, ((most, f"{100 * most:.0f} %"),))
+    up = Axis("", 0.0, most, ())
     room = (WIDTH - LEFT - RIGHT) / max(1, len(shares))
     parts = [_frame(Axis(label, 0.0, 1.0, ()), up)]
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
@@ -73,6 +73,7 @@ def bars(told: str, label: str, names: Sequence[str], shares: Sequence[float]) -
         parts.append(
             f'<rect x="{x + 2:.1f}" y="{y:.1f}" width="{room - 4:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" '
             f'fill="var(--checked)"/>{_text(x + room / 2, HEIGHT - BOTTOM + 16, name, "middle")}'
+            f"{_text(x + room / 2, y - 5, f'{100 * share:.0f} %', 'middle')}"
         )
     return _svg(told, parts)
 
