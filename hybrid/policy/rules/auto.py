@@ -6,11 +6,11 @@ whose verdict the score forecasts, so that what is planned is what happens.
 
 from __future__ import annotations
 
-from hybrid.policy.choices import PolicyOptions, Preset
+from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
-from hybrid.policy.rules.divergence_threshold import THRESHOLD, threshold_judge
+from hybrid.policy.rules.divergence_threshold import threshold_judge
 from hybrid.policy.rules.excess import excess_judge
 
 
@@ -24,10 +24,13 @@ def _auto(choices: PolicyOptions, nats: float) -> Policy:
     return Policy("auto", span, ALWAYS, judge, handoff_tokens=planner.back, planner=planner, pricer=planner)
 
 
+# That of the bundled pair's score, which turns down hardly any draft that is right (defer/README.md).
+JUDGED_AT = NumberRange(0.7, "the judge's threshold in nats, where the calibration's own is not taken")
+
 AUTO = Preset(
     "auto",
     "keep a draft, check it, or let the cloud write: whichever is expected to cost least for this question",
     source="this project: what keeping may lose, beside this endpoint's prices",
     make=_auto,
-    number=THRESHOLD,
+    number=JUDGED_AT,
 )
