@@ -31,6 +31,10 @@ problems that no score was fitted on. One answer in twenty is written again by t
 With --real open text of the real pairs (`hybrid models --real`) is put before the planner: what it recovers of the loss
 between the models, at dials that were read off other questions, and what it costs.
 
+With --learning streams of the problems are decided from labels: started with nothing, after a shift to other kinds of
+problems, at a level of risk, and on a day with a burst under a cap. With --split calibration the problems are those
+that the shipped score was fitted on, which no stream but a level of risk knows beforehand.
+
 A run that was interrupted goes on where it stopped.
 
 Examples:
@@ -83,6 +87,9 @@ def auto(
     real: Annotated[
         bool, typer.Option("--real", help="Put open text of the real pairs before the planner instead.")
     ] = False,
+    learning: Annotated[
+        bool, typer.Option("--learning", help="Try what is learned online: cold starts, shifts, risks, paced days.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
@@ -90,23 +97,29 @@ def auto(
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
-        if real:
-            if ladder is not None or plot is not None:
-                raise UsageError("--real has neither --ladder nor --plot")
-            _real(num, split, seed, folder, processes, as_json=as_json)
-            return
+        if (real or learning) and (ladder is not None or plot is not None or (real and learning)):
+            raise UsageError("--real and --learning are tried alone, and have neither --ladder nor --plot")
         choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
-        report = _report(choices, folder, processes, ladder)
-        if plot is not None:
-            from hybrid.bench.experiments.auto_plot import auto_svg  # noqa: PLC0415
-
-            write_drawing(plot, auto_svg(report))
-        if as_json:
-            typer.echo(json.dumps(report))
+        if real:
+            _real(num, split, seed, folder, processes, as_json=as_json)
+        elif learning:
+            _learning(choices, folder, processes, as_json=as_json)
         else:
-            from hybrid.cli.auto_tables import print_auto_report  # noqa: PLC0415
+            _show(_report(choices, folder, processes, ladder), plot, as_json=as_json)
 
-            print_auto_report(report)
+
+def _show(report: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
+    """Draw and print the report of the problems."""
+    if plot is not None:
+        from hybrid.bench.experiments.auto_plot import auto_svg  # noqa: PLC0415
+
+        write_drawing(plot, auto_svg(report))
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        from hybrid.cli.auto_tables import print_auto_report  # noqa: PLC0415
+
+        print_auto_report(report)
 
 
 def _real(
@@ -127,6 +140,25 @@ def _real(
         typer.echo(json.dumps(report))
     else:
         print_routed_report(report)
+
+
+def _learning(choices: dict[str, Any], folder: Path | None, processes: int, *, as_json: bool) -> None:
+    """Print the report of what is learned online."""
+    from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
+
+    from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
+    from hybrid.cli.bench_learning import learning_of, print_learning_report  # noqa: PLC0415
+    from hybrid.folders import home_folder  # noqa: PLC0415
+
+    with progress("the problems are drawn") as report_progress:
+        place = folder or home_folder(user_cache_path) / "bench-auto"
+        run = _empty_run(BUNDLED_LOCAL, BUNDLED_CLOUD, place, processes)
+        report = learning_of(run, ProblemPlan(**choices), report_progress)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        print_learning_report(report)
 
 
 def _report(choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None) -> dict[str, Any]:

@@ -68,10 +68,11 @@ def label(world: World, question: str, drafted: WorldAnswer, threshold: float) -
     excess = [
         row.top(1)[0][1] - row.logprobs_of(np.array([token]))[0] for row, token in zip(cloud, tokens, strict=True)
     ]
-    return LabelledDraft(signals, _first_rejection(tokens, local, cloud, threshold), np.array(excess, dtype=np.float64))
+    return LabelledDraft(signals, first_rejection(tokens, local, cloud, threshold), np.array(excess, dtype=np.float64))
 
 
-def _first_rejection(tokens: Ids, local: list[Dense], cloud: list[Dense], threshold: float) -> int | None:
+def first_rejection(tokens: Ids, local: list[Dense], cloud: list[Dense], threshold: float) -> int | None:
+    """Return the offset of the first token that the judge of ``once`` rejects by both models' rows; None: none."""
     judge = preset("once", PolicyOptions(threshold=threshold)).judge
     if judge is None or not tokens:
         return None

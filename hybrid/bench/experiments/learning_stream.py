@@ -57,12 +57,11 @@ class TaughtQuestion:
 class DecidedQuestion:
     """What was done with a question: its bill and the cloud's alone, in prompt tokens, and who is right.
 
-    ``asked``: a request was sent. ``lost``: its draft was kept and would have been turned down.
+    ``lost``: its draft was kept and would have been turned down.
     """
 
     question: TaughtQuestion
     action: PlanAction
-    chance: float
     paid: float
     alone: float
     right: bool
@@ -112,8 +111,11 @@ class LearningStream:
             self.decide(question)
         return self.decided[before:]
 
-    def decide(self, question: TaughtQuestion, worth_factor: float = 1.0) -> DecidedQuestion:
-        """Decide the next question, and learn from what is heard of it. ``worth_factor``: pacing's."""
+    def decide(self, question: TaughtQuestion, worth_factor: float = 1.0, left: float | None = None) -> DecidedQuestion:
+        """Decide the next question, and learn from what is heard of it.
+
+        ``worth_factor``: pacing's. ``left``: the money that is left; what costs more is not asked.
+        """
         planner = self._planner(question, worth_factor)
         signals = question.signals
         plan = planner.plan(signals, final=True)
@@ -121,7 +123,10 @@ class LearningStream:
         keeps, floor = plan.action == "keep", 0.0 if self.choice.frozen else self.learner.floor
         if keeps and floor_coin(self.choice.seed, len(self.decided)) < floor:
             plan = replace(plan, action="check", at=len(signals))
-        decided = self._outcome(question, plan, chance)
+        decided = outcome(question, plan, self.choice.prices)
+        if left is not None and decided.paid > left:
+            plan = replace(plan, action="keep", at=len(signals))
+            decided = outcome(question, plan, self.choice.prices)
         self.decided.append(decided)
         if not self.choice.frozen:
             verdicts = {"keep": None, "check": _turned_down(question), "write": question.written_turned_down}
@@ -158,24 +163,26 @@ class LearningStream:
             labels=False,
         )
 
-    def _outcome(self, question: TaughtQuestion, plan: DraftPlan, chance: float) -> DecidedQuestion:
-        prices, signals = self.choice.prices, question.signals
-        prompt, num, written = signals.prompt_tokens, len(signals), question.labelled.cloud_tokens
-        alone = float(prices.write(prompt, written, 0))
-        first = question.labelled.draft.first_rejection
-        paid, right = 0.0, question.local_right
-        if plan.action == "check":
-            paid = float(prices.check(prompt, num, 0))
-            if first is not None:
-                at = prompt + first + 1
-                paid += float(prices.write(at, max(1, written - first - 1), at))
-                right = question.cloud_right
-        elif plan.action == "write":
-            paid = float(prices.write(prompt + plan.at, max(1, written - plan.at), 0))
-            kept_wrong = first is not None and first < plan.at
-            right = question.local_right if kept_wrong else question.cloud_right
-        lost = plan.action == "keep" and first is not None
-        return DecidedQuestion(question, plan.action, chance, paid, alone, right, lost)
+
+def outcome(question: TaughtQuestion, plan: DraftPlan, prices: AskPrices) -> DecidedQuestion:
+    """Return what a plan leads to."""
+    signals = question.signals
+    prompt, num, written = signals.prompt_tokens, len(signals), question.labelled.cloud_tokens
+    alone = float(prices.write(prompt, written, 0))
+    first = question.labelled.draft.first_rejection
+    paid, right = 0.0, question.local_right
+    if plan.action == "check":
+        paid = float(prices.check(prompt, num, 0))
+        if first is not None:
+            at = prompt + first + 1
+            paid += float(prices.write(at, max(1, written - first - 1), at))
+            right = question.cloud_right
+    elif plan.action == "write":
+        paid = float(prices.write(prompt + plan.at, max(1, written - plan.at), 0))
+        kept_wrong = first is not None and first < plan.at
+        right = question.local_right if kept_wrong else question.cloud_right
+    lost = plan.action == "keep" and first is not None
+    return DecidedQuestion(question, plan.action, paid, alone, right, lost)
 
 
 def _turned_down(question: TaughtQuestion) -> bool:
