@@ -25,6 +25,8 @@ from short_patience import MAX_TOKENS, QUESTION
 import hybrid
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
+from hybrid.folders import APP
+from hybrid.sources import CONFIG_FILE
 from hybrid.types import Message
 
 # Batched or one by one, llama.cpp's gap between the two best differs by up to 0.021 where it is below a nat; two tokens
@@ -32,6 +34,20 @@ from hybrid.types import Message
 NEAR_TIE_NATS = 0.03
 MODELS = Path(hybrid.__file__).parent / "models"
 LOCAL, CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_policy_that_asks(tmp_path_factory):
+    """Requests are what most of these tests are about, and auto sends none where it is sure.
+
+    The user's own file says so, which whatever names a policy overrules: those of auto name it.
+    """
+    home = tmp_path_factory.mktemp("configuration")
+    (home / APP).mkdir()
+    (home / APP / CONFIG_FILE).write_text('policy = "kl"\n')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(home))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def choices(home, price, questions=QUESTIONS):
 
 def told(price, questions):
     found = []
-    with hybrid.open(price=price, ledger="none", seed=3, learn=True) as client:
+    with hybrid.open(policy="auto", price=price, ledger="none", seed=3, learn=True) as client:
         for question in questions:
             events = list(client.stream(question, stream="whole"))
             plans = [(e.position, e.action, e.at, e.limit, e.floor) for e in events if isinstance(e, Planned)]
@@ -57,7 +57,7 @@ def decided(events):
     """Everything that must be made again to the last bit."""
     answer = next(event.answer for event in events if isinstance(event, Finished))
     tokens = [(t.id, t.text, t.source, t.how, t.why, t.kl) for t in answer.tokens]
-    plans = [asdict(event) | {"signals": None, "forecast": None} for event in events if isinstance(event, Planned)]
+    plans = [to_json(event) for event in events if isinstance(event, Planned)]
     sent = [(e.kind, e.position, e.num_tokens, e.reserved_nanousd) for e in events if isinstance(e, RequestSent)]
     return answer.text, answer.finish_reason, tokens, asdict(answer.usage), answer.bill, plans, sent
 
@@ -69,7 +69,7 @@ def test_a_replay_makes_every_decision_again_and_overlap_changes_none(own_stub, 
     async def all_of_them():
         actions = set()
         async with hybrid.open(
-            cloud=own_stub().url, price="1/0.1/4", ledger="none", seed=5, temperature=temperature
+            policy="auto", cloud=own_stub().url, price="1/0.1/4", ledger="none", seed=5, temperature=temperature
         ) as client:
             for question in QUESTIONS[::3]:
                 with_overlap, without = [
