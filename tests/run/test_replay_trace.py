@@ -106,7 +106,7 @@ def test_another_policy_is_decoded_as_it_would_have_been(house, run, tmp_path, n
     """Recorded along the large model's text. Who leaves that text is stopped where the live answer read on."""
     path, own = tmp_path / "trace.jsonl", tmp_path / "own.jsonl"
     run(recorded(house(), path, policy="greedy-exact", span=64))
-    live = run(recorded(house(), own, policy=name))
+    live = run(recorded(house(), own, policy=name, learn=False))  # as whatever a test replays
     found = replayed(run, path, policy=name)
     if isinstance(found, MissingRow):
         trace = ReplayTrace.read(own)
