@@ -53,7 +53,15 @@ class AutoTable:
 
     def answers(self, rule: str, setting: str, number: int) -> ArmAnswers:
         """Return a rule's answers in a setting at the dial of a number."""
-        return planned_answers(self.records, rule, setting, number)
+        key = rule, setting, number
+        if key not in self._answers:
+            planned = ((record, record["planned"][rule][setting][number][0]) for record in self.records)
+            self._answers[key] = ArmAnswers([record["outcomes"][outcome] for record, outcome in planned])
+        return self._answers[key]
+
+    @cached_property
+    def _answers(self) -> dict[tuple[str, str, int], ArmAnswers]:
+        return {}
 
     @cached_property
     def _ways(self) -> dict[tuple[str, str], tuple[Floats, Floats]]:
@@ -162,11 +170,6 @@ class AutoTable:
             "compared": {name: self.compared(name) for name in settings},
             "verdicts": self.verdicts(),
         }
-
-
-def planned_answers(records: Sequence[Mapping[str, Any]], rule: str, setting: str, number: int) -> ArmAnswers:
-    """Return a rule's answers in a setting at the dial of a number, from records."""
-    return ArmAnswers([record["outcomes"][record["planned"][rule][setting][number][0]] for record in records])
 
 
 def default_answers(

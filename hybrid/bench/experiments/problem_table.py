@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class ArmAnswers:
     @cached_property
     def bills(self) -> Mapping[str, Floats]:
         """What each cost in prompt tokens, shape (N,), by the name of the setting, once it is asked for."""
-        return _Bills([[CountedRequest(*sent) for sent in each["requests"]] for each in self.records])
+        return _Bills([tuple(map(tuple, each["requests"])) for each in self.records])
 
     @property
     def cloud_share(self) -> float:
@@ -49,14 +49,20 @@ class ArmAnswers:
 class _Bills(dict[str, Floats]):
     """Bills by setting, from the requests of each problem."""
 
-    def __init__(self, requests: Sequence[Sequence[CountedRequest]]) -> None:
+    def __init__(self, requests: Sequence[tuple[tuple[Any, ...], ...]]) -> None:
         super().__init__()
         self._requests = requests
 
     def __missing__(self, name: str) -> Floats:
-        [setting] = [each for each in SETTINGS if each.name == name]
-        self[name] = np.array([cost(each, setting, PRICE) for each in self._requests], dtype=np.float64)
+        self[name] = np.array([_bill(each, name) for each in self._requests], dtype=np.float64)
         return self[name]
+
+
+@cache
+def _bill(requests: tuple[tuple[Any, ...], ...], name: str) -> float:
+    """Return what requests cost in a setting: a problem has some ten outcomes, and hundreds of dials lead to them."""
+    [setting] = [each for each in SETTINGS if each.name == name]
+    return cost([CountedRequest(*sent) for sent in requests], setting, PRICE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,142 @@
+"""What rules with dials reach is read from records as it stands there: known cases, no model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hybrid.bench.arms import Arm
+from hybrid.bench.experiments.auto_plot import auto_svg
+from hybrid.bench.experiments.auto_table import WANTED, AutoTable, default_answers
+from hybrid.bench.experiments.auto_trial import PLANNED_SETTINGS, AutoRule, AutoSection, CalibrationPrices
+from hybrid.bench.experiments.problem_report import LEAST_GAP, problem_report
+from hybrid.bench.experiments.section import CLOUD, LOCAL
+from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, ask_prices
+from hybrid.defer import PriorScore
+from hybrid.tasks.statistics import auroc
+
+NUM = 120
+DOUBT = Arm("doubt 0.3", "doubt", {"entropy": 0.3})
+
+
+def outcome(right, requests):
+    return {"right": bool(right), "tokens": 9, "cloud_tokens": 4, "degraded": None, "requests": requests}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Problems of which everything is known: whoever is right, what an answer costs, and who was told what.
+
+    ``auto`` lets the cloud write the answers that help, the cheapest first, seven more with each dial; the control lets
+    it write the first ones.
+    """
+    rng = np.random.default_rng(0)
+    local, cloud, lengths = rng.uniform(size=NUM) < 0.5, rng.uniform(size=NUM) < 0.95, rng.integers(5, 90, size=NUM)
+    written = [[["write", 30, 0, 0, int(length)]] for length in lengths]
+    helps = np.flatnonzero(cloud & ~local)
+    cheapest = helps[np.argsort(lengths[helps], kind="stable")]
+    dials = (*(float(k) for k in range(0, len(cheapest), 7)), float(len(cheapest)))
+    rank = {int(problem): place for place, problem in enumerate(cheapest)}
+    records = []
+    for i in range(NUM):
+        asked = {
+            "auto": [rank.get(i, NUM) < dial for dial in dials],
+            "highest entropy": [i < dial * NUM / len(cheapest) for dial in dials],
+        }
+        planned = {name: [[int(write), "write" if write else "keep"] for write in each] for name, each in asked.items()}
+        own = {"local": outcome(local[i], []), "cloud": outcome(cloud[i], written[i])}
+        own["doubt 0.3"] = own["cloud"] if i % 3 else own["local"]
+        records.append(
+            {
+                "text": f"problem {i}",
+                "kind": f"family {i % 2}",
+                "turned_down": bool(not local[i]),
+                "told": {"auto": float(rng.uniform())},
+                "arms": own,
+                "outcomes": [own["local"], own["cloud"]],
+                "planned": {name: dict.fromkeys(("U", "C", "S", "SU"), each) for name, each in planned.items()},
+                "again": [True],
+                "checked": [],
+            }
+        )
+    rules = tuple(AutoRule(name, "auto", dials) for name in ("auto", "highest entropy"))
+    scores, usual = {"auto": PriorScore("kl:0.7")}, CalibrationPrices(((30, 40),))
+    section = AutoSection("made", "bundled", (), (CLOUD, LOCAL, DOUBT), rules, scores, {"auto": ""}, usual)
+    return section, records, cheapest, lengths
+
+
+def test_a_rule_that_knows_what_the_oracle_knows_closes_the_gap(made):
+    section, records, _, _ = made
+    table = AutoTable(section, records)
+    for setting in PLANNED_SETTINGS:
+        ours, oracle = table.bills_at(section.rules[0], setting.name), table.oracle(setting.name)
+        for wanted in WANTED:
+            assert oracle[wanted][0] <= ours[wanted][0] + 1e-9 < 1.1 * oracle[wanted][0]
+        [row] = table.compared(setting.name)
+        assert 0.95 < row["0.8"]["closed"]["value"] <= 1.0
+        assert row["0.8"]["difference"]["high"] < 0.0
+
+
+def test_a_dial_is_what_its_problems_cost_by_the_setting_and_no_other(made):
+    section, records, cheapest, lengths = made
+    table = AutoTable(section, records)
+    for setting in PLANNED_SETTINGS:
+        alone = np.array([float(ask_prices(setting, PRICES[0]).write(30, int(length), 0)) for length in lengths])
+        told = table.rule_row(section.rules[0], setting.name)["dials"][1]
+        assert told["bill"]["value"] == pytest.approx(alone[cheapest[:7]].sum() / alone.sum(), abs=1e-4)
+        assert told["actions"] == {
+            "keep": pytest.approx(1 - 7 / NUM, abs=1e-4),
+            "write": pytest.approx(7 / NUM, abs=1e-4),
+        }
+
+
+def test_a_rule_that_does_what_a_preset_does_costs_what_it_costs(made):
+    """Were it not for the mixtures: presets below their chord have no cheaper one."""
+    section, records, cheapest, _ = made
+    seven = set(cheapest[:7].tolist())
+    records = [
+        record | {"arms": record["arms"] | {"doubt 0.3": record["outcomes"][int(i in seven)]}}
+        for i, record in enumerate(records)
+    ]
+    told = AutoTable(section, records).rule_row(section.rules[0], "U")["dials"][1]["over_presets"]
+    assert told["value"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_report_pools_families_over_sections_and_counts_a_problem_once(made):
+    section, records, _, _ = made
+    found = {(number, i): record for number in (0, 1) for i, record in enumerate(records)}
+    both = [AutoSection(**{**vars(section), "questions": (None,) * NUM, "name": name}) for name in ("a", "b")]
+    report = json.loads(json.dumps(problem_report(both, found, 7.0)))
+    assert [row["problems"] for row in report["families"]] == [NUM // 2, NUM // 2]
+    assert {row["gap"] >= LEAST_GAP for row in report["families"]} == {
+        row["rpi"]["auto U"]["value"] is not None for row in report["families"]
+    }
+    assert report["planned_again"] == {"answers": 2 * NUM, "same": 2 * NUM}
+    assert auto_svg(report).count("<polyline") >= 2 * len(PLANNED_SETTINGS)
+    [verdict] = report["sections"][0]["verdicts"]
+    told = np.array([record["told"]["auto"] for record in records])
+    assert verdict["auroc"] == pytest.approx(auroc(told, np.array([r["turned_down"] for r in records])), abs=1e-4)
+
+
+def test_answers_at_the_default_come_from_each_sections_own_dials(made):
+    section, records, cheapest, _ = made
+    few = AutoSection(**{**vars(section), "rules": (AutoRule("auto", "auto", (7.0,)),)})
+    short = [record | {"planned": {"auto": {"U": [record["planned"]["auto"]["U"][1]]}}} for record in records]
+    answers = default_answers([*((section, each) for each in records), *((few, each) for each in short)], "auto", 7.0)[
+        "auto U"
+    ]
+    asked = [bool(each["requests"]) for each in answers.records]
+    assert asked[:NUM] == asked[NUM:] == [i in set(cheapest[:7].tolist()) for i in range(NUM)]
+
+
+def test_a_constant_worth_is_a_multiple_of_the_mean_price_another_of_each_ones_own():
+    usual = CalibrationPrices(((30, 40), (50, 20)))
+    for setting in SETTINGS:
+        prices = ask_prices(setting, PRICES[0])
+        mean = (float(prices.write(30, 40, 0)) + float(prices.write(50, 20, 0))) / 2
+        one = AutoRule("auto", "auto", (2.0,), constant=True).worth(2.0, setting, usual)
+        each = AutoRule("auto", "auto", (2.0,)).worth(2.0, setting, usual)
+        assert one.of(1.0) == one.of(500.0) == pytest.approx(2.0 * mean)
+        assert (each.of(1.0), each.of(500.0)) == (2.0, 1000.0)
