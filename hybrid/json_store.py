@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
 
     Returns whether the file was written.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path):

@@ -122,7 +122,8 @@ class DeferralChoices(SettingsGroup):
         float | None,
         Field(gt=0, lt=1),
         SettingInfo(
-            "Instead of a worth: the share of all questions that may be kept though the cloud would turn them down",
+            "Instead of a worth: the share of all questions that may be kept though the cloud would turn them down; "
+            "drafts are then decided whole",
             "SHARE",
             DIAL,
         ),

@@ -86,6 +86,13 @@ class Correction:
         unknown = self.familiarity.strangeness(words)
         return max(chance, chance + unknown * (PRIOR_CHANCE - chance))
 
+    def only(self, words: tuple[int, ...]) -> Correction:
+        """Forget what other questions' words taught: this question's chances stay the same to the last bit."""
+        weights = self.weights.copy()
+        weights[:BUCKETS] = 0.0
+        weights[list(words)] = self.weights[list(words)]
+        return replace(self, familiarity=self.familiarity.only(words), weights=weights)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
         used = np.flatnonzero(self.weights)

@@ -46,6 +46,12 @@ class Familiarity:
         """Count more questions, each as so many. What is usual stays."""
         return Familiarity(self.counts + weight * _counts(questions), self.usual)
 
+    def only(self, words: tuple[int, ...]) -> Familiarity:
+        """Forget all but a question's own buckets: it is as strange as before."""
+        counts = np.zeros(BUCKETS)
+        counts[list(words)] = self.counts[list(words)]
+        return Familiarity(counts, self.usual)
+
     def strangeness(self, words: tuple[int, ...]) -> float:
         """Return 0 for a question as novel as usual, 1 for one half as novel again or more.
 

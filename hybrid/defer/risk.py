@@ -80,9 +80,12 @@ def decided_questions(outcomes: Iterable[DraftOutcome]) -> Iterator[RiskQuestion
     """Put the drafts of each question together: its chance is the highest of those by which its text was decided.
 
     Where no risk was asked for, other chances than a draft's own may have been decided otherwise: they count as kept.
+    A draft of which no coin could have asked (an endpoint that cannot score) says nothing of those that were kept.
     """
     now: RiskQuestion | None = None
     for each in outcomes:
+        if not each.floor:
+            continue
         own = np.nextafter(each.chance, KEEP_NOTHING) if not each.keeps else 1.0
         here = RiskQuestion(each.chance, each.turned_down, own if each.cutoff is None else each.cutoff, each.floor)
         if each.after == "start":

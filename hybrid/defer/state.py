@@ -1,4 +1,8 @@
-"""What was learned of a pair, on disk: the newest outcomes of drafts, one file a pair and judge, without any text.
+"""What was learned of a pair, on disk: the newest outcomes of drafts, one file a pair and judge.
+
+It holds no text, but hashes of each question's words and neighbouring pairs: whoever can read the file can confirm a
+question that they guess, word for word. So it is the user's alone (0600), ``--no-learn`` keeps nothing, and
+``hybrid calibrate --forget`` removes it.
 
 Laws (``tests/defer/test_state.py``): what several processes add at once is all there, up to the newest 5,000; a process
 that is killed while it writes loses what it was adding and nothing else; a file of another pair, judge or version, or
@@ -135,7 +139,6 @@ def pair_digest(local: str, cloud: str) -> str:
 
 
 def _files(folder: Path, local: str, cloud: str) -> Iterator[Path]:
-    """Yield the files of a pair, those that were put aside among them."""
-    name = f"{pair_digest(local, cloud)}-*{SUFFIX}"
-    yield from folder.glob(name)
-    yield from folder.glob(f"{name}.*.aside")
+    """Yield the files of a pair: those that were put aside, and what a process left that was killed, among them."""
+    found = folder.glob(f"{pair_digest(local, cloud)}-*{SUFFIX}*")
+    yield from (path for path in found if path.suffix != ".lock")

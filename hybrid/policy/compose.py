@@ -26,6 +26,7 @@ from hybrid.policy.gates import (
     PerturbationGate,
     RandomGate,
     SurvivalGate,
+    number_text,
 )
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
@@ -181,6 +182,17 @@ def _judge(text: str, choices: PolicyOptions) -> Judge:
         raise UsageError(msg)
     number, build = JUDGES[name]
     return build(number.value(value, name), choices)
+
+
+def judge_name(text: str) -> str:
+    """Return a judge as it writes itself, whatever its number looks like. Raises UsageError.
+
+    >>> judge_name("kl:0.70"), judge_name("excess"), judge_name("greedy")
+    ('kl:0.7', 'excess:0.5', 'greedy')
+    """
+    name, value, _ = parse(text, "judge", tuple(JUDGES))
+    number, _ = JUDGES[name]
+    return name if number.default is None else f"{name}:{number_text(number.value(value, name))}"
 
 
 def parse(text: str, what: str, names: tuple[str, ...]) -> tuple[str, float | None, str | None]:

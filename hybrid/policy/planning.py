@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import (
+    CorrectedScore,
     DraftSignals,
     Forecast,
     KeptScore,
@@ -183,18 +184,26 @@ class Planner:
         return f"{dial}:{loss}:{self.stream}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for ``json.dumps``, exact to the last bit; a note of the prices is left out."""
+        """Return plain data for ``json.dumps``, exact to the last bit; a note of the prices is left out.
+
+        Of what was learned online it holds what this question reads, and nothing that other questions' words taught.
+        """
         kept = {each.name: getattr(self, each.name) for each in fields(self)}
         prices = asdict(self.prices)
         prices.pop("note")
         worth = {name: None if value is None else repr(value) for name, value in asdict(self.worth).items()}
         return kept | {
-            "score": score_to_json(cast(KeptScore, self.score)),
+            "score": score_to_json(cast(KeptScore, self._score_of_question())),
             "prices": prices,
             "worth": worth,
             "words": list(self.words),
             "abilities": sorted(self.abilities),
         }
+
+    def _score_of_question(self) -> Score:
+        if not isinstance(self.score, CorrectedScore):
+            return self.score
+        return replace(self.score, correction=self.score.correction.only(self.words))
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Planner:

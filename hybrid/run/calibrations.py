@@ -58,10 +58,13 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def forget_calibrations(local: str, cloud: str) -> int:
-    """Remove the user's own calibrations of a pair; return how many there were. Raises UsageError."""
+    """Remove the user's own calibrations of a pair; return how many there were. Raises UsageError.
+
+    What a process left that was killed while it wrote one goes with them.
+    """
     paths = list(_own_files(local, cloud))
     try:
-        for path in paths:
+        for path in (*paths, *scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}.*")):
             path.unlink(missing_ok=True)
     except OSError as error:
         msg = f"{error.filename} cannot be removed: {error.strerror}"

@@ -79,6 +79,10 @@ def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
     if asked and settings.policy.partition(":")[0] != AUTO:
         msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {AUTO}"
         raise UsageError(msg)
+    if settings.risk is not None and settings.stream != "whole" and {"stream", "patience"} & set(asked):
+        name = "stream" if "stream" in asked else "patience"
+        msg = f"{name} contradicts risk: a risk is a share of questions, so each draft is decided whole"
+        raise UsageError(msg)
     if "patience" in asked and settings.stream != "blocks":
         msg = f"patience changes nothing with stream {settings.stream}: it is the length of a block in seconds"
         raise UsageError(msg)

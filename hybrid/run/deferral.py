@@ -26,6 +26,7 @@ from hybrid.config import Settings
 from hybrid.defer.pacing import worth_factor
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
+from hybrid.policy.compose import judge_name
 from hybrid.policy.gates import number_text
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.policy.planning import Planner
@@ -39,6 +40,8 @@ from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
 DAY_S = 86_400
+# A worth that pacing has lowered to this much of itself, or less, is told.
+WORTH_TELLING = 0.9
 BEHIND = "spending runs ahead of the day's cap: what is not sure enough is asked less often"
 
 
@@ -66,7 +69,8 @@ class AskedQuestion:
         settings = self.settings
         number = settings.policy.partition(":")[2]
         threshold = settings.threshold if not number else float(number)
-        judge = settings.judge or (None if threshold is None else f"kl:{number_text(threshold)}")
+        chosen = None if settings.judge is None else judge_name(settings.judge)
+        judge = chosen or (None if threshold is None else f"kl:{number_text(threshold)}")
         return f"{judge or JUDGE}:strict" if settings.strict else judge
 
 
@@ -128,6 +132,7 @@ class PairSource:
         prices = self._terms.prices(asked.ids, asked.price, asked.can, times)
         pair, settings = await self._knowledge(asked), asked.settings
         learner = pair.learner
+        abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
         worth, notes = self._paced(_worth(asked, pair, prices), asked)
         planner = Planner(
             score=learner.score,
@@ -135,10 +140,12 @@ class PairSource:
             worth=worth,
             words=asked.words,
             prompt_tokens=len(asked.ids),
-            abilities=frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities,
-            stream=settings.stream,
+            abilities=abilities,
+            # A risk is a share of questions: each is decided once, as a whole.
+            stream=settings.stream if settings.risk is None else "whole",
             block=asked.span or block_tokens(settings.patience, asked.ms_per_token),
-            floor=learner.floor if settings.learn else 0.0,
+            # What cannot be scored is not checked at random, and must not count as if it might have been.
+            floor=learner.floor if settings.learn and {"score", "write"} <= abilities else 0.0,
             mean_excess=pair.mean_excess,
             kept_share=pair.kept_share,
             keep_below=None if settings.risk is None else learner.risk_cutoff(settings.risk),
@@ -183,7 +190,9 @@ class PairSource:
         in_usd = asked.settings.worth is not None and asked.settings.worth.endswith(USD)
         factor = factor if in_usd else min(1.0, factor)
         amount = None if worth.amount is None else worth.amount * factor
-        return replace(worth, multiple=worth.multiple * factor, amount=amount), (BEHIND,) if factor < 1.0 else ()
+        return replace(worth, multiple=worth.multiple * factor, amount=amount), (
+            BEHIND,
+        ) if factor < WORTH_TELLING else ()
 
 
 def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:

@@ -152,6 +152,20 @@ def test_a_corrected_score_is_read_as_it_was_written_to_the_last_bit(make_signal
     assert score.before(signals.words, 30).turned_down == fitted.chance(1 / 3, signals.words)
 
 
+def test_a_questions_own_part_of_a_correction_says_the_same_of_it_and_nothing_of_other_questions(make_signals):
+    drafts = labelled(make_signals, 60, lambda signals: signals.ended)
+    fitted = Correction.fit(drafts, Familiarity.of([each.words for each in drafts]), 9)
+    whole = CorrectedScore(PriorScore("kl:0.5", 1 / 3), fitted, 0.4)
+    for seed in range(5):
+        signals = make_signals(seed, 13)
+        part = replace(whole, correction=fitted.only(signals.words))
+        assert np.array_equal(part.forecast(signals).hazard, whole.forecast(signals).hazard)
+        assert part.before(signals.words, 30) == whole.before(signals.words, 30)
+        kept = score_to_json(part)["correction"]
+        assert {bucket for bucket in kept["used"] if bucket < BUCKETS} <= set(signals.words)
+        assert set(kept["familiarity"]["buckets"]) <= set(signals.words)
+
+
 @pytest.mark.parametrize("change", [{"center": [0.0]}, {"used": [10**6]}, {"weights": "x"}, {"familiarity": None}])
 def test_what_is_no_correction_is_refused(make_signals, change):
     kept = score_to_json(CorrectedScore(PriorScore("kl:0.5"), Correction.none(NOTHING_FAMILIAR), 0.5))

@@ -1,5 +1,7 @@
 """The conformal promise: of ALL questions few were kept and would have been turned down."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,5 +108,7 @@ def test_a_question_is_decided_by_the_highest_chance_of_its_blocks_and_what_foll
     assert (second.chance, second.turned_down) == (0.4, False)
     assert 0.39 < second.cutoff < 0.4  # its own chance was asked about
     assert third == RiskQuestion(0.2, None, 0.25, 0.05)
+    unseen = [replace(each, floor=0.0) for each in outcomes[3:]]
+    assert list(decided_questions(unseen)) == [], "no coin could have asked: what was kept has no verdict for certain"
     [asked] = asked_questions([CalibrationQuestion(3, 4, 5, 0.6, turned_down=True, excess_told=0.0, excess=0.0)])
     assert asked == RiskQuestion(0.6, turned_down=True)

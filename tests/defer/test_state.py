@@ -182,7 +182,9 @@ def test_a_pair_is_forgotten_under_every_judge_with_what_was_put_aside_and_no_ot
         each.add([outcome(1)])
     state.path.write_text("damaged")
     state.add([outcome(2)])
-    assert forget_outcomes(state.folder, "digest", "org/model") == 3
+    state.path.with_name(f"{state.path.name}.4711-1").write_text("what a process left that was killed")
+    assert forget_outcomes(state.folder, "digest", "org/model") == 4
+    assert [path.suffix for path in state.folder.glob("*4711*")] == [".lock"]
     assert state.read() == more.read() == KeptOutcomes()
     assert other.read().outcomes == (outcome(1),)
     assert forget_outcomes(state.folder, "digest", "org/model") == 0

@@ -122,6 +122,19 @@ def test_an_endpoint_is_taken_for_what_it_can_do_and_for_everything_where_it_is_
     assert bind(source(), can=None).planner.abilities == CAN.abilities
 
 
+def test_what_cannot_be_scored_is_not_checked_at_random():
+    assert bind(source()).planner.floor > 0.0
+    assert bind(source(), can=Capabilities("big", rows=False)).planner.floor == 0.0
+    assert bind(source(), learn=False).planner.floor == 0.0
+
+
+def test_a_judge_is_the_same_however_its_number_is_written():
+    keep_calibration(OURS)
+    for named in ({"judge": "kl:0.70"}, {"judge": "kl:.7"}, {"policy": "auto:0.70"}, {"threshold": 0.7}):
+        assert bind(source(), **named).planner.score.score == OURS.score
+    assert bind(source(), judge="kl").planner.score.judge == "kl:0.5"
+
+
 def test_a_block_is_what_is_drafted_within_the_patience_unless_a_span_is_chosen():
     assert bind(source(), ms_per_token=10.0).planner.block == 128
     assert bind(source(), ms_per_token=10.0, patience=0.5).planner.block == 32
@@ -151,6 +164,8 @@ def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
     assert bind(source()).planner.keep_below is None
     assert bind(source(), risk=0.1).planner.keep_below == 0.2, "of 60 questions 30 are kept, and none of them badly"
     assert bind(source(), risk=0.9).planner.keep_below == 1.0
+    for stream in ("blocks", "whole", "early"):
+        assert bind(source(), risk=0.1, stream=stream).planner.stream == "whole", "the promise is of whole drafts"
     assert bind(PairSource(), risk=0.1).planner.keep_below == -1.0, "nothing is known: nothing is kept"
 
 
@@ -166,6 +181,7 @@ def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amou
     assert worth(400, 12) == (Worth(1.5), False)
     assert worth(650, 12) == (Worth(1.5 * 0.25), True)
     assert worth(150, 12) == (Worth(1.5), False)
+    assert not worth(412, 12)[1], "a little less is not told"
     usd, told = worth(150, 12, worth="0.001usd")
     assert usd.amount == pytest.approx(1e6 * 2.25)
     assert not told
