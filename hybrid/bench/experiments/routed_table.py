@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.bench.comparison import estimate_to_json
+from hybrid.bench.experiments.decisions import KeptForecasts
 from hybrid.bench.experiments.routed_section import SPANS, recorded_signals
 from hybrid.bench.experiments.rule_table import (
     LOSSES,
@@ -61,7 +62,7 @@ class RoutedTable:
     def planner(self) -> Planner:
         """What decides, bound to no question and no worth."""
         return Planner(
-            score=OnlineLearner(self.calibration.score, calibration=self.calibration).score,
+            score=KeptForecasts(OnlineLearner(self.calibration.score, calibration=self.calibration).score),
             prices=ask_prices(self.setting, self.prices),
             mean_excess=self.dial.mean_excess,
             kept_share=self.calibration.kept_share,
