@@ -15,6 +15,7 @@ planner it decides in the gate's place, once the whole draft or a block of it is
 Who owns what. The loop owns the order of requests, and how far the answer is (``progress``). The driver owns models,
 caches, money and retries; it stops a draft at the gate and says when the answer is over. The gate and the judge are
 pure. The coin is the only randomness; its key counts the rejections, so that no position meets the same coin twice.
+What is checked at random under a planner falls by the question's key, which the planner keeps.
 
 How a rejected token is rewound: it is not emitted, so it is not in the next request's prefix ``at``. The engine takes
 it out of its KV cache when it next decodes at that prefix (``engine.cursor``); a stream of the cloud at another prefix
@@ -116,7 +117,7 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
         final=drafted.final,
         known=progress.known(planner, drafted.span),
         spans=progress.checked_span is not None,
-        toss=lambda odds: progress.toss(odds, 0, "floor"),
+        toss=lambda odds: progress.toss_floor(planner, odds),
     )
     match plan.action:
         case "keep":

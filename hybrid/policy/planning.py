@@ -76,7 +76,8 @@ class Planner:
     """A score, prices and a worth, bound to one question. A frozen value: traces keep it whole.
 
     ``words`` and ``prompt_tokens`` are the question's. ``block``: the tokens of a block (``stream`` "blocks").
-    ``floor``: the chance that what would be kept is checked all the same. ``mean_excess``: the mean excess loss a token
+    ``floor``: the chance that what would be kept is checked all the same; ``floor_key`` is what its coin is tossed by
+    (None: by the answer's own, which falls alike for all questions of one seed). ``mean_excess``: the mean excess loss a token
     of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of drafted tokens
     that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the chance of being
     turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are wanted, to learn
@@ -92,6 +93,7 @@ class Planner:
     stream: StreamMode = "whole"
     block: int | None = None
     floor: float = 0.0
+    floor_key: float | None = None
     mean_excess: float | None = None
     kept_share: float | None = None
     keep_below: float | None = None

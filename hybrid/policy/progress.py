@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from hybrid.defer import DraftSignals
+from hybrid.defer import DraftSignals, floor_coin
 from hybrid.policy.coins import Coin, CoinKey
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
@@ -53,6 +53,12 @@ class Progress:
     def toss(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for the token that was drafted so many positions on."""
         return self.coin(probs, CoinKey(len(self.at) + offset, role, self.rejections))
+
+    def toss_floor(self, planner: Planner, odds: Floats) -> int:
+        """Toss whether what would be kept is checked (0), by the question's own key where the planner has one."""
+        if planner.floor_key is None:
+            return self.toss(odds, 0, "floor")
+        return int(floor_coin(planner.floor_key, len(self.at), self.rejections) >= odds[0])
 
     def known(self, planner: Planner, span: Span = ()) -> int:
         """Return how many first tokens of prompt, answer and ``span`` the cloud has read or written; 0: none."""

@@ -97,7 +97,7 @@ class AnswerBuilder:
             self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
             self.publish(events.Flushed(rest))
         answer = self._answer(reason, seed, policy, guarantee)
-        self.publish(events.Finished(answer))
+        self.publish(events.Finished(answer, by_itself=reason == "stop" and not self.stopped))
         return answer
 
     def _answer(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:

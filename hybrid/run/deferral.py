@@ -23,6 +23,7 @@ import numpy as np
 
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
+from hybrid.defer import floor_coin
 from hybrid.defer.pacing import worth_factor
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
@@ -146,6 +147,7 @@ class PairSource:
             block=asked.span or block_tokens(settings.patience, asked.ms_per_token),
             # What cannot be scored is not checked at random, and must not count as if it might have been.
             floor=learner.floor if settings.learn and {"score", "write"} <= abilities else 0.0,
+            floor_key=floor_coin(settings.seed, asked.ids, len(learner.outcomes)),
             mean_excess=pair.mean_excess,
             kept_share=pair.kept_share,
             keep_below=None if settings.risk is None else learner.risk_cutoff(settings.risk),

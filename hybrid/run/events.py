@@ -200,9 +200,10 @@ class Flushed:
 
 @dataclass(frozen=True)
 class Finished:
-    """The whole answer."""
+    """The whole answer. ``by_itself``: with an end token, and at no stop string or limit. Not part of a trace."""
 
     answer: Answer
+    by_itself: bool = False
 
 
 Event: TypeAlias = (

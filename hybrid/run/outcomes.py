@@ -1,9 +1,11 @@
 """What came of an answer's drafts, heard from its events: records from which the next answers are decided better.
 
-A check is a verdict. So is what the cloud writes in a draft's place, as far as both models' rows along it are known: on
-the bundled pair the verdict on the cloud's own text agrees with that on the draft for 97 to 99 % of the questions. What
-was kept has none, nor what the cloud did not answer. The law (``tests/run/test_outcomes.py``): a record says what was
-judged and nothing else; no text is kept.
+A check is a verdict. So is what the cloud writes in a draft's place, where both models' rows along it are known: on
+the bundled pair the verdict on the cloud's own text agrees with that on the draft for 97 to 99 % of the questions. One
+token of it can turn a draft down. Only a write from the draft's beginning that ended by itself, or is as long as the
+draft, says that it is not: what was cut short has not shown the rest. What was kept has no verdict, nor what the cloud
+did not answer. The law (``tests/run/test_learning.py``): a record says what was judged and nothing else; no text is
+kept.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from hybrid.defer import DraftSignals, Score
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
 from hybrid.policy.planning import Planner
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
-from hybrid.run.events import Event, Planned, SpanJudged, TokenEmitted
+from hybrid.run.events import Event, Finished, Planned, SpanJudged, TokenEmitted
+from hybrid.types import Divergence
 
 
 @dataclass
 class _HeardDraft:
-    """A planned draft, and what was heard of it so far. ``written``: divergences of what the cloud wrote, judged."""
+    """A planned draft, and what was heard of it so far.
+
+    ``num_written``: tokens that the cloud wrote; ``unseen``: of one of them a row is not known.
+    """
 
     plan: Planned
     signals: DraftSignals
@@ -27,6 +33,8 @@ class _HeardDraft:
     turned_down: bool | None = None
     kept_tokens: int = 0
     judged_tokens: int = 0
+    num_written: int = 0
+    unseen: bool = False
 
     @property
     def next_place(self) -> DraftPlace:
@@ -60,8 +68,10 @@ class OutcomeListener:
                 self._is_writing = action == "write"
             case SpanJudged() if self._drafts:
                 self._judged(self._drafts[-1], event)
-            case TokenEmitted(token=token) if self._is_writing and token.how == "written" and token.kl is not None:
-                self._written(self._drafts[-1], rejected=self._judge is not None and self._judge.exceeds(token.kl))
+            case TokenEmitted(token=token) if self._is_writing and token.how == "written":
+                self._written(self._drafts[-1], token.kl)
+            case Finished(by_itself=True) if self._is_writing and self._drafts[-1].num_written:
+                self._written_whole(self._drafts[-1])
             case _:
                 pass
 
@@ -75,10 +85,19 @@ class OutcomeListener:
         if judged.rejected or judged.num_accepted == len(draft.signals):
             draft.turned_down = judged.rejected
 
-    def _written(self, draft: _HeardDraft, *, rejected: bool) -> None:
-        """Count a written token. Of a few, after which the local model goes on, only a rejection says anything."""
-        if self._judge is not None and (rejected or draft.plan.limit is None):
-            draft.turned_down = rejected or bool(draft.turned_down)
+    def _written(self, draft: _HeardDraft, kl: Divergence | None) -> None:
+        """Count a written token: one can turn the draft down, and only as many as it has can say that nothing does."""
+        draft.num_written += 1
+        draft.unseen |= kl is None
+        if kl is not None and self._judge is not None and self._judge.exceeds(kl):
+            draft.turned_down = True
+        elif draft.num_written >= len(draft.signals):
+            self._written_whole(draft)
+
+    def _written_whole(self, draft: _HeardDraft) -> None:
+        """Take it that nothing turns a draft down which was written anew from its beginning, every row of it seen."""
+        if self._judge is not None and draft.plan.at == 0 and not draft.unseen:
+            draft.turned_down = bool(draft.turned_down)
 
     def _outcome(self, draft: _HeardDraft, score: Score) -> DraftOutcome:
         plan, planner = draft.plan, self._planner

@@ -96,6 +96,24 @@ def test_a_check_of_the_whole_draft_and_the_rest_is_once(toys, both, threshold):
         assert text(play(toys, policy, pair)[0]) == text(play(toys, once, pair)[0])
 
 
+def test_with_one_seed_each_questions_key_says_alone_whether_it_is_checked_at_random(toys):
+    """The answer's coin is keyed by no question: under one seed it has all first drafts checked, or none."""
+    small, large = toys.Toy("q"), toys.Toy("p")
+
+    def checked(key):
+        policy, _ = auto(score=ToyScore((0.0,) * 3), prices=FREE, floor=0.1, floor_key=key, block=3, stream="blocks")
+        log = play(toys, policy, (small, large), length=9)[1]  # without a coin: a toss of it would fail
+        return [request.plan.floor for request in log if not isinstance(request, Draft) and request.plan]
+
+    keys = [number / 400 for number in range(400)]
+    found = {key: checked(key) for key in keys}
+    firsts, seconds = ([blocks[i] for blocks in found.values()] for i in (0, 1))
+    for share in (sum(firsts), sum(seconds)):
+        assert abs(share - 40) < 4 * 6.0, "four standard deviations of a binomial"
+    assert firsts != seconds, "each draft has a coin of its own"
+    assert [checked(key) for key in keys[:20]] == [found[key] for key in keys[:20]]
+
+
 @each("at", [0, 1, 2])
 def test_sampled_each_token_has_the_law_of_the_model_that_was_planned_to_write_it(toys, at):
     """Every coin enumerated: a plan that does not look at the draft biases nothing, though it drops drawn tokens."""

@@ -333,6 +333,7 @@ def test_a_planner_is_kept_as_json_to_the_last_bit():
             stream="blocks",
             block=9,
             floor=0.05,
+            floor_key=1 / 3,
             mean_excess=1 / 7,
             keep_below=0.2,
         ),

@@ -24,7 +24,8 @@ KINDS = {
 
 
 async def asked(client, **choices):
-    return [event async for event in client.stream(PROMPT, raw=True, policy="auto", max_tokens=24, **choices)]
+    choices = {"max_tokens": 24} | choices
+    return [event async for event in client.stream(PROMPT, raw=True, policy="auto", **choices)]
 
 
 def finished(events):
@@ -105,6 +106,39 @@ def test_a_replay_decides_by_the_planner_that_was_recorded(house, run, tmp_path)
             told = [[replaced(event) for event in each if isinstance(event, kind)] for each in (events, again)]
             assert told[0] == told[1]
         assert finished(again).text == finished(events).text
+
+
+def test_a_text_that_is_over_tells_whether_the_model_ended_it(house, run):
+    """A stop string and an end token are one reason to an answer, and two to whoever learns of it."""
+    h = house()
+    text = [h.engine.piece(i).decode() for i in h.large(200)]
+    assert 5 < len(text) < 200, "it ends by itself"
+
+    def over(**choices):
+        events = run(asked(h.client, **({"worth": 1000.0, "max_tokens": 200} | choices)))
+        return next((event.answer.finish_reason, event.by_itself) for event in events if isinstance(event, Finished))
+
+    assert over() == ("stop", True)
+    assert over(max_tokens=5) == ("length", False)
+    assert over(stop=["".join(text[:3])]) == ("stop", False)
+
+
+def test_a_replay_tosses_the_floors_coin_as_it_fell(house, run, tmp_path, monkeypatch):
+    monkeypatch.setattr("hybrid.defer.online.floor_after", lambda _: 0.5)
+    fallen = []
+    for seed in range(8):
+        path = tmp_path / "trace.jsonl"
+        with path.open("w") as file:
+            print(json.dumps({"trace": TRACE_VERSION}), file=file)
+            choices = {"worth": 0.001, "stream": "whole", "seed": seed, "trace_rows": True, "learn": True}
+            events = run(asked(house().client, **choices))
+            file.writelines(f"{json.dumps(to_json(event))}\n" for event in events)
+        again = []
+        run(replay(path, again.append))
+        first, second = (next(event for event in each if isinstance(event, Planned)) for each in (events, again))
+        assert (first.floor, first.propensity) == (second.floor, second.propensity)
+        fallen.append(first.floor)
+    assert set(fallen) == {True, False}
 
 
 def replaced(event):

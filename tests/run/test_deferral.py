@@ -11,6 +11,7 @@ import pytest
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.calibrations import keep_calibration
@@ -57,6 +58,24 @@ def test_a_calibrated_pair_has_its_score_its_loss_and_its_dial():
     assert (planner.words, planner.prompt_tokens) == ((3, 4), 7)
     assert bound.notes == ()
     assert bind(source(), worth=3).planner.worth == Worth(3.0)
+
+
+def test_the_floor_falls_by_the_seed_the_question_and_what_is_learned_by_then():
+    """Binomial over questions of one seed: the share that was told is the share that is checked."""
+    keep_calibration(OURS)
+    found = source()
+
+    def key(ids, seed=3):
+        settings = Settings(policy="auto", cloud="http://gpu:8000", seed=seed)
+        return asyncio.run(found.bind(AskedQuestion((3, 4), ids, settings, CAN, PRICE))).planner.floor_key
+
+    keys = [key((number,)) for number in range(400)]
+    assert len(set(keys)) == 400
+    assert abs(sum(each < 0.05 for each in keys) - 20) < 4 * 19**0.5
+    assert key((5,)) == keys[5] != key((5,), seed=4)
+    (pair,) = found._pairs.values()
+    pair.learner.add([DraftOutcome(told=0.1, chance=0.1, keeps=True, floor=0.05, turned_down=None)])
+    assert key((5,)) not in keys
 
 
 def test_in_nats_one_worth_holds_for_all_questions_at_this_endpoints_prices():

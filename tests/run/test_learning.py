@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
@@ -15,7 +16,7 @@ from hybrid.policy.plan import PlanCosts
 from hybrid.policy.planning import Planner
 from hybrid.run.answer import Token
 from hybrid.run.deferral import AskedQuestion, PairSource
-from hybrid.run.events import Planned, SpanJudged, TokenEmitted
+from hybrid.run.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_knowledge import UNWRITTEN
@@ -41,6 +42,10 @@ def written(kl):
     return TokenEmitted(0, Token(1, "a", "cloud", "written", divergence))
 
 
+WRITE, BELOW, ABOVE = planned("write", 0), written(0.6), written(0.8)
+ENDED, CUT = Finished(None, by_itself=True), Finished(None)
+
+
 def outcomes(*events, judge="kl:0.7", **planner):
     listener = OutcomeListener(Planner(score=PriorScore(judge, chance=0.9), floor=0.05, **planner))
     for event in events:
@@ -63,19 +68,50 @@ def test_a_check_is_a_verdict_and_what_was_kept_has_none():
 
 
 def test_what_the_cloud_wrote_in_a_drafts_place_is_judged_as_the_draft_would_be():
-    below, above = written(0.6), written(0.8)
-    assert verdicts(planned("write", 0), below, below) == [False]
-    assert verdicts(planned("write", 0), below, above, below) == [True]
-    assert verdicts(planned("write", 0), written(None)) == [None], "without both models' rows there is no verdict"
-    assert verdicts(planned("write", 0, limit=4), below) == [None], "a few tokens, and the local model goes on"
-    assert verdicts(planned("write", 0, limit=4), above) == [True]
-    assert verdicts(planned("write", 0), above, judge="excess:0.5") == [None], "their divergence is another number"
+    assert verdicts(WRITE, BELOW, BELOW, BELOW, BELOW) == [False], "as many as the draft has"
+    assert verdicts(WRITE, BELOW, ENDED) == [False], "the cloud ends sooner"
+    assert verdicts(WRITE, BELOW, ABOVE, BELOW) == [True]
+    assert verdicts(WRITE, *[BELOW] * 6, ABOVE, ENDED) == [True]
+    assert verdicts(WRITE, *[written(None)] * 4, ENDED) == [None], "without both models' rows there is no verdict"
+    assert verdicts(WRITE, *[ABOVE] * 4, judge="excess:0.5") == [None], "their divergence is another number"
+
+
+@each("ends", [(), (CUT,), (Planned(1, "keep", 4, None, False, 0.95, COSTS, SIGNALS), ENDED)])
+@each("limit", [None, 4])
+def test_a_write_that_was_cut_short_turns_a_draft_down_or_says_nothing(limit, ends):
+    """The reader leaves; a limit or a stop string; the cloud dies, and the local model goes on to the end."""
+    write = planned("write", 0, limit=limit)
+    for num in range(4):
+        assert verdicts(write, *[BELOW] * num, *ends)[0] is None
+        assert verdicts(write, *[BELOW] * num, ABOVE, *ends)[0] is True
+    assert verdicts(write, *[BELOW] * 4, *ends)[0] is False, "nothing of the draft is left to be seen"
+
+
+def test_a_write_from_within_a_draft_says_nothing_of_what_stands_before():
+    for at in (1, 2, 3):
+        assert verdicts(planned("write", at), *[BELOW] * 4, ENDED) == [None]
+        assert verdicts(planned("write", at), BELOW, ABOVE, ENDED) == [True]
+
+
+def test_a_written_token_that_nobody_compared_may_have_been_the_one():
+    for place in range(4):
+        tokens = [BELOW] * 4
+        tokens[place] = written(None)
+        assert verdicts(WRITE, *tokens, ENDED) == [None]
+        assert verdicts(WRITE, *tokens, ABOVE) == [True]
+
+
+def test_a_draft_that_is_shown_since_the_cloud_wrote_nothing_has_no_verdict():
+    shown = TokenEmitted(0, Token(1, "a", "local", "unchecked"))
+    assert verdicts(WRITE, shown, shown, ENDED) == [None]
+    assert verdicts(WRITE, ENDED) == [None]
 
 
 def test_the_rest_after_a_rejection_is_no_verdict_on_a_draft():
     rest = Planned(2, "write", 0, None, False, 1.0, COSTS)
     assert verdicts(planned(), judged(4), rest, written(9.0)) == [False]
-    assert verdicts(planned("write", 0), written(0.1), rest, written(9.0)) == [False]
+    assert verdicts(WRITE, *[BELOW] * 4, rest, written(9.0)) == [False]
+    assert verdicts(WRITE, BELOW, rest, *[BELOW] * 4, ENDED) == [None]
 
 
 def test_a_record_tells_how_it_was_decided_and_what_is_known_of_the_draft():
