@@ -77,11 +77,11 @@ class Planner:
 
     ``words`` and ``prompt_tokens`` are the question's. ``block``: the tokens of a block (``stream`` "blocks").
     ``floor``: the chance that what would be kept is checked all the same; ``floor_key`` is what its coin is tossed by
-    (None: by the answer's own, which falls alike for all questions of one seed). ``mean_excess``: the mean excess loss a token
-    of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of drafted tokens
-    that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the chance of being
-    turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are wanted, to learn
-    from.
+    (None: by the answer's own, which falls alike for all questions of one seed). ``mean_excess``: the mean excess
+    loss a token of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of
+    drafted tokens that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the
+    chance of being turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are
+    wanted, to learn from.
     """
 
     score: Score = PRIOR

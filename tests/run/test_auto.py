@@ -115,7 +115,7 @@ def test_a_text_that_is_over_tells_whether_the_model_ended_it(house, run):
     assert 5 < len(text) < 200, "it ends by itself"
 
     def over(**choices):
-        events = run(asked(h.client, **({"worth": 1000.0, "max_tokens": 200} | choices)))
+        events = run(asked(h.client, **({"worth": 1000.0, "max_tokens": 200, "learn": False} | choices)))
         return next((event.answer.finish_reason, event.by_itself) for event in events if isinstance(event, Finished))
 
     assert over() == ("stop", True)
