@@ -10,6 +10,7 @@ from hybrid.run.events import Event, Planned
 from hybrid.spend import as_usd
 from hybrid.spend.ask_prices import AskUnit
 
+# What was planned; whether the cloud then answered is told by the answer itself.
 _DONE = {
     "keep": "kept unchecked",
     "check": "checked in one request",
@@ -47,7 +48,7 @@ class Explainer:
 
 def told_plan(found: PlanExplanation) -> Iterator[str]:
     """Say why one draft was kept, checked or written; a line each."""
-    yield f"{_which(found)}: {_chance(found)}; {_done(found)}"
+    yield f"{_which(found)}: {_chance(found)}; planned: {_done(found)}"
     yield f"  {_prices(found)}"
     if found.planner.keep_below is not None:
         yield f"  --risk keeps a draft where that chance is at most {found.planner.keep_below:.2g}"

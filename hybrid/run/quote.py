@@ -112,6 +112,8 @@ class PriceQuote:
             f"the cloud alone: {alone} for {self.prompt_tokens} tokens and an answer of {self.answer_tokens}"
             + ("" if alone == cached else f" ({cached} with its prompt cached)"),
         ]
+        if self.policy.planner is not None:
+            return told  # what it asks is expected question by question, elsewhere
         if not self.checks:
             return [*told, f"policy {self.policy.name} asks for no check"]
         told.append(f"a check after {self.num_before} tokens, of a draft of {self.policy.span}: {as_usd(self.check)}")

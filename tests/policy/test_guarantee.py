@@ -67,7 +67,7 @@ TABLE = (
     ("certified", {"gate": "always", "judge": "exact", "scope": 2}, f"{SAMPLED}; {LAST.format('2 tokens')}"),
     ("certified", {"judge": "block", "gate": "always", "scope": 2}, f"{BLOCKS}; {LAST.format('2 tokens')}"),
     ("kl", {}, f"{KL.format(0.5)}; {ALL}"),
-    ("auto", {}, f"{KL.format(0.5)}; {PLANNED}"),
+    ("auto", {}, f"{KL.format(0.7)}; {PLANNED}"),
     ("auto", {"judge": "exact"}, f"{BEST_ALONE}; {PLANNED}", f"{SAMPLED}; {PLANNED}"),
     ("once", {}, f"{KL.format(0.5)}; {ALL}"),
     ("once", {"judge": "excess:2"}, f"{COSTS.format(2)}; {ALL}"),
