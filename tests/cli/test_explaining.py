@@ -33,8 +33,8 @@ def test_a_plan_is_told_with_its_chance_its_place_its_prices_and_what_would_chan
     """Kept it loses 0.6 of 62,000 nano-dollars (13 tokens written after 10); written from here 13,000 + 40,000."""
     which, prices, change = told(PLANNER)
     assert (
-        which
-        == "draft of tokens 3 to 12: turned down by kl:0.7 with chance 0.60, likeliest at token 3; planned: kept unchecked"
+        which == "draft of tokens 3 to 12: turned down by kl:0.7 with chance 0.60, likeliest at token 3; "
+        "planned: kept unchecked"
     )
     assert prices.startswith("  expected: to keep it may lose 0.0000372 USD, a check 0.0000")
     assert prices.endswith("the cloud's writing 0.000053 USD (the cloud alone 0.000062 USD)")

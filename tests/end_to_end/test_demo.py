@@ -143,7 +143,7 @@ def test_where_no_colour_can_be_the_text_says_who_wrote_what(invoke):
     done = invoke("--tasks", "14")
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
-    for words in ("[written by the cloud]", "RPI of kl", " of 14", "Prices: 1/0.1/4 USD", "Settings: kl:"):
+    for words in ("[written by the cloud]", "RPI of kl", " of 14", "Prices: 1/0.1/4 USD", "; kl: "):
         assert words in done.stdout
     assert "has answered" not in done.stdout
 
@@ -235,7 +235,7 @@ def test_ctrl_c_exits_130_and_leaves_neither_server_nor_file(bundled, tmp_path, 
     )  # fmt: skip
     try:
         assert process.stderr.readline() == "hybrid: small has answered 100 problems (1 of {})\n".format(
-            18 if flags == ["--calibrate"] else 4
+            18 if flags == ["--calibrate"] else 5
         )
         servers = children(process.pid)
         assert len(servers) == 1
