@@ -7,14 +7,14 @@ What is told of it stands in ``report.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from hybrid.defer import Calibration
 from hybrid.spend import AskPrices
 from hybrid.tune.bought import BoughtQuestion, read_judge
-from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve, left_at_bill, routed_at_bill
+from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve, routed_at_bill
 from hybrid.tune.diagnosis import Diagnosis
 from hybrid.tune.fit import fit
 from hybrid.tune.label_file import PairNames
@@ -37,7 +37,7 @@ EXCESS_JUDGE = "excess:0.5"
 # The presets' own draft lengths.
 KL_SPAN, EXCESS_SPAN = 32, 8
 CLOUD = "cloud"
-# Where drafters are compared: at this share of the bill of the cloud alone.
+# Where routing is told: at this share of the bill of the cloud alone.
 HALF = 0.5
 
 
@@ -101,11 +101,6 @@ class CalibratedPair:
         """The point of the proposed worth."""
         return next(point for point in self.curve if point.worth == self.calibration.worth)
 
-    @property
-    def left_at_half(self) -> float:
-        """What ``auto`` leaves wrong at half of the cloud's bill, as a share of what the drafts lose."""
-        return left_at_bill(self.curve, HALF)
-
     @cached_property
     def lost(self) -> float:
         """What a draft loses, on average: its mean excess loss in nats a token, or the chance of being turned down."""
@@ -135,16 +130,6 @@ class CalibratedPair:
         """What whole questions, sent by what their drafts told, leave wrong at half of the cloud's bill."""
         return routed_at_bill(self.calibration, self.prices, HALF)
 
-    @cached_property
-    def nats_left(self) -> float:
-        """Return the excess loss a token, in nats, that ``auto`` leaves at half of the cloud's bill.
-
-        It means the same for every drafter, whatever loss its dial is of.
-        """
-        in_nats = replace(self.calibration, loss="nats")
-        mean = sum(each.excess for each in in_nats.questions) / max(1, len(in_nats.questions))
-        return mean * left_at_bill(bill_curve(in_nats, self.prices, WORTHS, self.calibration.kept_share), HALF)
-
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
         calibration, questions = self.calibration, self.calibration.questions
@@ -155,7 +140,6 @@ class CalibratedPair:
             "auroc": auroc(questions),
             "ece": ece(questions),
             "lost": self.lost,
-            "nats_left_at_half_the_bill": self.nats_left,
             "thresholds": asdict(self.threshold),
             "token_prices": asdict(self.prices),
             "curve": [asdict(point) for point in self.curve],
@@ -199,8 +183,3 @@ def calibrate_pair(
 
 def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str) -> Calibration:
     return fit([each.labelled(judge) for each in questions], local=names.local, cloud=names.model, judge=judge)
-
-
-def best_drafter(pairs: Sequence[CalibratedPair]) -> CalibratedPair:
-    """Return the pair that leaves the least loss at half of the cloud's bill, which is the same for all of them."""
-    return min(pairs, key=lambda pair: pair.nats_left)

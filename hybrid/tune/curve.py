@@ -78,13 +78,6 @@ def _share(left: Floats, of: Floats) -> float:
     return float(left @ of / of.sum()) if of.sum() else 0.0
 
 
-def left_at_bill(curve: Sequence[CurvePoint], share: float) -> float:
-    """Return what stays wrong at a share of the cloud's bill, mixing the two nearest points at random if need be."""
-    points = sorted((point.of_cloud, point.left) for point in curve)
-    bills, left = [bill for bill, _ in points], np.minimum.accumulate([each for _, each in points])
-    return float(np.interp(share, bills, left))
-
-
 def routed_at_bill(calibration: Calibration, prices: AskPrices, share: float) -> float:
     """Return what stays wrong where whole questions are sent, by what is told of their drafts per price."""
     questions, nats = calibration.questions, calibration.loss == "nats"

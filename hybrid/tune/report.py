@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from hybrid.spend import as_percent
 from hybrid.spend.price import NANOUSD_PER_USD
 from hybrid.tune.bought import CERTIFICATES
-from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven, best_drafter
+from hybrid.tune.calibrating import CalibratedPair, JudgeBreakEven
 from hybrid.tune.diagnosis import DRAFTS, LEVELS, Quantiles
+from hybrid.tune.drafters import choose_drafter, nats_left
 from hybrid.tune.quality import auroc, ece, reason_of_loss
 
 UNDEFINED = "-"
@@ -115,7 +116,8 @@ def tables(pair: CalibratedPair) -> list[ReportTable]:
 
 def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
     """Compare several drafters, and name the one to take."""
-    best = best_drafter(pairs)
+    choice = choose_drafter(pairs)
+    best, wins = choice.best, as_share(choice.share)
     rows = tuple(
         (
             f"{pair.drafter}{' *' if pair is best else ''}",
@@ -123,7 +125,7 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
             _number(pair.diagnosis.measured("kl").mean),
             _number(pair.diagnosis.measured("excess").mean),
             f"{pair.diagnosis.accepted_length(DRAFTS[1])[0]:.2f}",
-            f"{pair.nats_left:.3f}",
+            f"{nats_left(pair):.3f}",
         )
         for pair in pairs
     )
@@ -133,18 +135,15 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
         "mean KL",
         "mean excess",
         f"accepted\nof {DRAFTS[1]}",
-        "left at half\nthe bill",
+        "left over\nall bills",
     )
     chosen = (
-        f"* Take {best.drafter}: at half of the cloud's bill it leaves {best.nats_left:.3f} nats of excess loss a "
-        "token, the least of all."
+        f"* Take {best.drafter}: it leaves {nats_left(best):.3f} nats of excess loss a token over all shares of the "
+        f"cloud's bill, the least of all, and the least in {wins} of resamples of the questions"
+        + ("." if choice.sure else ": these questions do not tell the drafters apart for certain; more of them would.")
     )
-    return ReportTable(
-        "Which drafter to take",
-        columns,
-        rows,
-        (chosen, "Nats a token; what a drafter takes in time and memory is not in it."),
-    )
+    notes = (chosen, "Nats a token; what a drafter takes in time and memory is not in it.")
+    return ReportTable("Which drafter to take", columns, rows, notes)
 
 
 def _curve(pair: CalibratedPair) -> ReportTable:

@@ -71,7 +71,7 @@ def test_interrupted_at_any_request_it_goes_on_with_that_request(house, run, lab
 
 
 def test_the_cap_is_not_passed_and_what_it_allowed_is_kept(house, run, label_file, tmp_path):
-    for number, cap in enumerate(range(0, 250_000, 8_000)):
+    for number, cap in enumerate(range(0, 260_000, 19_000)):
         h, file = house(cap=cap), label_file(tmp_path / f"{number}.jsonl")
         found, _ = bought(run, h, file)
         assert h.ledger.settled_nanousd <= cap

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from bought_texts import questions
 
@@ -12,7 +15,8 @@ from hybrid.cli.calibrate import page, tables
 from hybrid.errors import UsageError
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import CERTIFICATES
-from hybrid.tune.calibrating import EXCESS_JUDGE, best_drafter, calibrate_pair
+from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair
+from hybrid.tune.drafters import choose_drafter, nats_left
 from hybrid.tune.fit import fit
 from hybrid.tune.label_file import PairNames
 from hybrid.tune.report import drafters, proposals
@@ -30,7 +34,7 @@ def without_trees(monkeypatch):
 
 @pytest.fixture(scope="module")
 def easy():
-    return questions(24, hard=0.3, length=12)
+    return questions(24, hard=0.3, length=6)
 
 
 def calibrated(found, drafter="small", prices=PRICES, judge=None):
@@ -54,11 +58,11 @@ def test_a_pair_whose_drafts_are_often_kept_is_judged_by_its_verdict_and_propose
 
 
 def test_a_pair_whose_drafts_are_always_turned_down_is_judged_by_what_its_tokens_cost():
-    pair = calibrated(questions(24, hard=1.0, length=12, hard_apart=2.5))
+    pair = calibrated(questions(24, hard=1.0, length=6, hard_apart=2.5))
     assert (pair.calibration.judge, pair.calibration.loss) == (EXCESS_JUDGE, "nats")
     assert "over wording" in proposals(pair)[0]
     assert pair.kl_judge.startswith("kl:")
-    named = calibrated(questions(24, hard=1.0, length=12), judge="kl:0.2")
+    named = calibrated(questions(24, hard=1.0, length=6), judge="kl:0.2")
     assert named.calibration.judge == "kl:0.2", "a judge that is asked for is taken"
 
 
@@ -69,14 +73,34 @@ def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
         calibrated(easy, judge="js:0.1")
 
 
-def test_the_drafter_to_take_is_the_one_that_leaves_least_at_half_the_bill(easy):
-    near, far = calibrated(easy, "near"), calibrated(questions(24, hard=0.9, length=12, apart=0.9), "far")
-    assert near.nats_left < far.nats_left
+def test_the_drafter_to_take_is_the_one_that_leaves_least_and_only_what_is_told_apart_is_sure(easy):
+    near, far = calibrated(easy, "near"), calibrated(questions(24, hard=1.0, length=6, hard_apart=3.0), "far")
+    assert nats_left(near) < nats_left(far)
     for pairs in ([near, far], [far, near]):
-        assert best_drafter(pairs) is near
+        found = choose_drafter(pairs)
+        assert (found.best, found.sure) == (near, True)
         shown = drafters(pairs)
         assert "Take near" in shown.notes[0]
+        assert "for certain" not in shown.notes[0]
         assert {row[0] for row in shown.rows} == {"near *", "far"}
+    like = [near, replace(near, drafter="the same")]
+    assert not choose_drafter(like).sure
+    assert "for certain" in drafters(like).notes[0]
+
+
+def test_what_a_drafter_leaves_is_the_area_under_a_sum_over_every_number_of_sent_questions(easy):
+    pair = calibrated(easy)
+    known = pair.calibration.questions
+    alone = [float(PRICES.write(each.prompt_tokens, each.cloud_tokens, 0)) for each in known]
+    told = [each.excess_told / float(PRICES.write(each.prompt_tokens, each.draft_tokens, 0)) for each in known]
+    ranked = sorted(range(len(known)), key=lambda i: -told[i])
+    curve = [
+        (sum(alone[i] for i in ranked[:num]), sum(known[i].excess for i in ranked[num:]))
+        for num in range(len(known) + 1)
+    ]
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(curve))
+    assert nats_left(pair) == pytest.approx(area / sum(alone) / len(known))
+    assert nats_left(pair, np.arange(24)) == nats_left(pair)
 
 
 def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(easy):

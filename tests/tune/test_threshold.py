@@ -13,7 +13,7 @@ from hybrid.tune.threshold import CANDIDATES, ENOUGH, UNKNOWN, choose_threshold
 def pairs(num_same, num_other, same_kl, other_kl):
     """Questions whose drafts have one KL at every token, some of them word for word the cloud's own."""
     found = []
-    for number, question in enumerate(questions(num_same + num_other)):
+    for number, question in enumerate(questions(num_same + num_other, length=2)):
         same = number < num_same
         kl = 0.0 * question.draft.kl + (same_kl if same else other_kl)
         written = question.draft if same else question.written

@@ -30,8 +30,8 @@ with the same models and endpoint. Then a score is fitted (with scikit-learn, if
 'hybrid-llm[calibrate]'; else by logistic regression), and kept for policy auto.
 
 FILE has a question a line: a text as it stands, or JSON as hybrid batch reads it, of which the prompt or messages,
-system, raw and max_tokens count. Without it the bundled pair is asked generated problems, any other pair questions to
-an assistant, all of them from splits that nothing was trained or tested on. --local may be given again: the drafters
+system, raw and max_tokens count. Without it the bundled models are asked generated problems, all others questions to an
+assistant, all of them from splits that nothing was trained or tested on. --local may be given again: the drafters
 are compared, and the one to take is named.
 
 Examples:
@@ -100,11 +100,14 @@ def _calibrate(
     as_json: bool,
 ) -> None:
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
+    from hybrid.model_names import BUNDLED  # noqa: PLC0415
+    from hybrid.sources import load  # noqa: PLC0415
     from hybrid.tune.bought import read_judge  # noqa: PLC0415
 
     if judge is not None:
         read_judge(judge)
-    asked = asked_by(questions, num, flags, bundled=local is None and flags.get("cloud") is None)
+    bundled = load(**flags).cloud in {None, *BUNDLED}  # only models of the ladder share its vocabulary
+    asked = asked_by(questions, num, flags, bundled=bundled)
     try:
         with progress("the local model is loaded") as tell:
             labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.errors import escape_controls
-from hybrid.tune.calibrating import CalibratedPair, best_drafter
+from hybrid.tune.calibrating import CalibratedPair
+from hybrid.tune.drafters import choose_drafter, nats_left
 from hybrid.tune.report import ReportTable, drafters, headline, proposals, tables
 
 WIDEST = 400
@@ -34,7 +35,9 @@ def calibration(pairs: Sequence[CalibratedPair]) -> Group:
 
 def to_json(pairs: Sequence[CalibratedPair]) -> dict[str, Any]:
     """Return plain data for ``json.dumps``."""
-    return {"pairs": [pair.to_json() for pair in pairs], "take": best_drafter(pairs).drafter}
+    choice = choose_drafter(pairs)
+    told = [pair.to_json() | {"nats_left": nats_left(pair)} for pair in pairs]
+    return {"pairs": told, "take": choice.best.drafter, "sure": choice.share}
 
 
 def _table(shown: ReportTable) -> list[RenderableType]:
