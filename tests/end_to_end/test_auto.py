@@ -34,6 +34,7 @@ def told(price, questions):
     return found
 
 
+@pytest.mark.slow
 def test_where_nothing_is_charged_the_bundled_pair_chooses_as_at_the_usual_ratio_of_prices(bundled, tmp_path):
     """Question by question, and what is learned on the way leads to the same next choices."""
     free, paid = choices(tmp_path, None), choices(tmp_path, "1/0.1/4")

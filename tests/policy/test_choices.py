@@ -89,7 +89,7 @@ def test_a_policy_describes_itself_in_the_same_grammar():
     assert str(preset("certified", PolicyOptions(judge="tv:0.9"))) == (
         "certified span=8 gate=certified:0.1 judge=tv:0.9 scope=1"
     )
-    assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.5 hold=priced"
+    assert str(preset("auto", PolicyOptions())) == "auto span=512 plan=worth:2.2:verdict:whole judge=kl:0.7 hold=priced"
     assert str(preset("kl", PolicyOptions(hold="priced"))).endswith("hold=priced handback=kl:0.5")
     assert str(preset("cloud", PolicyOptions(max_tokens=9))) == "cloud span=1 gate=never lead=9"
     for name in PRESETS:
