@@ -13,7 +13,8 @@ from hybrid.tasks import FAMILIES, MAX_TOKENS, distinct
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tune.buying import AskedForLabels
 
-# With 150 to 300 labels a score is nearly as good as with a thousand; fewer than 150 set a dial within a tenth.
+# Enough for a dial: on real text 160 questions set one within a tenth of the share that was asked for. A score of
+# verdicts goes on getting better: on the bundled pair its AUROC is 0.79 with 140 labels and 0.95 with 1,120.
 NUM_QUESTIONS = 200
 
 
