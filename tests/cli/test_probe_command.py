@@ -242,7 +242,7 @@ def served(start_server):
 
 def kept(cache):
     file = cache / "hybrid-llm" / "endpoints.json"
-    files = {name: file.with_name(name) for name in ("endpoints.json", "models.json")}
+    files = {name: file.with_name(name) for name in ("endpoints.json", "models.json", "identities.json")}
     locks = {one.with_suffix(".json.lock") for one in files.values()}
     assert {path for path in cache.parent.rglob("*") if path.is_file()} == {*files.values(), *locks}
     return json.loads(file.read_text())
@@ -260,9 +260,9 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     assert list(found) == [*names, *BESIDES]
     assert found["scored_ms"] >= 0.0 < found["written_ms"]
     assert set(found["break_even"]) == {"100", "1000"}
-    kept = NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0)
-    assert (found["local_noise_nats"], found["local_noise_shift"]) == (kept.nats, kept.shift)
-    assert 0.0 < kept.shift < kept.nats  # of the bundled one
+    noise = NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0)
+    assert (found["local_noise_nats"], found["local_noise_shift"]) == (noise.nats, noise.shift)
+    assert 0.0 < noise.shift < noise.nats  # of the bundled one
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
     assert found["raw_rows"] is (dialect != "sglang")
@@ -374,7 +374,7 @@ def test_without_log_probabilities_the_policies_that_it_names_work(served, cache
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["rows"], found["way"], found["continues"]) == (False, None, True)
-    assert set(found["policies"]["greedy"]) == {"doubt", "random", "local", "cloud"}
+    assert set(found["policies"]["greedy"]) == {"auto", "doubt", "random", "local", "cloud"}
     with hybrid.open(cloud=served["mute"].url, max_tokens=8) as client:
         for policy in found["policies"]["greedy"]:
             assert client.generate("What is 47 + 86?", policy=policy).text
