@@ -3,8 +3,9 @@
     vllm serve your/model --port 8123    # or: python -m server_stub --model hybrid/models/large.gguf --port 8123
     python examples/own_models.py --local your.gguf --cloud http://127.0.0.1:8123 --price 1/0.1/4
 
-What is not named is bundled: without arguments the reference server is started for the run. An endpoint that fails
-costs its help, not the answer (``degraded`` says why); what can never work is raised before any text.
+Without arguments the bundled pair answers, its server started for the run; an endpoint wants a local model of its
+vocabulary. An endpoint that fails costs its help, not the answer (``degraded`` says why); what can never work is raised
+before any text.
 """
 
 from __future__ import annotations

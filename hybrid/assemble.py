@@ -4,52 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
-from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
-from pydantic import SecretStr
 
+from hybrid.bundled_server import BUNDLED_CLOUD, bundled_server
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe import Probe, paid_from
+from hybrid.cloud.probe import Probe
+from hybrid.cloud.probe_charges import paid_from
 from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import OpenArguments, Settings
-from hybrid.engine import ChatVocabulary, Engine, Worker
+from hybrid.endpoint_address import is_loopback
+from hybrid.endpoint_key import endpoint_key, key_hint
+from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
+from hybrid.engine.local_memory import LocalMemory
+from hybrid.engine.model_folders import models_on_disk
 from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
-from hybrid.engine.real_models import check_installed, model_file
+from hybrid.engine.real_models import check_installed, check_model_name, model_file
 from hybrid.engine.speed import drafting_ms
-from hybrid.errors import Unreachable, UsageError
-from hybrid.model_names import MODELS, NAMED
+from hybrid.errors import EngineError, UsageError, VocabularyMismatch
+from hybrid.model_names import BUNDLED, MODELS, NAMED
 from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.run.composition import check_effect, check_endpoint, policy_of
+from hybrid.run.composition import check_effect, check_endpoint, check_pair, policy_of
 from hybrid.run.deferral import PairSource
+from hybrid.run.known_families import KnownFamilies
+from hybrid.run.local_habits import local_habits, render_or_text
 from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
 from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
 from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
-from hybrid.types import Ids, Message
+from hybrid.types import Message
 
-BUNDLED_LOCAL, BUNDLED_CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
+BUNDLED_LOCAL = MODELS / "small.gguf"
 # What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
 PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
-STUB_STARTS_WITHIN_S = 60.0
 # The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
 # small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
 MEASURED_AT_ONCE = 2_000_000
+# So many models of this disk are named in a sentence; ``hybrid models list`` names all.
+MOST_NAMED = 5
 # The bundled server is a process of ours on this machine: nobody sends a bill for it.
 OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
@@ -63,15 +67,30 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     files (``hybrid.sources`` says which; ``config`` is read instead of the user's own), then from the defaults: the
     bundled pair, the large model behind a server started for it.
 
-    Raises UsageError at once for settings that cannot be, and for flags that change nothing in the policy beside them,
-    or without an endpoint; EngineError on entering where the local model cannot be used. Flags without a policy are
-    defaults for the answers, which may name one.
+    Raises UsageError at once for settings that cannot be, for an endpoint without a local model of its vocabulary, for
+    a local model's name that no model has, and for flags that change nothing in the policy beside them, or without an
+    endpoint; EngineError where the local model cannot be used: at once where its folder tells, else on entering. Flags
+    without a policy are defaults for the answers, which may name one.
     """
     settings = load(config=config, **flags)
     check_endpoint(settings, flags)
+    _mind_pair(settings, config=config, **flags)
     if flags.get("policy") is not None:
         check_effect(settings, flags)
     return checked(ClientOpener, settings, config=config, **flags)
+
+
+def _mind_pair(settings: Settings, **sources: Any) -> None:
+    """Raise UsageError for an endpoint without a local model; its sentence names those that were found on disk."""
+    try:
+        checked(check_pair, settings, **sources)
+    except UsageError as error:
+        names = [model.name for model in models_on_disk() if not model.problem]
+        if not names:
+            raise
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        msg = f"{error}; found on this disk: {', '.join(names[:MOST_NAMED])}{more}"
+        raise UsageError(msg) from None
 
 
 class ClientOpener:
@@ -81,12 +100,13 @@ class ClientOpener:
         """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
         self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
-        for name in (settings.local, settings.cloud):
-            check_installed(str(name))
+        if settings.local is not None:
+            check_model_name(str(settings.local))
+        check_installed(str(settings.cloud))
         if not settings.offline:
-            _key(settings)
+            endpoint_key(settings)
         self._price, self._prices = known_price(settings)
-        self._cap = usd_to_nanousd(settings.cap) if settings.cap is not None else None
+        self._cap = usd_to_nanousd(settings.cap, "cap") if settings.cap is not None else None
         self._stack = AsyncExitStack()
         self._blocking = ExitStack()
         self._client: AsyncClient | None = None
@@ -134,29 +154,54 @@ class ClientOpener:
         worker = Worker("hybrid-engine")
         stack.callback(worker.close)
         path = await worker.do(lambda _: model_file(settings.local or BUNDLED_LOCAL))
-        weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers))
+        weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type))
         stack.callback(weights.close)
         _mind_length(weights, settings.ctx)
         # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
         threads = settings.threads or (1 if _served_here(settings) else None)
-        engine = await worker.do(lambda _: weights.context(settings.ctx, threads))
-        stack.callback(engine.close)
-        account = self.account(stack)
+        contexts = await self._contexts(weights, worker, threads, stack)
+        engine, account = contexts[0][0], self.account(stack)
 
         async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
             cloud, capabilities = await _connect(settings, engine, stack, _probe_cache(settings, weights), asked_at)
             self.learn(account, capabilities)
             return cloud, capabilities
 
-        noise = await worker.do(lambda _: _local_noise(weights, engine, settings.gpu_layers))
+        noise = await worker.do(lambda _: _local_noise(weights, engine))
         pair = await worker.do(lambda _: pair_record(settings.cloud, path))
         at_once = weights.num_parameters <= MEASURED_AT_ONCE
         speed = await worker.do(lambda _: drafting_ms(engine, engine.tokenize(PROBE)) if at_once else None)
-        local = LocalModel(engine, worker, noise.nats, noise.shift, speed)
+        # Of the bundled models nobody needs to know where they lie, unless layers were asked for.
+        told = weights.memory(settings.ctx, len(contexts)).notes if settings.gpu_layers or not at_once else ()
+        notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
+        families = KnownFamilies.of_bundled() if _is_bundled_pair(settings) else None
+        local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families)
         facts = PairFacts.of(path, settings.cloud, lambda: _probe_cache(settings, weights))
         facts = replace(facts, shipped_only=self._shipped_only)
         self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
         return self._client
+
+    async def _contexts(
+        self, weights: Weights, worker: Worker, threads: int | None, stack: AsyncExitStack
+    ) -> list[tuple[Engine, Worker]]:
+        """Open as many contexts as are wanted and memory allows, each with a thread of its own; ``worker`` the first's.
+
+        Raises EngineError where not even one can be opened.
+        """
+        ctx, contexts = self.settings.ctx, list[tuple[Engine, Worker]]()
+        for number in range(weights.contexts_that_fit(ctx, self.settings.parallel)):
+            own = Worker(f"hybrid-engine-{number}") if number else worker
+            if number:
+                stack.callback(own.close)
+            try:
+                engine = await own.do(lambda _: weights.context(ctx, threads))
+            except EngineError:
+                if not contexts:
+                    raise
+                break  # what is free is an estimate: another program may have taken it
+            stack.callback(engine.close)
+            contexts.append((engine, own))
+        return contexts
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
         """Take the price that is only known once the endpoint has said which model it serves."""
@@ -195,6 +240,12 @@ def _served_here(settings: Settings) -> Path | str | None:
     return BUNDLED_CLOUD if settings.cloud is None else settings.cloud if settings.cloud in NAMED else None
 
 
+def _is_bundled_pair(settings: Settings) -> bool:
+    """Whether both models are bundled: beside an endpoint, whoever names the small one knows what it is."""
+    local = settings.local is None or str(settings.local) in BUNDLED
+    return local and (settings.cloud is None or settings.cloud in BUNDLED)
+
+
 def served_model(settings: Settings) -> str | None:
     """Return what a server of our own calls its model; None where an endpoint is named by its address."""
     served = _served_here(settings)
@@ -217,7 +268,16 @@ async def _connect(
         wire = _wire(settings, url)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, probe_cache)
         opened.push_async_callback(endpoint.aclose)
-        capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
+        try:
+            capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
+        except VocabularyMismatch:
+            if settings.cloud is not None:
+                raise
+            msg = (
+                f"no --cloud was named, so the bundled large model is asked, and {settings.local} has another "
+                "vocabulary: name an endpoint of its vocabulary, or take --offline to let it answer alone"
+            )
+            raise VocabularyMismatch(msg) from None
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
         return endpoint, capabilities
 
@@ -227,12 +287,24 @@ def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
     return None if _served_here(settings) else ProbeCache(findings_file(), words.vocabulary_digest)
 
 
-def _local_noise(weights: Weights, engine: Engine, gpu_layers: int) -> LocalNoise:
+def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
     """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
     with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
-        if (known := NoiseCache(models_file()).read(weights.path, gpu_layers)) is not None:
+        cache, placed = NoiseCache(models_file()), weights.placement
+        known = cache.read(weights.path, placed.on_gpu, weights.kv_type)
+        if known is None and placed.on_gpu == placed.total:
+            known = cache.read(weights.path, -1, weights.kv_type)  # as earlier programs kept "all of them"
+        if known is not None:
             return known
     return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else LocalNoise()
+
+
+def _told_of_contexts(num: int, wanted: int) -> tuple[str, ...]:
+    """Return a sentence where memory allows fewer contexts than were wanted."""
+    if num == wanted:
+        return ()
+    mend = "a lower --ctx or a smaller --kv-type fits more"
+    return (f"memory has room for {num} of {wanted} contexts, so {num} at a time are answered ({mend})",)
 
 
 def _mind_length(weights: Weights, ctx: int) -> None:
@@ -253,7 +325,7 @@ class ProbeReport:
     """What was found, what the endpoint can do by that, the local model's noise, and flags that would help.
 
     ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
-    ``seen``: the tokens that the model there has judged, by judge.
+    ``seen``: the tokens that the model there has judged, by judge. ``memory``: what the local model takes, and where.
     """
 
     findings: ProbeResult
@@ -263,6 +335,7 @@ class ProbeReport:
     price: Price | None = None
     charged_nanousd: int = 0
     seen: Mapping[str, JudgedTokens] = field(default_factory=dict)
+    memory: LocalMemory | None = None
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
@@ -278,7 +351,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
     opening = checked(ClientOpener, settings, **flags)
     async with AsyncExitStack() as stack:
         local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
-        words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers)
+        words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type)
         stack.callback(words.close)
         url, served = settings.cloud, _served_here(settings)
         if served:
@@ -290,110 +363,35 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         said = await endpoint.discover(PROBE, words.tokenize(PROBE))
         tell("the local model's own noise")
         noise = await asyncio.to_thread(_measured, words, settings.threads)
+        habits = None
+        if said.same_words is not False:
+            tell("how the local model begins an answer")
+            habits = await asyncio.to_thread(local_habits, words, settings.threads, noise)
         account = opening.account(stack)
         opening.learn(account, said)
         purse = await stack.enter_async_context(account.open_budget(settings.conversation))
         turns = (Message("user", "What is 47 + 86?"),)
         timed = account.price is None or account.price.free  # else what a token costs is money
-        asked = Probe(endpoint, _rendered(words, turns), turns, partial(paid_from, purse), tell, timed=timed)
+        ids, _ = render_or_text(words, turns)
+        asked = Probe(endpoint, ids, turns, partial(paid_from, purse), tell, timed=timed, local=habits)
         findings = await asked.run(said, wire.url)
         if not served:  # our own server has another address the next time
             ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
-        NoiseCache(models_file()).write(words.path, settings.gpu_layers, noise)
+        NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
         advice = flag_advice(findings, settings.cloud_top_k)
         charged = purse.charged_nanousd
         seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
-        return ProbeReport(findings, apply_result(said, findings), noise, advice, account.price, charged, seen)
-
-
-def _rendered(words: ChatVocabulary, turns: tuple[Message, ...]) -> Ids:
-    """Return the conversation as the model's template writes it, or its text where there is no template."""
-    try:
-        return words.render(turns)
-    except UsageError:
-        return words.tokenize(turns[0].content)
+        can, memory = apply_result(said, findings), words.memory(settings.ctx)
+        return ProbeReport(findings, can, noise, advice, account.price, charged, seen, memory)
 
 
 def _wire(settings: Settings, url: str) -> Wire:
     first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
     deadlines = Timeouts(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
     # A proxy of the environment is for the world outside; it would not find a server on this machine.
-    key = _key(settings)
-    hint = _key_hint(settings.api_key_env, sent=key is not None)
-    return Wire(url, key, deadlines, through_proxies=not _is_loopback(url), key_hint=hint)
+    key = endpoint_key(settings)
+    hint = key_hint(settings.api_key_env, KEY_HINT, sent=key is not None)
+    return Wire(url, key, deadlines, through_proxies=not is_loopback(url), key_hint=hint)
 
 
-def _is_loopback(url: str) -> bool:
-    """Whether an address leads to this machine: localhost, 127.0.0.0/8 or ::1."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:  # another name: whether it leads here, only a look-up could tell
-        return False
-
-
-def _key(settings: Settings) -> SecretStr | None:
-    """Read the endpoint's key; None without one, and for a server of our own.
-
-    Raises UsageError, without showing it, where no header could carry it, and where the variable that was named for it
-    holds none; "" names no variable.
-    """
-    variable = settings.api_key_env
-    if _served_here(settings):
-        return None
-    key = os.environ.get(variable, "").strip()
-    if any(not "!" <= char <= "~" for char in key):
-        msg = f"the key in {variable} holds characters that no key has (spaces, line breaks or others than ASCII)"
-        raise UsageError(msg)
-    if not key and variable not in {"", Settings.model_fields["api_key_env"].default}:
-        msg = f"{variable}, which is named as the key's variable, {_missing(variable)}"
-        raise UsageError(msg)
-    return SecretStr(key) if key else None
-
-
-def _key_hint(variable: str, *, sent: bool) -> str:
-    """Say of the key what mends a 401: none was sent, or it is the wrong one."""
-    return f"the key in {variable} was sent and turned down" if sent else f"{variable} {_missing(variable)}: {KEY_HINT}"
-
-
-def _missing(variable: str) -> str:
-    return "is empty" if variable in os.environ else "is not set"
-
-
-@asynccontextmanager
-async def bundled_server(model: Path = BUNDLED_CLOUD, *flags: str) -> AsyncIterator[str]:
-    """Serve a model from a child process and yield its URL. The child ends with us, however we end.
-
-    ``flags`` are further ones of ``python -m server_stub``.
-    """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "server_stub", "--model", str(model), "--port", "0"),
-        *("--threads", "1", "--until-stdin-closes", *flags),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is ours to handle: the child ends when its standard input closes
-    )
-    try:
-        yield await _address(process)
-    finally:
-        if process.stdin:
-            process.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _address(process: asyncio.subprocess.Process) -> str:
-    line = b""
-    if process.stdout:
-        with contextlib.suppress(TimeoutError):
-            line = await asyncio.wait_for(process.stdout.readline(), STUB_STARTS_WITHIN_S)
-    before, found, url = line.decode().strip().partition("listening on ")
-    if before or not found:
-        msg = "the bundled server did not start"
-        raise Unreachable(msg, sent=False)
-    return url
-
-
-__all__ = ["ClientOpener", "bundled_server", "open"]
+__all__ = ["BUNDLED_CLOUD", "ClientOpener", "bundled_server", "open"]

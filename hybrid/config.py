@@ -15,20 +15,20 @@ field and each derived place). Where values come from is not known here.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypedDict
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from hybrid.endpoint_address import complete_address, is_address
 from hybrid.model_names import NAMED
 from hybrid.policy_choices import DecodingSettings, DeferralChoices
 from hybrid.setting_info import (
     ASKED,
     DRAWN,
     KNOB,
+    LOADED,
     OPENED,
     PRICED,
     PROBED,
@@ -37,9 +37,13 @@ from hybrid.setting_info import (
     SettingPlace,
     SettingsGroup,
 )
+from hybrid.template_args import arguments_of
+from hybrid.types import TemplateArg
 
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
+# Types that llama.cpp has for a KV cache; ``engine.kv_cache`` has their sizes.
+KvTypeName: TypeAlias = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
 class ConnectionSettings(SettingsGroup):
@@ -51,7 +55,7 @@ class ConnectionSettings(SettingsGroup):
     cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", QUOTED, "the one it serves")] = (
         None
     )
-    dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PROBED, default="found out")] = None
+    dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PRICED, default="found out")] = None
     api_key_env: Annotated[str, SettingInfo("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
     offline: Annotated[bool, SettingInfo("Send no request", uses=ASKED)] = False
     cloud_top_k: Annotated[
@@ -87,11 +91,14 @@ class ConnectionSettings(SettingsGroup):
 
     @field_validator("cloud")
     @classmethod
-    def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and value not in NAMED and not _is_address(value):
+    def _complete(cls, value: str | None) -> str | None:
+        if value is None or value in NAMED:
+            return value
+        whole = complete_address(value)
+        if not is_address(whole):
             msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
-            raise ValueError(msg)
-        return value
+            raise ValueError(msg if "://" in value else f"{msg}: write https:// or http:// before it")
+        return whole
 
 
 class MoneySettings(SettingsGroup):
@@ -143,6 +150,15 @@ class TextSettings(SettingsGroup):
 
     system: Annotated[str | None, SettingInfo("System message", "TEXT", ASKED | QUOTED)] = None
     raw: Annotated[bool, SettingInfo("No chat template: continue the prompt as it stands", uses=ASKED)] = False
+    template_args: Annotated[
+        Mapping[str, TemplateArg],
+        SettingInfo(
+            "Give the chat template a name that it reads, like enable_thinking=false; may be given again",
+            "NAME=VALUE",
+            ASKED | QUOTED,
+            flag="--template-arg",
+        ),
+    ] = {}
     max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB | OPENED)] = 512
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
@@ -160,6 +176,12 @@ class TextSettings(SettingsGroup):
         except (ValueError, RecursionError):
             msg = 'a list of texts, in a variable one in JSON like ["END"]'
             raise ValueError(msg) from None
+
+    @field_validator("template_args", mode="before")
+    @classmethod
+    def _as_arguments(cls, value: object) -> object:
+        """Take a table, JSON as a variable can hold it, or NAME=VALUE as flags are."""
+        return arguments_of(value)
 
 
 class SamplingSettings(SettingsGroup):
@@ -184,7 +206,7 @@ class LocalSettings(SettingsGroup):
     local: Annotated[
         Path | None,
         SettingInfo(
-            "GGUF file of the local model, or its name",
+            "GGUF file of the local model, or its name as `hybrid models list` has it",
             "GGUF",
             SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.PRICE,
             "the bundled small model",
@@ -198,7 +220,25 @@ class LocalSettings(SettingsGroup):
     threads: Annotated[
         int | None, Field(ge=1, le=256), SettingInfo("llama.cpp threads", "N", OPENED, "one core is left free")
     ] = None
-    gpu_layers: Annotated[int, Field(ge=-1), SettingInfo("Layers to keep on a GPU; -1: all", "N", OPENED)] = 0
+    parallel: Annotated[
+        int,
+        Field(ge=1, le=64),
+        SettingInfo("Questions answered at once, each in a context of its own", "N", SettingPlace.FLAG),
+    ] = 1
+    max_queued: Annotated[
+        int | None,
+        Field(ge=0),
+        SettingInfo("Questions that may wait for a context; one more is refused", uses=SettingPlace.NONE),
+    ] = None
+    queue_timeout_s: Annotated[
+        float | None, Field(gt=0), SettingInfo("Deadline of a wait for a context", uses=SettingPlace.NONE)
+    ] = None
+    gpu_layers: Annotated[
+        int | None,
+        Field(ge=-1),
+        SettingInfo("Layers to keep on a GPU; -1: all", "N", LOADED, "llama.cpp's own: all where one is found"),
+    ] = None
+    kv_type: Annotated[KvTypeName, SettingInfo("Type of the numbers in the KV cache", "TYPE", LOADED)] = "f16"
 
 
 # Every group with the title of its flags, in the order of the help.
@@ -227,15 +267,6 @@ def setting(name: str) -> SettingInfo:
 def names_for(use: SettingPlace) -> frozenset[str]:
     """Return the settings that may be chosen in a place."""
     return frozenset(name for name in Settings.model_fields if use in setting(name).uses)
-
-
-def _is_address(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        is_http = parts.scheme in {"http", "https"} and not re.search(r"[\s\x00-\x1f]", value)
-        return is_http and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
 
 
 # An amount: a number as a program has it, or text that is read exactly.
@@ -267,6 +298,7 @@ class AnswerChoices(TypedDict, total=False):
     stream: Literal["blocks", "whole", "early"] | None
     system: str | None
     raw: bool | None
+    template_args: Mapping[str, TemplateArg] | None
     max_tokens: int | None
     stop: Sequence[str] | None
     temperature: float | None
@@ -282,7 +314,11 @@ class OpenArguments(AnswerChoices, total=False):
     local: Path | str | None
     ctx: int | None
     threads: int | None
+    parallel: int | None
+    max_queued: int | None
+    queue_timeout_s: float | None
     gpu_layers: int | None
+    kv_type: KvTypeName | None
     cloud: str | None
     cloud_model: str | None
     dialect: str | None

@@ -5,6 +5,9 @@
     │   ├── ContextOverflow   the text does not fit the local model's context
     │   └── LedgerError       the file that says what was spent cannot be used; an answer goes on without the cloud
     ├── EngineError           the local model cannot be used
+    ├── QueueError            too much is asked at once: ask again later
+    │   ├── QueueFull         as many as may wait are waiting
+    │   └── QueueTimeout      the wait took longer than it may
     └── CloudError
         ├── CloudRefusal      settings the cloud will never accept: an answer is not begun on them
         │   ├── AccessDenied, ModelNotFound, NotAnApi, TlsFailure
@@ -47,6 +50,15 @@ def escape_controls(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def spelled(name: str) -> str:
+    r"""Return a file's name for a sentence: whatever is not printed, a line break too, is written as in a literal.
+
+    >>> spelled("two\nlines")
+    'two\\nlines'
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
+
+
 def to_one_line(text: object) -> str:
     """Return a foreign message as one short line that is safe on a terminal and in a JSON file."""
     words = escape_controls(" ".join(str(text)[:300].split()))
@@ -75,6 +87,18 @@ class LedgerError(UsageError):
 
 class EngineError(HybridError):
     """The local model cannot be used: it is missing, damaged or unsuitable."""
+
+
+class QueueError(HybridError):
+    """Every context of the local model is busy."""
+
+
+class QueueFull(QueueError):
+    """As many questions as may wait are waiting."""
+
+
+class QueueTimeout(QueueError):
+    """No context became free in time."""
 
 
 class CloudError(HybridError):

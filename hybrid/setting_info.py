@@ -49,6 +49,7 @@ PRICED = PROBED | SettingPlace.PRICE
 QUOTED = SettingPlace.FLAG | SettingPlace.PRICE | SettingPlace.CALIBRATE
 # Which model, and how it is run: a client is opened with it.
 OPENED = SettingPlace.FLAG | SettingPlace.CALIBRATE
+LOADED = OPENED | SettingPlace.PROBE
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import ValidationError
 
 from hybrid.config import NO_LEDGER, Settings, names_for
-from hybrid.errors import UsageError, to_one_line
+from hybrid.errors import HybridError, UsageError, to_one_line
 from hybrid.folders import home_folder, own_folder
 from hybrid.setting_info import SettingPlace
 
@@ -104,6 +104,11 @@ def identities_file() -> Path:
     return home_folder(user_cache_path) / "identities.json"
 
 
+def headers_file() -> Path:
+    """Return the file that remembers what models' headers tell. Raises UsageError without a home."""
+    return home_folder(user_cache_path) / "headers.json"
+
+
 def load(*, config: Path | str | None = None, **flags: object) -> Settings:
     """Read all sources; flags that are None were not given. ``config``: a file to read instead of the user's own.
 
@@ -137,7 +142,7 @@ def _refusal(check: Callable[[Settings], object], settings: Settings) -> str:
     """Say what ``check`` finds wrong with settings; empty for nothing."""
     try:
         check(settings)
-    except UsageError as error:
+    except HybridError as error:
         return str(error)
     return ""
 
@@ -222,7 +227,9 @@ def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambd
         if first["type"] == "extra_forbidden":
             msg = f"there is no setting called {to_one_line(name)}" + (f" ({where})" if where else "")
         else:
-            given = f"it is {first['input']!r}" + (f" in {where}" if where else "")
+            value = first["input"]
+            shown = ", ".join(map(repr, value)) if isinstance(value, list | tuple) and value else repr(value)
+            given = f"it is {shown}" + (f" in {where}" if where else "")
             words = _WORDS.get(first["type"])
             told = words.format_map(first.get("ctx", {})) if words else first["msg"].removeprefix("Value error, ")
             msg = f"{to_one_line(name)}: {told} ({given})"
@@ -238,21 +245,32 @@ def _environment() -> _SettingsSource:
 def _mind_misspelt(keys: Sequence[object]) -> None:
     """Raise UsageError for a variable that is nearly a setting: HYBRID_CAPS=1 would cap nothing, and say nothing.
 
-    So would HYBRID_CAP_USD=1.
+    So would HYBRID_CAP_USD=1, and HYBRID_MODEL=large would name none.
 
     Others are not ours to judge. They may belong to another program or hold a key, as those in ``keys`` do.
     """
-    own = [*map(str.upper, Settings.model_fields), CONFIG_VARIABLE.removeprefix(PREFIX)]
     key = str(Settings.model_fields["api_key_env"].default)
+    own = [key.removeprefix(PREFIX), *map(str.upper, Settings.model_fields), CONFIG_VARIABLE.removeprefix(PREFIX)]
     for name in sorted(name.upper() for name in os.environ if name not in keys):
         short = name.removeprefix(PREFIX)
         if short == name or short in own or name.startswith(key):
             continue
-        if near := difflib.get_close_matches(short, own, 1, NEAR) or [
-            word for word in BOUNDS if word in short.split("_")
-        ]:
-            msg = f"there is no setting called {to_one_line(name)}: did you mean {PREFIX}{near[0]}?"
+        if near := _nearest(short, own):
+            msg = f"there is no setting called {to_one_line(name)}: did you mean {PREFIX}{near}?"
             raise UsageError(msg)
+
+
+def _nearest(name: str, own: Sequence[str]) -> str | None:
+    """Return the setting that a name is nearly: by its letters, or by whole words of either in the other."""
+    words = set(name.split("_"))
+    if near := difflib.get_close_matches(name, own, 1, NEAR):
+        return near[0]
+    if bound := next((word for word in BOUNDS if word in words), None):
+        return bound
+    if name.endswith("_KEY"):
+        return None
+    alike = [each for each in own if words <= set(each.split("_")) or words >= set(each.split("_"))]
+    return max(alike, key=lambda each: difflib.SequenceMatcher(None, name, each).ratio(), default=None)
 
 
 def _files(config: Path | str | None) -> Iterator[_SettingsSource]:

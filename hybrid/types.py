@@ -12,10 +12,23 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capability", "context", "budget", "charge"]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
 policy needs; its context is full; no money is left for it; it charged more than a request may cost."""
-Role: TypeAlias = Literal["system", "user", "assistant"]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+TemplateArg: TypeAlias = str | int | float | bool | None
+"""A value that a chat template is given by name, as JSON has it."""
 Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
 numbers on the wire, so that a drafted token's own log-probability comes with its row."""
+
+
+def num_shared(first: Ids, second: Ids) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
+    while high - low > 1:  # first[:low] is shared, first[:high] is not
+        middle = (low + high) // 2
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from typing import NoReturn
 import uvicorn
 
 from hybrid.engine import Worker
-from hybrid.engine.llama import Weights
-from hybrid.engine.real_models import model_file
-from hybrid.errors import HybridError
+from hybrid.errors import EngineError, HybridError
 from server_stub.app import App
 from server_stub.arguments import parser
 from server_stub.breakage import hush
@@ -25,6 +23,12 @@ from server_stub.faults import Faults
 from server_stub.served import Served
 from server_stub.slots import Slot, Slots
 from server_stub.wire import Killed
+
+try:
+    from hybrid.engine.llama import Weights
+    from hybrid.engine.real_models import model_file
+except EngineError as error:  # a library that does not load
+    sys.exit(f"server_stub: {error}")
 
 
 class Server(uvicorn.Server):
@@ -45,7 +49,7 @@ def main() -> None:
     try:
         path = model_file(args.model)
         weights = Weights(path, gpu_layers=args.gpu_layers)
-        engines = [weights.context(args.ctx, args.threads) for _ in range(args.parallel)]
+        engines = [weights.context(args.ctx, args.threads, in_turn=False) for _ in range(args.parallel)]
     except HybridError as error:
         sys.exit(f"server_stub: {error}")
     try:
@@ -53,7 +57,7 @@ def main() -> None:
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
         sys.exit(f"server_stub: cannot listen on {args.host}:{args.port}: {getattr(error, 'strerror', None) or error}")
     served = Served(
-        name=path.stem,
+        name=path.stem if path.suffix == ".gguf" else args.model.name,  # a blob is called by its digest
         vocabulary=weights,
         num_context=engines[0].num_context,
         max_logprobs=args.max_logprobs,
@@ -67,7 +71,12 @@ def main() -> None:
         v2_runner=args.v2_runner,
         prompt_tokens_details=args.prompt_tokens_details,
     )
-    slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
+    slots = Slots(
+        [
+            Slot(engine, Worker(f"slot-{i}"), args.max_logprobs, recomputes=args.recompute)
+            for i, engine in enumerate(engines)
+        ]
+    )
     app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed), _end)
     config = uvicorn.Config(app.routes(), log_level="warning", access_log=False, lifespan="off")
     hush()

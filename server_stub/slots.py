@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.engine import ContextPool, Engine, IsCancelled, Worker, num_shared
+from hybrid.engine import ContextPool, Engine, IsCancelled, Reuse, Worker, num_shared
 from hybrid.prob import Dense
 from server_stub.ask import Scoring
 from server_stub.prefix_cache import PrefixCache
@@ -34,6 +34,8 @@ class Slot:
     max_logprobs: int
     salt: str | None = None
     cache: PrefixCache = field(default_factory=PrefixCache)
+    recomputes: bool = False
+    """Whether a prompt is computed whole, so that its row is the same to the last bit whatever was asked before."""
 
     def __post_init__(self) -> None:
         """Hold nothing yet. ``rows[n]`` follows the first n tokens."""
@@ -42,7 +44,7 @@ class Slot:
     def prefill(self, ids: tuple[int, ...], cancelled: IsCancelled) -> tuple[NDArray[np.float32], int]:
         """Stand at ``ids`` and return the scores after them and how many tokens were already there."""
         cached = self.cache.longest(ids[:-1], self.salt)
-        self._rewind(min(cached, num_shared(self.engine.ids, ids)))
+        self._rewind(0 if self.recomputes else min(cached, num_shared(self.engine.ids, ids)))
         logits = self.engine.extend(ids[len(self.engine.ids) :], 1, cancelled).ravel()
         self.remember()
         return logits, cached
@@ -80,6 +82,11 @@ class Slot:
             if n not in self.rows or not self.rows[n].knows(ids[n]):
                 return n - 1
         return shared
+
+    def reusable(self, ids: tuple[int, ...]) -> Reuse:
+        """Return what the context holds of a text; one that loses no more than a rejected span goes on with it."""
+        shared = num_shared(self.engine.ids, ids)
+        return Reuse(shared, goes_on=shared > 0 and len(self.engine.ids) - shared <= GROUP)
 
     def remember(self) -> None:
         """Let all requests read what was computed here."""

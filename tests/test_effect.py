@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.cli.batch import answered
+from hybrid.cli.batch_work import answered
 from hybrid.cli.questions import lines
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
@@ -64,7 +66,7 @@ def opened():
 
         chosen = Settings(cloud_top_k=8, max_tokens=4, seed=0, **settings)
         return Client(
-            AsyncClient(LocalModel(engine, workers[-1]), reach, Account(None, MemoryLedger()), chosen), portal
+            AsyncClient(LocalModel([(engine, workers[-1])]), reach, Account(None, MemoryLedger()), chosen), portal
         )
 
     with start_blocking_portal() as portal:
@@ -114,7 +116,7 @@ def test_what_is_said_of_an_endpoint_is_refused_where_none_is_named(monkeypatch)
         assert refusal(hybrid.open, **{name: value}) == refusal(hybrid.open, cloud="mid", **{name: value}) == said
         done = CliRunner().invoke(app, ["ask", "a", f"--{name.replace('_', '-')}", value])
         assert (done.exit_code, done.stderr) == (2, f"hybrid: {said}\n")
-        hybrid.open(cloud="http://gpu:8000", **{name: value})
+        hybrid.open(local="small", cloud="http://gpu:8000", **{name: value})
         with monkeypatch.context() as patched:
             patched.setenv(f"HYBRID_{name.upper()}", value)
             hybrid.open()
@@ -154,7 +156,7 @@ def test_a_line_of_a_batch_is_refused_alone(opened):
     asked = [{"prompt": "a", "policy": "local"}, {"prompt": "a", "policy": "local", "span": 3}, {"prompt": "a"}]
     Path("in").write_text("".join(f"{json.dumps(each)}\n" for each in asked))
     with Path("in").open("rb") as file:
-        found = [answered(line, client.generate) for line in lines(file)]
+        found = [asyncio.run(answered(line, partial(asyncio.to_thread, client.generate))) for line in lines(file)]
     assert ["error" in line for line in found] == [False, True, False]
     assert is_refused(found[1]["error"], "span", "local", "kl")
 

@@ -60,7 +60,8 @@ def test_every_example_in_a_docstring_is_true():
 
 
 @pytest.mark.parametrize(
-    ("module", "home"), [("llama_cpp", "hybrid/engine"), ("httpx", "hybrid/cloud/wire.py"), ("torch", "nowhere")]
+    ("module", "home"),
+    [("llama_cpp", "hybrid/engine/native.py"), ("httpx", "hybrid/cloud/wire.py"), ("torch", "nowhere")],
 )
 def test_only_one_place_imports_what_is_heavy(module, home):
     users = {str(path.relative_to(ROOT)) for path in SOURCES if module in imports(path)}

@@ -33,10 +33,14 @@ PROMISED = """
 local                 f---p$-- None
 ctx                   f------c 0
 threads               f------c None
-gpu_layers            f------c 0
+parallel              f------- 1
+max_queued            -------- None
+queue_timeout_s       -------- None
+gpu_layers            f---p--c None
+kv_type               f---p--c 'f16'
 cloud                 f----$-c None
 cloud_model           f----$-c None
-dialect               f---p--c None
+dialect               f---p$-c None
 api_key_env           f---p--c 'HYBRID_API_KEY'
 offline               fa------ False
 cloud_top_k           -------- 20
@@ -73,6 +77,7 @@ patience              faw--$-- 2.0
 stream                faw--$-- 'blocks'
 system                fa---$-c None
 raw                   fa------ False
+template_args         fa---$-c {}
 max_tokens            fawr-$-c 512
 stop                  fawr-$-- ()
 temperature           faw----- 0.0
@@ -93,11 +98,11 @@ LETTERS = {
     "c": SettingPlace.CALIBRATE,
 }
 # Flags that have a second name.
-OTHER_FLAGS = {"hold": ["--handoff"]}
+OTHER_FLAGS = {"hold": ["--handoff"], "template_args": ["--template-arg"]}
 # What each command has beside the settings. ``probe`` takes two as its own arguments, and ``calibrate`` several models.
 COMMANDS = {
-    "ask": ("ft", {"prompt", "as_json", "explain", "trace"}),
-    "batch": ("f", {"source", "out", "as_json"}),
+    "ask": ("ft", {"prompt", "as_json", "explain", "thoughts", "trace"}),
+    "batch": ("f", {"source", "out", "again", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
     "price": ("$", {"question", "as_json"}),
@@ -177,6 +182,15 @@ def test_an_answer_may_choose_what_is_its_own_and_nothing_else():
                 UsageError, match=rf"^{name}: fixed when a client is opened; an answer may choose bonus,"
             ):
                 choose(name)
+    with pytest.raises(UsageError, match=r"^there is no setting called zzz; an answer may choose bonus,"):
+        choose("zzz")
+
+
+def test_a_choice_that_is_no_setting_at_all_is_told_with_the_nearest():
+    answering = client.AsyncClient.__new__(client.AsyncClient)
+    answering._settings = Settings()
+    with pytest.raises(UsageError, match=r"^there is no setting called polcy: did you mean policy\?$"):
+        answering._settings_with({"polcy": "kl"})
 
 
 def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_setting_has():

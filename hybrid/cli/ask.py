@@ -15,15 +15,16 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.show import Screen
 from hybrid.cli.trace import Trace
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, escape_controls
 from hybrid.run.events import Finished
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import CONFIG_FILE
 
 EPILOG = f"""
 Without --local and --cloud the bundled pair answers: the small model here, the large one behind a server started for
-the question. Settings may also stand in HYBRID_* variables, in FILE (--config), or else in {CONFIG_FILE} in your
-configuration folder; flags win. A {CONFIG_FILE} in the working directory may choose how to decode, and nothing else.
+the question. An endpoint wants a --local model of its vocabulary. Settings may also stand in HYBRID_* variables, in
+FILE (--config), or else in {CONFIG_FILE} in your configuration folder; flags win. A {CONFIG_FILE} in the working
+directory may choose how to decode, and nothing else.
 
 What an endpoint charges stands in --price or in the price file (--prices, or prices.toml in the user's configuration
 folder):
@@ -65,6 +66,9 @@ def ask(
         bool,
         typer.Option("--explain", help="Tell why auto kept, checked or gave up each draft, and what would change it."),
     ] = False,
+    thoughts: Annotated[
+        bool, typer.Option("--thoughts", help="Show what the model thinks before it answers, on standard error.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write every event to FILE, in the place of an older trace.", metavar="FILE")
     ] = None,
@@ -74,7 +78,8 @@ def ask(
     with exit_codes():
         if flags.get("trace_rows") and trace is None:
             raise UsageError("--trace-rows writes into a trace: add --trace FILE")
-        asyncio.run(_ask(_text(prompt), flags, as_json=as_json, explained=explain, trace=trace))
+        screen = None if as_json else Screen(thoughts=thoughts)
+        asyncio.run(_ask(_text(prompt), flags, screen, explained=explain, trace=trace))
 
 
 ask.__doc__ = f"{ask.__doc__}\n{EPILOG}"
@@ -94,7 +99,7 @@ def _text(prompt: str) -> str:
     return text.rstrip("\n") if prompt == "-" else text
 
 
-async def _ask(prompt: str, flags: Flags, *, as_json: bool, explained: bool, trace: Path | None) -> None:
+async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.cli.explaining import Explainer  # noqa: PLC0415
     from hybrid.run.composition import AUTO, check_effect  # noqa: PLC0415
@@ -105,9 +110,11 @@ async def _ask(prompt: str, flags: Flags, *, as_json: bool, explained: bool, tra
     if explained and policy.partition(":")[0] != AUTO:
         msg = f"--explain tells what {AUTO} weighs, and the policy is {policy}"
         raise UsageError(msg)
-    screen, explainer = None if as_json else Screen(), Explainer() if explained else None
+    explainer = Explainer() if explained else None
     with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():
         async with opener as client, aclosing(client.stream(prompt)) as events:
+            for note in client.notes:
+                typer.echo(f"hybrid: {escape_controls(note)}", err=True)
             async for event in events:
                 file.write(event)
                 if explainer:

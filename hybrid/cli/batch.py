@@ -2,47 +2,63 @@
 
 The law: a line that cannot be answered costs its own answer and no other's; what ends the batch (a local model or an
 endpoint that cannot be used, a full disk, Ctrl-C) leaves every answer that was finished, and says where it goes on
-(``tests/cli/test_batch.py``). That no line is answered twice is the journal's law.
+(``tests/cli/test_batch.py``). That no line is answered twice is the output's law (``batch_output.py``), and what is
+done at once that of ``batch_run.py``.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Unpack
 
 import typer
 
-from hybrid.cli.batch_output import BatchOutput
+from hybrid.cli.batch_again import OldLines, file_for, outcomes_of
+from hybrid.cli.batch_lines import Outcome
+from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput
+from hybrid.cli.batch_work import BatchWork
 from hybrid.cli.exits import EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
-from hybrid.cli.progress import progress
-from hybrid.cli.questions import InputLine, id_of, lines, object_of, question_of
+from hybrid.cli.questions import lines
 from hybrid.cli.tally import Tally
-from hybrid.errors import CloudError, EngineError, MissingCapability, UsageError, escape_controls
-from hybrid.run.answer import Answer
+from hybrid.errors import CloudError, EngineError, UsageError, escape_controls
 from hybrid.setting_info import SettingPlace
 
-EPILOG = """
+if TYPE_CHECKING:
+    from hybrid.assemble import ClientOpener
+
+EPILOG = f"""
 A line of IN is JSON: a text, or an object with a prompt or messages, perhaps an id, and perhaps choices of its own
 (max_tokens, policy, seed: all that ask has a flag for but models, endpoint, price and cap). Lines of OpenAI's batch
 files (custom_id, body) are read, too. Blank lines are passed over.
 
 A line of OUT has the number of its line in IN, its id, and either what ask --json prints or an error in one sentence.
-OUT has the order of IN and grows by whole lines. The same command, given again, keeps the lines that stand, the errors
-among them, and goes on after them; only what was being answered when it ended is asked again. IN may have grown, and
-flags may differ. Without --seed a line's seed comes from its number and its text, so that it does not matter when it
-was answered. An OUT that was begun with another IN is refused, and so is one that another process is writing. --cap
-counts for OUT: what all runs for that path spent, killed ones included. When it is reached the local model answers the
-lines that are left, and each says so (degraded).
+OUT has the order of IN and grows by whole lines. With --parallel N so many lines are answered at once; one that is
+finished before an earlier one waits in OUT.part, and behind one that takes long {OPEN_LINES_EACH} x N are begun at
+most. The same command, given again, keeps the lines that stand and wait, the errors among them, and goes on after them;
+only what was being answered when it ended is asked again. IN may have grown, and flags may differ. Without --seed a
+line's seed comes from its number and its text, so that it does not matter when it was answered. An OUT that was begun
+with another IN is refused, and so is one that another process is writing. Over a named endpoint --cap counts for OUT:
+what all runs for that path spent, killed ones included. When it is reached the local model answers the lines that are
+left, and each says so (degraded).
+
+--again degraded, failed or degraded,failed asks those lines of OUT anew. The new lines go to a file beside OUT that
+takes its place when it is complete; all other lines are taken over as they are, and an answer gives way only to a
+better one: never to an error, a degraded one never to another such.
 
 Examples:
 
   hybrid batch questions.jsonl answers.jsonl --price 1/0.1/4 --cap 0.50
+
+  hybrid batch questions.jsonl answers.jsonl --parallel 4
+
+  hybrid batch questions.jsonl answers.jsonl --again degraded --cap 1
 
   hybrid batch questions.jsonl answers.jsonl --policy doubt --json
 
@@ -52,22 +68,22 @@ Exit codes: 0 every line answered, 1 output lost, 2 usage, 3 local model unusabl
 some lines hold an error, 130 interrupted (143 terminated).
 """
 
-# Choices by which a line can need something that the endpoint lacks and other lines do not need.
-DECODING = frozenset(("policy", "gate", "judge"))
-GenerateAnswer: TypeAlias = Callable[..., Answer]
-
 
 @takes_flags(SettingPlace.FLAG)
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
     out: Annotated[Path, typer.Argument(help="Where the answers go, one a line.", metavar="OUT")],
     *,
+    again: Annotated[
+        str | None,
+        typer.Option(help="Ask lines of OUT anew: degraded, failed or degraded,failed.", metavar="WHICH"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     **flags: Unpack[Flags],
 ) -> None:
-    """Answer a file of questions, line by line; given again, go on where it ended."""
+    """Answer a file of questions, several lines at once; given again, go on where it ended."""
     with exit_codes():
-        tally = _batch(source, out, flags)
+        tally = _batch(source, out, flags, again, is_quiet=as_json)
         if as_json:
             typer.echo(json.dumps(tally.to_json(), ensure_ascii=False))
         else:
@@ -80,74 +96,97 @@ def batch(
 batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
 
 
-def _batch(source: Path, out: Path, flags: Flags) -> Tally:
+def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_quiet: bool) -> Tally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
+    asked = None if again is None else outcomes_of(again)
     # What earlier runs for this output spent counts against --cap, whatever became of them.
     flags["spender"] = f"batch {out.resolve()}"
-    opening, tally = hybrid.open(**flags), Tally()
-    with _opened(source) as (file, size), closing(BatchOutput(out)) as journal, _goes_on(journal):
-        remaining = journal.remaining(lines(file), tally.keep)
-        for first in remaining:  # where nothing is left, no model is loaded
-            with progress("the local model is loaded", only_on_a_terminal=True) as tell, opening as client:
-                for line in chain([first], remaining):
-                    tally.add(journal.add(line, answered(line, client.generate, client.settings.seed)))
-                    tell(tally.so_far() + (f", {100 * file.tell() / size:.0f} % of the input" if size else ""))
-    return tally
+    opening = hybrid.open(**flags)
+    with _opened(source) as file:
+        if asked is not None:
+            return _ask_again(file, out, opening, asked, is_told=not is_quiet)
+        with closing(BatchOutput(out, opening.settings.parallel)) as output:
+            work = BatchWork(opening, output, None if is_quiet else _count(file), None)
+            with _goes_on(output):
+                work.answer(lines(file), is_told=not is_quiet)
+            return work.tally
 
 
-def answered(line: InputLine, generate: GenerateAnswer, seed: int | None = None) -> dict[str, Any]:
-    """Return what a line comes to: its id, and the answer or what is wrong with the line.
+def _ask_again(file: BinaryIO, out: Path, opening: ClientOpener, asked: frozenset[Outcome], *, is_told: bool) -> Tally:
+    """Ask some lines of an output anew, into a file that takes its place at the end."""
+    if (total := _count(file)) is None:
+        raise UsageError("--again reads IN more than once: give a file")
+    if not out.exists():
+        msg = f"{out} is not there: --again asks lines of an output anew"
+        raise UsageError(msg)
+    with closing(BatchOutput(out)) as before:
+        old = OldLines(before, asked, lines(file))
+        file.seek(0)
+        with closing(BatchOutput(file_for(out, asked), opening.settings.parallel)) as output:
+            work = BatchWork(opening, output, total - old.num_taken, old)
+            with _goes_on(output):
+                work.answer(lines(file), is_told=is_told)
+            output.replace(before)
+            return work.tally
 
-    ``seed``: that of every line that names none; None: the line's own, so that starting again draws the same.
-    What is wrong with the models, the endpoint or the machine is raised: it is no line's fault.
-    """
-    found: dict[str, Any] = {"id": None}
+
+def _count(file: BinaryIO) -> int | None:
+    """Count the lines of an input that can be read again, from its start; None for any other."""
+    if not _is_kept(file) or file.tell() != 0:
+        return None
+    num_lines = sum(1 for _ in lines(file))
+    file.seek(0)
+    return num_lines
+
+
+def _is_kept(file: BinaryIO) -> bool:
+    """Whether an input is a file on a disk: no pipe, no terminal."""
     try:
-        fields = object_of(line)
-        found["id"] = id_of(fields)
-        prompt, choices = question_of(fields)
-        seeded = {"seed": line.seed if seed is None else seed} | choices
-        return found | _generated(generate, prompt, seeded).to_json()
-    except UsageError as error:
-        return found | {"error": str(error)}
-
-
-def _generated(generate: GenerateAnswer, prompt: object, choices: dict[str, Any]) -> Answer:
-    try:
-        return generate(prompt, **choices)
-    except MissingCapability as error:
-        if choices.keys() & DECODING:  # the line's own wish, not the command's
-            raise UsageError(str(error)) from error
-        raise
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # it is no file of the system's
+        return False
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open the input and say its length in bytes, 0 where it tells none. Raises UsageError where it cannot be."""
+def _opened(source: Path) -> Iterator[BinaryIO]:
+    """Open the input. Raises UsageError where it cannot be."""
     if str(source) == "-":
         if sys.stdin is None:
             raise UsageError("standard input is closed")
-        yield sys.stdin.buffer, 0
+        yield _standard_input()
         return
     try:
         file = source.open("rb")
     except OSError as error:
         msg = f"{source}: {error.strerror}"
         raise UsageError(msg) from None
-    with file:
-        yield file, source.stat().st_size
+    try:
+        yield file
+    finally:
+        if _is_kept(file):
+            file.close()  # of a pipe a thread may still wait for the next line, and closing would wait for it
+
+
+def _standard_input() -> BinaryIO:
+    """Return standard input, to be read in a thread: Python waits at its end for whoever reads its own object."""
+    try:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    except OSError:  # it is no file of the system's
+        return sys.stdin.buffer
 
 
 @contextmanager
-def _goes_on(journal: BatchOutput) -> Iterator[None]:
+def _goes_on(output: BatchOutput) -> Iterator[None]:
     """Say, where the batch ends before its last line, what is kept and how to go on."""
     try:
         yield
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
-        kept = "nothing is answered yet" if journal.last is None else f"all up to line {journal.last} is answered"
+        kept = "nothing is answered yet" if output.last is None else f"all up to line {output.last} is answered"
+        if output.num_waiting:
+            kept += f", and {output.num_waiting} after the next"
         typer.echo(f"hybrid: {kept}; the same command goes on from there", err=True)
         raise
 
 
-__all__ = ["answered", "batch"]
+__all__ = ["batch"]

@@ -1,158 +1,193 @@
-"""The output of a batch: one whole line for each line of the input, in its order, on the disk before the next is asked.
+"""The output of a batch: one whole line for each line of the input, in its order, each on the disk before it counts.
 
-    {"line":1,"input":"8d5e1f...","id":"sum","text":"133",...}
-    {"line":2,"input":"07c3a9...","id":null,"error":"the line cannot be read as JSON: ..."}
-
-``input`` is the digest of the line that was answered, so that the file itself says how far the work is and of what.
+Lines are finished in any order. One that is finished before an earlier one waits beside the output, in OUT.part, and
+moves when that one is out (``batch_part.py``).
 
 The law: wherever the process is killed, starting again with the same input ends in the lines that it would have ended
-in: none twice, none missing, none out of order. Nothing is changed in a file that does not hold the beginning of this
-work, and no two processes write one file (``tests/cli/test_batch_output.py`` cuts at every byte;
-``tests/end_to_end/test_batch.py`` kills real ones). What a line asks, or how it is answered, is not known here.
+in: none twice, none missing, none out of order, and no line that was finished is answered again. Nothing is changed in
+files that do not hold the beginning of this work, and no two processes write one output
+(``tests/cli/test_batch_output.py`` kills it at every byte that it writes; ``tests/end_to_end/test_batch.py`` kills real
+processes). What a line asks, or how it is answered, is not known here.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
-import msgspec
-
+from hybrid.cli.batch_lines import OutputLine, StoredLine, check_answers, decode, is_torn, too_many
+from hybrid.cli.batch_order import ReorderBuffer
+from hybrid.cli.batch_part import WaitingLines
 from hybrid.cli.questions import InputLine
-from hybrid.cli.whole_file import OWNERS
 from hybrid.errors import UsageError
+from hybrid.line_file import LineFile
 
-
-class TokenCounts(msgspec.Struct, frozen=True):
-    """Who wrote an answer, in tokens, and how often the cloud was asked."""
-
-    local_tokens: int
-    cloud_tokens: int
-    cloud_requests: int
-
-
-class BillRecord(msgspec.Struct, frozen=True):
-    """An answer's bill in nano-dollars; None where no price is known."""
-
-    nanousd: int | None
-    cloud_only_nanousd: int | None
-    cloud_only_cached_nanousd: int | None = None
-
-
-class OutputLine(msgspec.Struct, frozen=True):
-    """What is read back of a line of the output: all but the answer itself."""
-
-    line: int
-    input: str
-    error: str | None = None
-    degraded: str | None = None
-    usage: TokenCounts | None = None
-    bill: BillRecord | None = None
+# Lines between the first that is not answered and the last that was begun, for each that is answered at once: a line
+# that takes a minute holds up others that take a second each, and what waits is small beside an input of thousands.
+OPEN_LINES_EACH = 64
+Hear: TypeAlias = Callable[[OutputLine, StoredLine | None], None]
 
 
 class BatchOutput:
-    """An output file that is locked for as long as this lives."""
+    """An output file, and that of the lines that wait for it, which are locked for as long as this lives."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file. Raises UsageError where that cannot be, or another process has it."""
-        self._path = path
-        self._fd = _locked(path)
+    def __init__(self, path: Path, parallel: int = 1) -> None:
+        """Open or make the file. ``parallel``: how many lines are answered at once.
+
+        Raises UsageError where that cannot be, or another process has it.
+        """
+        part = beside(path, "part")
+        if os.path.exists(part) and not os.path.exists(path):  # noqa: PTH110  (a name too long is the next line's)
+            msg = f"{part} holds lines of an output that is gone: put {path} back, or remove that file, too"
+            raise UsageError(msg)
+        self.path = path
+        self._file = LineFile(path)
+        try:
+            self._waiting = WaitingLines(part)
+        except BaseException:
+            self._file.close()
+            raise
+        self._order: ReorderBuffer[StoredLine | bytes | None] = ReorderBuffer(OPEN_LINES_EACH * parallel)
+        self._gaps: set[int] = set()  # lines before one that waits, which an earlier run has not finished
         self._end = 0  # what stands before it is whole lines, each compared with its line of the input
         self.last: int | None = None
 
-    def remaining(self, lines: Iterator[InputLine], tell: Callable[[OutputLine], None]) -> Iterator[InputLine]:
+    @property
+    def is_full(self) -> bool:
+        """Whether no further line may be begun before an earlier one is finished."""
+        return self._order.is_full and not self._gaps
+
+    @property
+    def num_waiting(self) -> int:
+        """Lines that wait on the disk for an earlier one."""
+        return len(self._waiting)
+
+    def remaining(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
         """Compare the lines that stand with the input's, and return those of the input that are still to be answered.
 
-        What was torn off in the middle of a line is removed. Raises UsageError, with nothing changed, where the file
-        holds anything else than the beginning of this work.
+        ``hear`` is told every line that stands in the output, in order, and where; behind them those that have waited,
+        and None. What was torn off in the middle of a line is removed. Raises UsageError, with nothing changed, where
+        the files hold anything else than the beginning of this work.
         """
-        todo = lines
-        with open(self._fd, "rb", closefd=False) as written:
-            for raw in written:
-                line = next(lines, None)
-                if line is None:
-                    msg = f"{self._path} holds more lines than the input: give another file"
-                    raise UsageError(msg)
-                if _is_torn(raw, line):
-                    todo = chain([line], lines)
-                    break
-                tell(self._kept(raw, line))
-        os.ftruncate(self._fd, self._end)
+        todo = self.compare(lines, hear)
+        self._file.cut(self._end)
+        self._waiting.accept(self.last or 0)
+        for entry in self._move():
+            hear(entry, None)
         return todo
 
-    def add(self, line: InputLine, found: Mapping[str, Any]) -> OutputLine:
-        """Write what a line came to. It is on the disk, or nothing of it is, when this returns or raises.
+    def compare(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
+        """Do what ``remaining`` does, but change nothing and move no line."""
+        torn: list[InputLine] = []
+        known: set[int] = set()
+        for raw in self._file.lines():
+            if (line := next(lines, None)) is None:
+                raise too_many(self.path)
+            if is_torn(raw, line):
+                torn = [line]
+                break
+            entry = decode(raw, self.path)
+            check_answers(entry, line, self.path)
+            if self._waiting.check(line):
+                known.add(line.number)
+            self.last = line.number
+            hear(entry, StoredLine(self._file.fd, self._end, len(raw)))
+            self._end += len(raw)
+        return self._compare_waiting(chain(torn, lines), known)
 
-        Raises OSError, naming the file, where it cannot be written.
+    def stored(self) -> Iterator[tuple[OutputLine, StoredLine]]:
+        """Yield the lines that ``compare`` has found, in order, those that wait behind the others."""
+        start = 0
+        for raw in self._file.lines():
+            if start == self._end:
+                break
+            yield decode(raw, self.path), StoredLine(self._file.fd, start, len(raw))
+            start += len(raw)
+        yield from self._waiting.after(self.last or 0)
+
+    def begin(self, line: InputLine) -> None:
+        """Put a line behind those that are being answered; lines are begun in the order of the input."""
+        self._order.begin(line.number)
+        self._gaps.discard(line.number)
+
+    def add(self, number: int, result: bytes | StoredLine) -> list[OutputLine]:
+        """Keep what a line that was begun came to: a line for the output, or where it stands in a file that lasts.
+
+        It is on the disk, or nothing of it is, when this returns or raises. Returns the lines that the output holds
+        more by that, in order: none where an earlier one is not finished. Raises OSError, naming the file, where it
+        cannot be written.
         """
-        raw = msgspec.json.encode({"line": line.number, "input": line.digest, **found}, enc_hook=float) + b"\n"
+        if self._order.is_first(number) or isinstance(result, StoredLine):
+            self._order.finish(number, result)
+            return self._move()
+        self._waiting.add(decode(result, self.path), result)
+        self._order.finish(number, None)
+        return []
+
+    def replace(self, other: BatchOutput) -> None:
+        """Put this output, which is complete, in the place of another in one step."""
+        target = other.path.resolve()
+        os.fsync(self._file.fd)
+        shutil.copymode(target, self.path)
+        self.path.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
         try:
-            left = memoryview(raw)
-            while left:
-                left = left[os.write(self._fd, left) :]
-            os.fsync(self._fd)
-        except OSError as error:
-            os.ftruncate(self._fd, self._end)
-            raise OSError(error.errno, f"{self._path}: {error.strerror}") from error
-        except BaseException:
-            os.ftruncate(self._fd, self._end)
-            raise
-        return self._kept(raw, line)
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        other.discard_waiting()
+
+    def discard_waiting(self) -> None:
+        """Forget the lines that wait: another file holds them."""
+        self._waiting.accept(self._waiting.last)
 
     def close(self) -> None:
-        """Close the file and give the lock back."""
-        os.close(self._fd)
+        """Close the files and give the locks back; that of the lines that wait is removed where none does."""
+        self._waiting.close()
+        self._file.close()
 
-    def _kept(self, raw: bytes, line: InputLine) -> OutputLine:
-        try:
-            entry = msgspec.json.decode(raw, type=OutputLine)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            msg = f"{self._path} holds something that no batch wrote: give another file"
-            raise UsageError(msg) from None
-        if not raw.startswith(_head(line)):
-            msg = (
-                f"{self._path}: line {entry.line} there does not answer line {line.number} of the input: give another "
-                "file, or the input that it was begun with"
-            )
-            raise UsageError(msg)
-        self._end += len(raw)
-        self.last = line.number
-        return entry
+    def _compare_waiting(self, lines: Iterator[InputLine], known: set[int]) -> Iterator[InputLine]:
+        """Read the input up to the last line that waits; return the lines before it that do not, and all behind it."""
+        todo: list[InputLine] = []
+        number = self.last or 0
+        while number < self._waiting.last and (line := next(lines, None)) is not None:
+            number = line.number
+            self._order.begin(number)
+            if self._waiting.check(line):
+                known.add(number)
+                self._order.finish(number, None)
+            else:
+                todo.append(line)
+                self._gaps.add(number)
+        self._waiting.check_known(known)
+        return chain(todo, lines)
 
+    def _move(self) -> list[OutputLine]:
+        """Write the lines that may go out, and only then forget those of them that waited."""
+        ready = self._order.ready()
+        if not ready:
+            return []
+        moved: list[OutputLine] = []
+        durable = not all(isinstance(result, StoredLine) for _, result in ready)  # else the disk has them elsewhere
+        self._file.append((self._raw(number, result, moved) for number, result in ready), durable=durable)
+        self._order.release()
+        self.last = moved[-1].line
+        self._waiting.remove({number for number, _ in ready})
+        return moved
 
-def _head(line: InputLine) -> bytes:
-    """Return what the line of the output begins with that answers this one."""
-    return b'{"line":%d,"input":"%s",' % (line.number, line.digest.encode())
-
-
-def _is_torn(raw: bytes, line: InputLine) -> bool:
-    """Whether these bytes are the beginning, and not the whole, of the line that answers this one."""
-    head = _head(line)
-    return not raw.endswith(b"\n") and (raw.startswith(head) or head.startswith(raw))
-
-
-def _locked(path: Path) -> int:
-    fd = _opened(path)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        busy = isinstance(error, BlockingIOError)
-        msg = f"{path}: " + ("another process is writing it" if busy else f"cannot be locked: {error.strerror}")
-        raise UsageError(msg) from None
-    return fd
+    def _raw(self, number: int, result: StoredLine | bytes | None, moved: list[OutputLine]) -> bytes:
+        if result is None and (waiting := self._waiting.find(number)):
+            result = waiting[1]
+        raw = result if isinstance(result, bytes) else result.read() if result else b""
+        moved.append(decode(raw, self.path))
+        return raw
 
 
-def _opened(path: Path) -> int:
-    try:
-        if path.exists() and not path.is_file():
-            msg = f"{path}: not a file"
-            raise UsageError(msg)
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNERS)
-    except OSError as error:
-        msg = f"{path}: {error.strerror}"
-        raise UsageError(msg) from None
+def beside(path: Path, ending: str) -> Path:
+    """Return the file that goes with an output, in its folder: OUT.part for OUT; a link is followed."""
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else path  # noqa: PTH114  (any name will do)
+    return target.with_name(f"{target.name}.{ending}")

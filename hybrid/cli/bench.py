@@ -38,11 +38,18 @@ families charge, or on the one that --cloud names (the bundled large model, with
 
 overlap: what drafting on during a check saves, and tokens a second by policy and round trip.
 
+parallel: ten questions at once over four contexts and an endpoint that takes 600 ms, an offline question beside one of
+the cloud's, and what conversations in turn read again.
+
 ledger: what reserving and settling cost with durability on, alone and beside a check, on the file system of --dir.
 
+batch: 200 lines one at a time and four at a time, over an endpoint that takes 100 ms, as whole processes.
+
+recurrent: tokens and time of a rejection, with saved states and without, of a mixed and of a purely recurrent model.
+
 engine, check and overlap write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB),
-prefix one of 0.2 MB; all use one thread. On two cores kl and ledger take seconds, engine and check a minute or two,
-prefix about three, overlap about six.
+prefix one of 0.2 MB, recurrent two (0.5 and 0.4 billion); all use one thread. On two cores kl and ledger take seconds,
+engine and check a minute or two, batch, prefix and recurrent about three, overlap about six, parallel ten.
 
 With --local engine, kl, check and overlap measure that model in the place of the random one, after 100, 2,000 and 7,000
 tokens where it was trained with as many; kl and overlap take the reference's rows from --cloud, by default from the
@@ -80,6 +87,9 @@ class Benchmark(StrEnum):
     bill = "bill"
     overlap = "overlap"
     ledger = "ledger"
+    recurrent = "recurrent"
+    parallel = "parallel"
+    batch = "batch"
 
 
 TITLES: Mapping[Benchmark, str] = {
@@ -90,6 +100,9 @@ TITLES: Mapping[Benchmark, str] = {
     Benchmark.bill: "what kl costs behind a long shared prompt",
     Benchmark.overlap: "what drafting on during a check saves",
     Benchmark.ledger: "what reserving and settling cost",
+    Benchmark.recurrent: "what a rejection costs a model with recurrent layers",
+    Benchmark.parallel: "what questions at once cost one another",
+    Benchmark.batch: "what several lines of a batch at once save",
 }
 
 

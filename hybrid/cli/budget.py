@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
+from hybrid.endpoint_address import complete_address
 from hybrid.errors import UsageError, escape_controls
 from hybrid.sources import ledger_file, load
 from hybrid.spend import StoredCapScope, as_usd, endpoint_id, usd_to_nanousd
@@ -237,7 +238,7 @@ def _mend(
         total = as_usd(sum(each.charged_nanousd for each in entries))
         yield f"{_entries(len(entries))} charged in full, {total} in all" if entries else "no entry was open"
     if reopen is not None:
-        endpoint = reopen if "://" not in reopen else endpoint_id(reopen)
+        endpoint = reopen if "://" not in complete_address(reopen) else endpoint_id(reopen)
         books.reopen(endpoint)
         yield f"{endpoint} is open again"
     if clock:

@@ -9,7 +9,7 @@ The law: a command that takes a setting has it with one name, one type and one h
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -82,7 +82,7 @@ def _shown(default: object) -> str:
 def _kind(annotation: Any) -> Any:
     """Return the type that an option is read as: a list for several, text where a number or a word may stand."""
     kinds = [each for each in get_args(annotation) if each is not NoneType]
-    if get_origin(annotation) is tuple:
+    if get_origin(annotation) in {tuple, Mapping}:
         return list[str]
     if get_origin(annotation) is Literal:
         return str

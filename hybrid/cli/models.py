@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from hybrid.cli.exits import EXIT_ENGINE, exit_codes
 from hybrid.cli.progress import progress
 from hybrid.cli.tasks import SplitName
 from hybrid.cli.whole_file import check_writable, write_whole
-from hybrid.errors import UsageError
-from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
+from hybrid.errors import escape_controls
+from hybrid.model_names import MODELS, REAL
 
 models = typer.Typer(
     name="models",
-    help="List the models that have names, build the real ones, measure any, or check the bundled files.",
+    help="List the models that have names and those on this disk, build the real ones, measure any, check the bundled.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,10 +27,18 @@ models = typer.Typer(
 LIST_EPILOG = """
 A name stands wherever a model does: --local takes it for a file, --cloud for the address of a server, which is then
 started for the command, and python -m server_stub --model serves it. A path (mid.gguf, /models/mid) is always a file.
+--local, models eval and server_stub also take the names of models that Ollama (qwen2.5:1.5b), Hugging Face's cache,
+LM Studio and llama.cpp (ORG/REPO:QUANT) keep on this disk. They are listed from their headers: no weights are loaded,
+nothing is written there and nothing is downloaded. Models with one word for their vocabulary can draft for one another.
+One that cannot be used is listed with the reason.
 
 Examples:
 
   hybrid models list
+
+  hybrid models list --json
+
+  hybrid ask --local qwen2.5:1.5b "Why is the sky blue?"
 
   hybrid ask --local mid "What is 12 * 34?"
 
@@ -65,6 +71,8 @@ Examples:
   hybrid models eval large --split test --n 150 --json
 
   hybrid models eval my/model.gguf --n 20
+
+  hybrid models eval qwen2.5:1.5b --n 20
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
@@ -174,16 +182,22 @@ verify.__doc__ = f"{verify.__doc__}\n{VERIFY_EPILOG}"
 
 @models.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the models that have a name."""
+    """List the models that have a name, and those that other programs keep on this disk."""
     with exit_codes():
-        found = _listed()
+        from hybrid.cli import model_list as room  # noqa: PLC0415
+
+        named = room.named_models()
+        with progress("reading headers", only_on_a_terminal=True):
+            disk = room.disk_models()
+        shared = room.shared_vocabularies(named, disk)
         if as_json:
-            typer.echo(json.dumps({"models": found}))
+            typer.echo(json.dumps({"models": named, "disk": disk, "vocabularies": shared}))
             return
-        table = _table_of("name", "parameters", "size", "state", "for")
-        for name, said in found.items():
-            table.add_row(name, _counted(said["parameters"]), _mib(said["bytes"]), said["state"], said["for"])
-        Console(highlight=False).print(table)
+        Console(highlight=False).print(room.named_table(named))
+        for line in room.disk_lines(disk) or [room.none_on_disk()]:
+            typer.echo(escape_controls(line))
+        for word, names in shared.items():
+            typer.echo(f"vocabulary {word}, so any two are a pair: {', '.join(names)}")
 
 
 list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
@@ -193,6 +207,7 @@ list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
 def real(as_json: AsJson = False) -> None:
     """Build the real models, and say where they lie."""
     with exit_codes():
+        from hybrid.cli.model_list import in_mib  # noqa: PLC0415
         from hybrid.engine import real_models as room  # noqa: PLC0415
 
         with progress("looking for the package") as report_build:
@@ -207,72 +222,24 @@ def real(as_json: AsJson = False) -> None:
             return
         typer.echo(f"{room.MODEL}, {room.LICENCE}, from the package {room.REQUIREMENT}")
         for name, said in found.items():
-            typer.echo(f"{name}: {said['for']}\n  {said['file']}\n  {_mib(said['bytes'])}, SHA-256 {said['sha256']}")
+            typer.echo(f"{name}: {said['for']}\n  {said['file']}\n  {in_mib(said['bytes'])}, SHA-256 {said['sha256']}")
 
 
 real.__doc__ = f"{real.__doc__}\n{REAL_EPILOG}"
 
 
-def _listed() -> dict[str, dict[str, Any]]:
-    """Return what is known of every model that has a name; None for what only the missing package could tell."""
-    from hybrid.engine import real_models as room  # noqa: PLC0415
-    from hybrid.engine.gguf_header import read_header  # noqa: PLC0415
-
-    files = {name: MODELS / f"{name}.gguf" for name in BUNDLED}
-    states = dict.fromkeys(files, "bundled")
-    sizes = {name: room.num_parameters(read_header(path)) for name, path in files.items()}
-    reference, *_ = room.variants()
-    published = room.existing_file(reference)
-    header = read_header(published) if published else None
-    for model in room.variants():
-        path = room.existing_file(model)
-        files |= {model.name: path} if path else {}
-        sizes |= {model.name: room.num_parameters(header, model.left_out)} if header else {}
-        unbuilt = "not built yet" if published else f"pip install '{room.REQUIREMENT}'"
-        states[model.name] = ("installed" if model.is_published else "built") if path else unbuilt
-    return {
-        name: {
-            "parameters": sizes.get(name),
-            "bytes": files[name].stat().st_size if name in files else None,
-            "file": str(files[name]) if name in files else None,
-            "state": states[name],
-            "for": purpose,
-        }
-        for name, purpose in NAMED.items()
-    }
-
-
-def _counted(number: int | None) -> str:
-    return "" if number is None else f"{number / 1e6:.1f} M"
-
-
-def _mib(size: int | None) -> str:
-    return "" if size is None else f"{size / 2**20:.1f} MiB"
-
-
 def _path(model: str) -> Path:
-    """Return the file of a name, or the path that was given."""
+    """Return the file of a name, or the path that was given. Raises UsageError and EngineError as ``model_file``."""
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
 
-    if model in NAMED or model.startswith("real:"):
-        with progress("the model is looked for", only_on_a_terminal=True) as report_build:
-            return model_file(model, report_build)
-    if model.endswith(".gguf") or "/" in model:
-        return Path(model)
-    msg = f"no model {model}: {', '.join(NAMED)}, or the path of a GGUF file"
-    raise UsageError(msg)
-
-
-def _table_of(first: str, *columns: str) -> Table:
-    table = Table(header_style="bold", box=SIMPLE, pad_edge=False)
-    table.add_column(Text(first))
-    for column in columns:
-        table.add_column(column, justify="left" if column in {"state", "for"} else "right")
-    return table
+    with progress("the model is looked for", only_on_a_terminal=True) as report_build:
+        return model_file(model, report_build)
 
 
 def _scores(found: dict[str, Any]) -> Table:
-    table = _table_of(found["model"], "right", "of", "share", "95 %")
+    from hybrid.cli.model_list import table_of  # noqa: PLC0415
+
+    table = table_of(found["model"], "right", "of", "share", "95 %")
     for name, said in found["families"].items():
         interval = f"{said['low']:.0%} to {said['high']:.0%}"
         table.add_row(name, str(said["correct"]), str(said["n"]), f"{said['correct'] / said['n']:.0%}", interval)

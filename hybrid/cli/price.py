@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
@@ -96,7 +97,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
         raise UsageError("the prompt is empty")
     path = model_file(settings.local or BUNDLED_LOCAL)
     with closing(Weights(path)) as weights:
-        ids = () if question is None else weights.render(turns_of(question, settings.system))
+        ids = () if question is None else weights.render(turns_of(question, settings.system), settings.template_args)
         probes = _probes(settings, weights)
     probed = probes.read_all(settings.cloud, settings.cloud_model) if probes and settings.cloud else []
     record = pair_record(settings.cloud, path)
@@ -128,12 +129,19 @@ def _probes(settings: Settings, weights: Weights) -> ProbeCache | None:
 
 
 def _capabilities(settings: Settings, models: list[str], probed: list[ProbeResult]) -> Capabilities:
-    """Return what is known of the endpoint without asking it: of what nobody has probed, that it can do everything."""
+    """Return what is known of the endpoint without asking it: what a probe found, and what its dialect's documents say.
+
+    Of an endpoint whose dialect nobody has named or found, that it can do everything.
+    """
     from hybrid.assemble import served_model  # noqa: PLC0415
+    from hybrid.cloud.dialects.dialect import DialectConfig  # noqa: PLC0415
+    from hybrid.cloud.discover import DIALECTS  # noqa: PLC0415
     from hybrid.cloud.port import Capabilities  # noqa: PLC0415
     from hybrid.cloud.probe_result import apply_result  # noqa: PLC0415
 
-    if (served := served_model(settings)) is not None:
-        return Capabilities(served)
-    can = Capabilities(models[-1] if models else "")
+    served = served_model(settings)
+    model = served or (models[-1] if models else "")
+    dialect = "vllm" if served else probed[-1].dialect if probed else settings.dialect
+    spec = DIALECTS.get(dialect or "")
+    can = Capabilities(model) if spec is None else replace(spec.build(DialectConfig(model)).can, model=model)
     return apply_result(can, probed[-1]) if probed else can

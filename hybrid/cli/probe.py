@@ -22,12 +22,17 @@ from hybrid.spend import as_usd
 if TYPE_CHECKING:
     from hybrid.assemble import ProbeReport
     from hybrid.cloud import Capabilities
+    from hybrid.cloud.probe_habits import KlInterval
     from hybrid.cloud.probe_result import ProbeResult
+    from hybrid.engine.local_memory import LocalMemory
     from hybrid.engine.noise import LocalNoise
 
 EPILOG = """
-It asks about ten questions of six hundred tokens together, which are paid for like any others, and keeps what it finds
-for later runs with the same model there, dialect and local vocabulary (--local), until an answer contradicts it.
+It asks about fifteen questions of seven hundred tokens together, which are paid for like any others, and keeps what it
+finds for later runs with the same model there, dialect and local vocabulary (--local), until an answer contradicts it.
+Two models of one vocabulary may have different habits: where the endpoint can be asked, a chat as its template writes
+it is held against the local model's, and the first words of answers to five general questions show how far the two
+are apart (the median and the largest KL divergence, in nats). That is told, and decides nothing by itself.
 Nothing is concluded from a name or a document. Where a flag of the server would help, it is named. Where nothing is
 charged, or no price is known, fifteen questions more measure what a scored token takes beside a written one. From the
 price, or else from that time, follows the break-even: the share of drafted tokens that must be kept for checking to be
@@ -70,7 +75,9 @@ def probe(
             noise = {"local_noise_nats": found.local_noise.nats, "local_noise_shift": found.local_noise.shift}
             besides: dict[str, object] = {**noise, "policies": works, "hints": [*map(asdict, found.hints)]}
             besides["charged_nanousd"] = None if found.price is None else found.charged_nanousd
+            besides["first_words"] = _first_words(found.findings)
             besides["break_even"] = break_evens(found.findings.check_rates(found.price))
+            besides |= {} if found.memory is None else _memory(found.memory)
             besides["seen"] = {judge: counts.to_json() for judge, counts in found.seen.items()}
             typer.echo(json.dumps({**found.findings.to_json(), **besides}, indent=1))
         else:
@@ -98,10 +105,14 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     found = probed.findings
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
     facts = {"vocabulary": _VOCABULARY[found.same_words]} | ({} if found.same_words is False else _facts(found))
-    facts |= {"local model's noise": _local_noise(probed)}
+    facts |= {"local model's noise": _local_noise(probed), "chat template": chat_words(found)}
+    if (memory := probed.memory) is not None:
+        facts |= {"its KV cache": memory.cache_told}
+        facts |= {"its layers": memory.placement.told} if memory.placement.told else {}
     facts |= {f"scoring by {method}": verdict for method, verdict in found.scoring_methods.items()}
     for name, value in facts.items():
         yield f"  {name:<{_WIDTH}} {value}"
+    yield from habit_words(found)
     yield f"what a check costs: {_cost(found)}"
     yield from told_of_probe(probed)
     yield f"policies at temperature 0: {', '.join(works['greedy'])}"
@@ -111,6 +122,66 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
         yield f"would help: {hint.flag} ({hint.of}): {hint.gain}"
     charged = probed.price is not None and not probed.price.free
     yield f"the probe took {found.spent_tokens} tokens" + (f": {as_usd(probed.charged_nanousd)}" if charged else "")
+
+
+def chat_words(found: ProbeResult) -> str:
+    """Say whether both models' templates write the same chat, and show the first difference."""
+    if found.chat_alike is None:
+        return "cannot be compared"
+    if (apart := found.chat_difference) is None:
+        return "the local model's: it writes the same tokens"
+    here, there = (repr(each) if each else "nothing more" for each in (apart.here, apart.there))
+    where = f"after {apart.position} tokens it writes {there} where the local model's writes {here}"
+    if apart.dates:
+        return f"the local model's but for a date: {where}"
+    return f"another than the local model's: {where}"
+
+
+def habit_words(found: ProbeResult) -> Iterator[str]:
+    """Say whether the two models begin their answers alike, where that was measured."""
+    from hybrid.cloud.probe_habits import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
+
+    middle, worst = median_kl(found.opening_kl), worst_kl(found.opening_kl)
+    if middle is None or worst is None:
+        return
+    answers = f"the first word of {len(found.opening_kl)} answers"
+    measured = f"median KL {_nats(middle)} nats at {answers}, {_nats(worst)} at worst"
+    match habits(found.opening_kl):
+        case "alike":
+            yield f"the two begin their answers alike: {measured}"
+        case "apart":
+            causes = "is one a base model, or the template another one?"
+            if found.same_words is None:
+                causes = "is one a base model, the template another one, or the vocabulary?"
+            yield f"the two begin their answers differently: {measured}: most drafts will be turned down; {causes}"
+        case _:
+            yield f"whether the two begin their answers alike is not certain: {measured}, by lists of {found.most_k}"
+
+
+def _nats(ends: KlInterval) -> str:
+    low, high = ends
+    if high is None:
+        return f"{low:.2g} or more"
+    return f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+
+
+def _first_words(found: ProbeResult) -> dict[str, object]:
+    from hybrid.cloud.probe_habits import habits, median_kl, worst_kl  # noqa: PLC0415  (help needs no numpy)
+
+    kl = found.opening_kl
+    return {"habits": habits(kl), "median_kl": median_kl(kl), "worst_kl": worst_kl(kl)}
+
+
+def _memory(memory: LocalMemory) -> dict[str, object]:
+    cache, placement = memory.cache, memory.placement
+    return {
+        "local_kv_type": None if cache is None else cache.kv_type,
+        "local_kv_bytes": None if cache is None else memory.cache_bytes,
+        "local_context": memory.num_context,
+        "local_layers_on_gpu": placement.on_gpu,
+        "local_layers": placement.total,
+        "local_gpus": [*map(str, placement.devices)],
+    }
 
 
 def _local_noise(probed: ProbeReport) -> str:

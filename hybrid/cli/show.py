@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hybrid.errors import escape_controls
 from hybrid.run.answer import Answer, Token
-from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted
+from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed, NoteAdded, TokenEmitted, thoughts_of
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
@@ -18,18 +18,21 @@ STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
 class Screen:
     """Shows tokens as they come. Where nobody looks, standard output gets the text and nothing else, as it is."""
 
-    def __init__(self) -> None:
-        """Colours only on a terminal."""
+    def __init__(self, *, thoughts: bool = False) -> None:
+        """Colours only on a terminal. ``thoughts``: what the model thinks is shown too, dim, on standard error."""
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown = False
+        self._thoughts = thoughts
+        self._thinking = False
 
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
+        self._thought(thoughts_of(event))
         match event:
             case TokenEmitted(_, token):
                 self._token(token)
-            case Flushed(text):
+            case Flushed(text) if text:
                 self._text(text)
             case Degraded(why):
                 self._note(f"the local model goes on alone: {why}")
@@ -38,6 +41,7 @@ class Screen:
             case CloudRecovered():
                 self._note("the cloud answers again")
             case Finished(answer):
+                self._end_thought()
                 self._shown = False
                 print(flush=True)  # noqa: T201  (the answer's last line)
                 if self._out.is_terminal:
@@ -47,15 +51,30 @@ class Screen:
 
     def close(self) -> None:
         """End the line of an answer that was cut off: what a terminal shows next is no part of it."""
+        self._end_thought()
         if self._shown and self._out.is_terminal:
             print(flush=True)  # noqa: T201  (the answer's last line)
 
+    def _thought(self, text: str) -> None:
+        if text and self._thoughts:
+            self._err.print(Text(escape_controls(text), "dim italic"), end="")
+            self._thinking = True
+
+    def _end_thought(self) -> None:
+        if self._thinking:
+            self._err.print()
+            self._thinking = False
+
     def _note(self, text: str) -> None:
+        self._end_thought()
         if self._shown and self._out.is_terminal:
             self._err.print()  # not in the middle of the answer's line
         self._err.print(Text(f"hybrid: {escape_controls(text)}", "yellow"))
 
     def _token(self, token: Token) -> None:
+        if not token.text:
+            return
+        self._end_thought()
         self._shown = True
         if self._out.is_terminal:
             self._out.print(styled(token), end="")
@@ -86,6 +105,8 @@ def summary(answer: Answer) -> str:
         f"{100 * usage.cloud_tokens / total:.0f} % by the cloud",
         f"{usage.cloud_requests} request{'' if usage.cloud_requests == 1 else 's'}",
     ]
+    if usage.thought_tokens:
+        parts.insert(1, f"{usage.thought_tokens} of them thoughts")
     parts.append(str(answer.bill))
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")

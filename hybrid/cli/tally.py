@@ -9,32 +9,42 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybrid.cli.batch_output import OutputLine
-from hybrid.spend import Bill
+from hybrid.cli.batch_lines import OutputLine
+from hybrid.spend import Bill, as_usd
 
 
 @dataclass
 class Tally:
-    """Counts lines as they are written. ``kept`` of them an earlier run has written; the rest is over all of them."""
+    """Counts lines as they are written. ``kept`` of them an earlier run has answered; the rest is over all of them.
+
+    ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
+    ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
+    under ``--cap``, where it counts as spent.
+    """
 
     answered: int = 0
     failed: int = 0
     kept: int = 0
+    asked_again: int = 0
+    better: int = 0
     degraded: int = 0
     local_tokens: int = 0
     cloud_tokens: int = 0
     cloud_requests: int = 0
     bill: Bill = Bill(0, 0, 0)  # noqa: RUF009  (frozen)
+    open_nanousd: int = 0
     first_failure: str | None = None
     first_reason: str | None = None
 
-    def keep(self, entry: OutputLine) -> None:
-        """Count a line that stood there."""
-        self.kept += 1
-        self.add(entry)
+    def compare(self, *, better: bool | None) -> None:
+        """Count whether a line that was asked again is better than before; None: it was not asked again."""
+        if better is not None:
+            self.asked_again += 1
+            self.better += better
 
-    def add(self, entry: OutputLine) -> None:
-        """Count a line."""
+    def add(self, entry: OutputLine, *, is_kept: bool) -> None:
+        """Count a line; ``is_kept``: an earlier run has answered it."""
+        self.kept += is_kept
         if entry.error is not None:
             self.failed += 1
             self.first_failure = self.first_failure or f"line {entry.line}: {entry.error}"
@@ -69,6 +79,11 @@ class Tally:
         if total := self.local_tokens + self.cloud_tokens:
             parts.append(f"{100 * self.cloud_tokens / total:.0f} % of the tokens by the cloud")
         said = [", ".join(parts)]
+        if self.asked_again:
+            said.append(f"{_counted(self.asked_again)} asked again, {self.better} of them better than before")
+        if self.open_nanousd:
+            most = as_usd(self.open_nanousd)
+            said.append(f"requests that were cut off may have cost {most} more: hybrid budget reconcile lists them")
         if self.first_reason:
             said.append(f"in {_counted(self.degraded)} the local model went on alone; the first is {self.first_reason}")
         if self.first_failure:

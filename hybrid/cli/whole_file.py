@@ -13,9 +13,7 @@ import shutil
 from pathlib import Path
 
 from hybrid.errors import UsageError
-
-# The mode of a file that is made here.
-OWNERS = 0o600
+from hybrid.line_file import OWNERS
 
 
 def check_writable(flag: str, path: Path) -> None:

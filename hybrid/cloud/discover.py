@@ -7,7 +7,7 @@ asks what only a paid request can tell: whether scoring works, up to which k, on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,10 @@ from hybrid.cloud.dialects import (
     vllm_tokens,
 )
 from hybrid.cloud.dialects.dialect import Dialect, DialectConfig, DialectSpec, Json
-from hybrid.cloud.dialects.reading import count, guarded
+from hybrid.cloud.dialects.reading import count, guarded, read_tokens
 from hybrid.cloud.wire import Wire
 from hybrid.errors import AccessDenied, BadReply, MissingCapability, ModelNotFound, NotAnApi, UsageError
-from hybrid.types import Ids
+from hybrid.types import Ids, Message
 
 # In the order in which they are looked for: the more a dialect can do, the earlier.
 DIALECTS: Mapping[str, DialectSpec] = {
@@ -134,6 +134,24 @@ async def _tokenize(wire: Wire, spec: DialectSpec, model: str, text: str) -> Ids
     return None if told is None else read_tokens(told)
 
 
+async def render_chat(wire: Wire, spec: DialectSpec, model: str, turns: Sequence[Message]) -> Ids | None:
+    """Ask for a conversation's ids as the server's own template writes it; None where it cannot be asked, or refuses.
+
+    Raises BadReply for a reply that cannot be read.
+    """
+    if spec.chat_route is None:
+        return None
+    flow, told = spec.chat_route(model, turns), None
+    while True:
+        try:
+            path, body = flow.send(told)
+        except StopIteration as done:
+            ids: Ids = done.value
+            return ids
+        if (told := await _ask_route(wire, path, body)) is None:
+            return None
+
+
 async def _ask_route(wire: Wire, path: str, body: Json | None, *, refusal_opens: bool = False) -> Any:
     """Ask a route that may not exist; None if it does not."""
     try:
@@ -179,13 +197,3 @@ def _context_length(model: Mapping[str, Any]) -> object:
     """Return how long a text may be: vLLM's and SGLang's word for it, or Together's."""
     told: object = model.get("max_model_len")
     return model.get("context_length") if told is None else told
-
-
-@guarded
-def read_tokens(reply: Json) -> Ids:
-    """Read the ids of a tokenised text."""
-    tokens = reply.get("tokens")
-    if not isinstance(tokens, list):
-        msg = "the endpoint's tokenizer gave no tokens"
-        raise BadReply(msg)
-    return tuple(tokens)

@@ -9,7 +9,7 @@ and ``test_learned.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from hybrid.cloud.bounds import MAX_FACT_BYTES, QuestionDeadlines
 from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
-from hybrid.cloud.discover import discover
+from hybrid.cloud.discover import DIALECTS, discover, render_chat
 from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
@@ -35,7 +35,7 @@ from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result, as_
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
-from hybrid.types import NO_USAGE, CloudUsage, Ids, Vocabulary
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Vocabulary
 
 
 @dataclass
@@ -137,6 +137,17 @@ class Endpoint:
             self._wire.hide_key(error)
             raise
 
+    async def render_chat(self, turns: Sequence[Message]) -> Ids | None:
+        """Return a conversation's ids as the endpoint's own template writes it, at no charge.
+
+        None: it cannot be asked, or something went wrong.
+        """
+        try:
+            async with self._wire.question_deadlines(None).bound_total():
+                return await render_chat(self._wire, DIALECTS[self.dialect.name], self._model, turns)
+        except CloudError:
+            return None
+
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return the most that answering may be charged."""
         return self.dialect.max_usage(question)
@@ -172,7 +183,7 @@ class Endpoint:
         scores = replace(step, rows=tuple([replace(row, noise=self._noise) for row in step.rows]))
         if attempt.post is None:
             return scores
-        self.dialect = self.dialect.learn_from_usage(question, scores.usage)
+        self._learn_from_usage(question, scores.usage)
         # The charge that the last reply shows counts, whoever read its rows.
         known = dialect.min_usage(question).at_least(attempt.last_usage)
         usage = final_usage(scores.usage, known, dialect.max_usage(question).prompt_tokens)
@@ -227,7 +238,7 @@ class Endpoint:
             async with aclosing(self._read(continuation, attempt)) as chunks:
                 async for told in chunks:
                     if told.usage is not None:
-                        self.dialect = self.dialect.learn_from_usage(question, told.usage)
+                        self._learn_from_usage(question, told.usage)
                     chunk = meter.read(told)
                     rows = chunk.rows if has_rows else (None,) * len(chunk.ids)
                     yield replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
@@ -275,6 +286,15 @@ class Endpoint:
             msg = f"{error}; from now on it is asked in another way"
             raise Unreachable(msg, sent=error.sent, charged=error.charged, trouble="learned") from error
         return True
+
+    def _learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> None:
+        """Take what a charge shows of the endpoint; that it tells its cached tokens is kept for the next client."""
+        was_told = self.can.tells_cache
+        self.dialect = self.dialect.learn_from_usage(question, usage)
+        if self.can.tells_cache and not was_told and self._probe_cache is not None:
+            known = self._probe_cache.read(self._wire.url, self._model, self.dialect.name)
+            known = known or as_probe_result(self._wire.url, replace(self.can, model=self._model))
+            self._probe_cache.write(replace(known, cached_usage=True))
 
     def _forget_probe(self) -> None:
         if self._probe_cache is not None:

@@ -52,7 +52,8 @@ class Capabilities:
     log-probabilities; they are the model's own unless ``rows_altered_by`` applies. ``scoring_method``: how a draft is
     scored (None: not at all), one of ``scoring_methods``, the cheapest first. ``candidates``: a row can hold tokens
     that are asked for by id. ``most_k``: the longest top-k list. ``keeps_cache``: a check reads the prefix cache.
-    ``same_words``: the vocabulary is the local model's. ``streams``: a stream tells all that a whole answer does.
+    ``tells_cache``: replies tell how many tokens were cached. ``same_words``: the vocabulary is the local model's.
+    ``streams``: a stream tells all that a whole answer does.
     None means not known.
     """
 
@@ -69,6 +70,7 @@ class Capabilities:
     candidates: bool = False
     most_k: int | None = None
     keeps_cache: bool | None = None
+    tells_cache: bool | None = None
     streams: bool = True
 
     @property
@@ -110,7 +112,8 @@ class WriteQuestion:
 
     The last ``begun`` tokens of the prefix are the answer's; those before render ``turns``, the conversation as it was
     put, for endpoints that take no prompt but messages. ``asked_at`` is the time (``time.monotonic``) from which the
-    question's total deadline counts: that of its first attempt; None: now.
+    question's total deadline counts: that of its first attempt; None: now. ``has_template_args``: the prefix was
+    rendered with arguments of the user's, of which messages alone tell nothing.
     """
 
     prefix: Ids
@@ -121,6 +124,7 @@ class WriteQuestion:
     begun: int = 0
     turns: tuple[Message, ...] = ()
     asked_at: float | None = None
+    has_template_args: bool = False
 
 
 ModelQuestion: TypeAlias = ScoreQuestion | WriteQuestion

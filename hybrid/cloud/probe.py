@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,19 +28,15 @@ from hybrid.cloud.port import (
     ScoreQuestion,
     Scores,
     WriteQuestion,
-    usage_after_failure,
 )
+from hybrid.cloud.probe_charges import ReserveCharge, SettleCharge
+from hybrid.cloud.probe_habits import LocalHabits, first_difference, opening_kl
 from hybrid.cloud.probe_result import SCALE_OUT, ProbeResult
-from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, UsageError, to_one_line
+from hybrid.errors import BadReply, CloudError, CloudRefusal, MissingCapability, Unreachable, to_one_line
 from hybrid.prob import TopK, max_log_difference
-from hybrid.spend import AnswerBudget, Denial
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Sampling
 
 T = TypeVar("T")
-SettleCharge: TypeAlias = Callable[[CloudUsage | None], object]
-ReserveCharge: TypeAlias = Callable[[CloudUsage], AbstractAsyncContextManager[SettleCharge]]
-"""Reserves the most that one question may be charged, and gives a function that settles its charge."""
-
 WRITTEN = 6  # tokens that the endpoint writes by itself, and is then held to
 ROUND_TRIPS = 3
 # What a token takes is a median over so many tries, each of a question of one token and one of so many. Answers ask
@@ -58,7 +55,8 @@ DECIMALS = range(1, 7)
 class Probe:
     """One probe of one endpoint. ``tell`` is called with a sentence about each question.
 
-    ``timed``: what a token takes is measured too, by ``clock`` (in seconds).
+    ``timed``: what a token takes is measured too, by ``clock`` (in seconds). ``local``: the local model's templates and
+    first words, which the endpoint's are held against; None: they are not.
     """
 
     endpoint: Endpoint
@@ -67,6 +65,7 @@ class Probe:
     reserve: ReserveCharge
     tell: Callable[[str], None]
     timed: bool = False
+    local: LocalHabits | None = None
     clock: Callable[[], float] = time.perf_counter
     found: ProbeResult = field(init=False)
     _spent: CloudUsage = field(default=NO_USAGE, init=False)
@@ -85,9 +84,13 @@ class Probe:
         )
         if capabilities.same_words is not False:
             written = await self._lists()
+            if self.local:
+                await self._chats(self.local)
             if written is not None:
                 await self._writing(written)
                 await self._scoring(written)
+                if self.local and self.found.rows:
+                    await self._openings(self.local)
                 if self.found.scoring_method and capabilities.candidates and not self._can.candidates:
                     self._note(candidates=False)  # it has refused them
                 if "write" in self._can.abilities:
@@ -227,6 +230,33 @@ class Probe:
         )
         self._note(candidates=told)
 
+    # ---- its habits --------------------------------------------------------------------------------------------------
+
+    async def _chats(self, local: LocalHabits) -> None:
+        """Hold chats as its template writes them against the local model's, until one differs in more than a date."""
+        for chat in local.chats:
+            theirs = await self.endpoint.render_chat(chat.turns) if chat.rendered else None
+            if theirs is None:
+                continue  # one that it refuses says nothing
+            found = first_difference(chat.ids, theirs, local.piece)
+            self._note(chat_alike=found is None and self.found.chat_alike is not False)
+            if found is not None:
+                self._note(chat_difference=found)
+                if not found.dates:
+                    return
+
+    async def _openings(self, local: LocalHabits) -> None:
+        """Have it write the first token of a few answers, and hold its rows against the local model's."""
+        room, found = self.found.max_context or inf, []
+        self.tell("how the two models begin an answer")
+        for chat, ours in local.openings:
+            if len(chat.ids) + 1 < room:
+                chunks = await self._try(self._write(chat.ids, 1, self.found.most_k or 1, turns=chat.turns))
+                row = next((row for chunk in chunks or [] for row in chunk.rows), None)
+                if row is not None and (kl := opening_kl(row, ours)) is not None:
+                    found.append(kl)
+        self._note(opening_kl=tuple(found))
+
     # ---- what it caches ----------------------------------------------------------------------------------------------
 
     async def _caching(self, ids: Ids) -> None:
@@ -313,9 +343,16 @@ class Probe:
         return scores
 
     async def _write(
-        self, prefix: Ids, limit: int, top_k: int, sampling: Sampling | None = None, begun: int = 0
+        self,
+        prefix: Ids,
+        limit: int,
+        top_k: int,
+        sampling: Sampling | None = None,
+        begun: int = 0,
+        turns: tuple[Message, ...] | None = None,
     ) -> list[Chunk]:
-        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), begun=begun, turns=self.turns)
+        turns = self.turns if turns is None else turns
+        question = WriteQuestion(prefix, limit, top_k, sampling or Sampling(), begun=begun, turns=turns)
         try:
             return await self._written(question)
         except Unreachable as error:
@@ -358,19 +395,3 @@ def _grid(rows: list[TopK]) -> float:
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * max(1.0, float(np.abs(scaled).max())) * 0.01:
             return float(10.0**-decimals)
     return 0.0
-
-
-@asynccontextmanager
-async def paid_from(purse: AnswerBudget, worst: CloudUsage) -> AsyncIterator[SettleCharge]:
-    """Reserve the worst case of one question; what a failed one cost nobody knows, unless it was turned away."""
-    limit = worst.completion_tokens
-    grant = await purse.reserve(worst.prompt_tokens, limit, min_limit=limit, requests=worst.requests)
-    if isinstance(grant, Denial):
-        raise UsageError(grant.why)
-    if denial := await purse.mark_sent(grant):
-        raise UsageError(denial.why)
-    try:
-        yield lambda usage: purse.settle(grant, usage)
-    except CloudError as error:
-        purse.settle(grant, usage_after_failure(error, worst))
-        raise

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from hybrid.cloud.port import Capabilities, RowAlteration, ScoringMethod
+from hybrid.cloud.probe_habits import ChatDifference, KlInterval
 from hybrid.json_store import JsonStore
 from hybrid.spend import CheckRates, Price, endpoint_id
 
@@ -41,7 +42,9 @@ class ProbeResult:
     ``prefix_tokens``, cached tokens left out. ``hidden_mass``: the most probability that a list left out.
     ``token_route``: whether vLLM's token-in route is open. ``written_ms``, ``scored_ms``: the time that a token takes,
     written and scored; ``reread_ms``: that of a token before a check's span; ``check_ms``: that of a check beside all
-    of these, the round trip included. ``spent_tokens``: the charge for the probe itself.
+    of these, the round trip included. ``chat_alike``: its chat template writes the local model's tokens, and
+    ``chat_difference`` where not; ``opening_kl``: how far the two are apart at the first token of answers, in nats.
+    ``spent_tokens``: the charge for the probe itself.
     """
 
     url: str
@@ -72,6 +75,9 @@ class ProbeResult:
     scored_ms: float | None = None
     reread_ms: float | None = None
     check_ms: float | None = None
+    chat_alike: bool | None = None
+    chat_difference: ChatDifference | None = None
+    opening_kl: tuple[KlInterval, ...] = ()
     spent_tokens: int = 0
 
     def check_rates(self, price: Price | None) -> CheckRates | None:
@@ -92,7 +98,8 @@ class ProbeResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``, under the outside names."""
-        return {OUTSIDE_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        found = asdict(self) | {"opening_kl": [list(ends) for ends in self.opening_kl]}
+        return {OUTSIDE_NAMES.get(name, name): value for name, value in found.items()}
 
     @classmethod
     def from_json(cls, entry: object) -> ProbeResult | None:
@@ -129,6 +136,7 @@ def apply_result(can: Capabilities, found: ProbeResult) -> Capabilities:
         continues=can.continues and found.continues is not False,
         most_k=found.most_k or can.most_k,
         keeps_cache=can.keeps_cache if found.keeps_cache is None else found.keeps_cache,
+        tells_cache=can.tells_cache if found.cached_usage is None else found.cached_usage,
         candidates=can.candidates if found.candidates is None else found.candidates,
         streams=can.streams if found.streams is None else found.streams,
     )
@@ -149,6 +157,7 @@ def as_probe_result(url: str, can: Capabilities) -> ProbeResult:
         raw_rows="temperature" not in can.rows_altered_by,
         scoring_method=can.scoring_method,
         keeps_cache=can.keeps_cache,
+        cached_usage=can.tells_cache,
         candidates=can.candidates,
         streams=can.streams,
     )

@@ -10,7 +10,7 @@ from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
 from hybrid.defer.pacing import worth_factor
 from hybrid.defer.routing_dial import RoutedQuestions
-from hybrid.defer.score import Forecast, PriorScore, QuestionForecast, Score
+from hybrid.defer.score import DEFAULT_JUDGE, DEFAULT_NATS, Forecast, PriorScore, QuestionForecast, Score
 from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
 from hybrid.defer.signals import STATISTICS, DraftSignals, mean_surprise, statistics
 from hybrid.defer.state import KeptOutcomes, PairState, forget_outcomes
@@ -19,6 +19,8 @@ from hybrid.defer.words import BUCKETS, word_buckets
 __all__ = [
     "BUCKETS",
     "CALIBRATION_VERSION",
+    "DEFAULT_JUDGE",
+    "DEFAULT_NATS",
     "FLOOR",
     "NOTHING_FAMILIAR",
     "RAISED_FLOOR",

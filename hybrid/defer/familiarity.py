@@ -52,6 +52,10 @@ class Familiarity:
         counts[list(words)] = self.counts[list(words)]
         return Familiarity(counts, self.usual)
 
+    def novelty(self, words: tuple[int, ...]) -> float:
+        """Return the root mean square of 1 / (1 + questions seen) over a question's buckets: 1 if none was seen."""
+        return _novelty(self.counts, words)
+
     def strangeness(self, words: tuple[int, ...]) -> float:
         """Return 0 for a question as novel as usual, 1 for one half as novel again or more.
 

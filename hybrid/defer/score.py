@@ -84,6 +84,10 @@ class Score(Protocol):
         ...
 
 
+# The judge of a pair of which nothing is known: kl's, at the threshold of the bundled pair's score, which turns down
+# hardly any draft that is right (defer/README.md).
+DEFAULT_NATS = 0.7
+DEFAULT_JUDGE = f"kl:{DEFAULT_NATS:g}"
 # Of a pair that nobody measured most drafts count as turned down, so that they are checked. 0.77: so many were turned
 # down again after one corrected token in a first study of the bundled pair (0.75 when it was calibrated). 64 tokens: an
 # answer of a paragraph.

@@ -1,22 +1,28 @@
 """The local model behind one port. The only importer of ``llama_cpp``, which is loaded with ``hybrid.engine.llama``."""
 
-from hybrid.engine.cursor import ONE_BY_ONE, Cursor, num_shared
-from hybrid.engine.pool import ContextPool, PooledContext
-from hybrid.engine.port import MEND_CONTEXT, ChatVocabulary, Engine, Interrupted, IsCancelled
+from hybrid.engine.cursor import ONE_BY_ONE, Cursor, Reuse
+from hybrid.engine.pool import ContextPool, CursorContext, PooledContext
+from hybrid.engine.port import MEND_CONTEXT, NO_ARGS, ChatVocabulary, Engine, Interrupted, IsCancelled
 from hybrid.engine.scripted import ScriptedEngine
+from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.engine.worker import Worker
+from hybrid.types import num_shared
 
 __all__ = [
     "MEND_CONTEXT",
+    "NO_ARGS",
     "ONE_BY_ONE",
     "ChatVocabulary",
     "ContextPool",
     "Cursor",
+    "CursorContext",
     "Engine",
     "Interrupted",
     "IsCancelled",
     "PooledContext",
+    "Reuse",
     "ScriptedEngine",
+    "ThoughtMarks",
     "Worker",
     "num_shared",
 ]

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import llama_cpp as ll
-
-from hybrid.engine.llama import CHUNK, Weights, safe_model_params
+from hybrid.engine.llama import CHUNK, Weights
+from hybrid.engine.native import ll
+from hybrid.engine.runtime import safe_model_params
 from hybrid.errors import EngineError
 from hybrid.types import Ids
 

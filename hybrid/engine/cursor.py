@@ -5,28 +5,32 @@ kept as long as the cache holds their prefix, so tokens that were decoded ahead 
 
 The laws (``tests/engine/test_cursor.py``): a row depends on its prefix alone, not on what the cache held before;
 ``follow`` gives what ``row`` would give, and its work does not grow with the text.
+
+"Depends on its prefix alone" is meant up to what decodes of other shapes do to sums of rounded numbers. To the last bit
+it holds of answers that ``begin`` begins (``tests/engine/test_prompts.py``): a prompt is read in blocks of 64 tokens
+aligned at 0, then the rest, then the last token alone. So what is kept of another text is whole blocks, which that text
+read in the same shapes. Where a prompt goes on past the prompt that is held, into its answer, it is the conversation's
+next turn, and everything shared is kept. Rows are then a function of the prompt and of the turns that are held.
 """
 
 from __future__ import annotations
 
-from hybrid.engine.port import Engine, IsCancelled, never
+from typing import NamedTuple
+
+from hybrid.engine.port import Engine, IsCancelled, Logits, check_fits, never
 from hybrid.prob import Dense
-from hybrid.types import Ids
+from hybrid.types import Ids, num_shared
 
 # Up to two missing tokens are decoded singly. A batch sums float16 in another order, and a row must not depend on
 # whether its prefix was decoded ahead. Two can be missing: the last drafted token and the cloud's one after it.
 ONE_BY_ONE = 2
 
 
-def num_shared(first: Ids, second: Ids) -> int:
-    """Length of the longest common prefix."""
-    low, high = 0, min(len(first), len(second))
-    if first[:high] == second[:high]:
-        return high
-    while high - low > 1:  # first[:low] is shared, first[:high] is not
-        middle = (low + high) // 2
-        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
-    return low
+class Reuse(NamedTuple):
+    """What a cache holds of a prompt: the tokens that need not be read, and whether it is the held conversation's."""
+
+    num_tokens: int
+    goes_on: bool
 
 
 class Cursor:
@@ -39,6 +43,40 @@ class Cursor:
         self._cached_ids: list[int] = []  # the engine's ids when it was last used here; others may drive it, too
         self._rows: dict[int, Dense] = {}  # by the length of the prefix, which is cached
         self._row_length = 0  # tokens before the row that was read last
+        self._prompt: Ids = ()  # what ``begin`` has read last, if the cache holds it still
+        self._num_in_blocks = 0  # tokens at the beginning that were read in whole blocks, after nothing but such
+
+    def begin(self, prompt: Ids, cancelled: IsCancelled = never) -> None:
+        """Read a prompt (at least one token), so that the cache holds it and nothing else; its row is then known.
+
+        What is kept and in which shapes the rest is read depends on nothing that was there before, but for the turns of
+        the prompt's own conversation. Raises ContextOverflow before anything is changed, Interrupted between blocks; to
+        begin again goes on where it stopped.
+        """
+        check_fits(len(prompt), self.engine.num_context)
+        place, goes_on = self.reusable(prompt)
+        self.rewind(place)
+        block, last = self.engine.prompt_block, len(prompt) - 1
+        while place < last:
+            end = min((place // block + 1) * block, last)
+            self._extend(prompt[place:end], 0, cancelled)
+            place = end
+            if not (goes_on or end % block):
+                self._num_in_blocks = end
+        self._read(prompt[last:], last, 1, cancelled)
+        self._prompt = prompt
+
+    def reusable(self, prompt: Ids) -> Reuse:
+        """Return how much of a prompt ``begin`` would keep; not to be called while something runs on the engine."""
+        self._sync_with_engine()
+        held, num = self.engine.ids, len(self._prompt)
+        shared, last = num_shared(held, prompt), len(prompt) - 1
+        goes_on = 0 < num <= shared and prompt[:num] == self._prompt and (num < shared or num == len(prompt))
+        block = self.engine.prompt_block
+        kept = min(shared, last) if goes_on else min(shared, last, self._num_in_blocks) // block * block
+        if kept < len(held) and not self.engine.has_exact_rewind:
+            return Reuse(0, goes_on=False)  # to step back there is to read the prefix again, and in other shapes
+        return Reuse(kept, goes_on)
 
     def row(self, prefix: Ids, cancelled: IsCancelled = never) -> Dense:
         """Return the distribution of the token after ``prefix`` (at least one token)."""
@@ -74,27 +112,38 @@ class Cursor:
         """Rewind the engine to the first ``length`` tokens of its cache, and forget the rows after them."""
         self.engine.rewind(length)
         del self._cached_ids[length:]
-        self._forget_rows_after(length)
+        self._forget_after(length)
 
     def forget_rows(self, before: int) -> None:
-        """Forget the rows after fewer than ``before`` tokens; their tokens stay in the cache."""
+        """Forget the rows after fewer than ``before`` tokens; their tokens stay in the cache. A span begins there."""
+        self.engine.settle(before)
         self._rows = {n: row for n, row in self._rows.items() if n >= before}
 
     def _sync_with_engine(self) -> None:
         """Forget the rows whose prefix the engine no longer holds."""
         ids = self.engine.ids
-        self._forget_rows_after(num_shared(ids, tuple(self._cached_ids)))
+        self._forget_after(num_shared(ids, tuple(self._cached_ids)))
         self._cached_ids = list(ids)
 
     def _read(self, ids: Ids, start: int, num_rows: int, cancelled: IsCancelled) -> list[Dense]:
         """Decode ``ids`` after the first ``start`` cached tokens."""
         self.rewind(start)
-        logits = self.engine.extend(ids, num_rows, cancelled)
-        self._cached_ids.extend(ids)
+        logits = self._extend(ids, num_rows, cancelled)
         self._row_length = start + len(ids)
         rows = [Dense.from_logits(scores, self.noise, self.shift) for scores in logits]
         self._rows[self._row_length] = rows[-1]
         return rows
 
-    def _forget_rows_after(self, length: int) -> None:
+    def _extend(self, ids: Ids, num_rows: int, cancelled: IsCancelled) -> Logits:
+        logits = self.engine.extend(ids, num_rows, cancelled)
+        self._cached_ids.extend(ids)
+        return logits
+
+    def _forget_after(self, length: int) -> None:
+        """Forget what was known of more than the first ``length`` tokens."""
         self._rows = {n: row for n, row in self._rows.items() if n <= length}
+        block = self.engine.prompt_block
+        self._num_in_blocks = min(self._num_in_blocks, length // block * block)
+        # The last token of a prompt may be read once more, together with the answer's first ones.
+        if length < len(self._prompt) - 1:
+            self._prompt = ()

@@ -19,6 +19,7 @@ from hybrid.errors import EngineError, to_one_line
 
 MetadataValue: TypeAlias = int | float | str | tuple[int | float, ...] | None
 TOKENS, TEMPLATE, ALIGNMENT = "tokenizer.ggml.tokens", "tokenizer.chat_template", "general.alignment"
+TYPES = "tokenizer.ggml.token_type"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 # Elements in a block and bytes of one, by tensor type. A type that is missing here may be newer than this table.
@@ -31,7 +32,7 @@ _BLOCKS = {
 }  # fmt: skip
 # The largest vocabularies have 262,144 tokens, and fewer than a million merges.
 _MOST_STRINGS = 1 << 22
-# Arrays of numbers hold one for each layer (512 at most) or each token; only the former are kept.
+# Arrays of numbers hold one for each layer (512 at most) or each token; of the latter the tokens' types alone are kept.
 _MOST_NUMBERS = 512
 _MOST_NAME, _MOST_DIMS = 64, 4
 
@@ -52,8 +53,9 @@ class TensorInfo:
 class GgufHeader:
     """The header of one file.
 
-    ``values``: the metadata; None for arrays of texts and for long arrays. ``tokens``: the vocabulary's texts, or none.
-    ``data_start``: the bytes before the first tensor.
+    ``values``: the metadata; None for arrays of texts, and for long arrays but that of the tokens' types. ``tokens``:
+    the vocabulary's texts, or none. ``data_start``: the bytes before the first tensor. ``others``: the headers of a
+    split model's further files.
     """
 
     path: Path
@@ -61,6 +63,7 @@ class GgufHeader:
     tokens: Sequence[bytes]
     tensors: Mapping[str, TensorInfo]
     data_start: int
+    others: tuple[GgufHeader, ...] = ()
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -184,7 +187,8 @@ class _GgufReader:
             msg = f"the {count} numbers of {to_one_line(key)} do not fit in the file"
             raise _DamagedGguf(msg)
         start, self._at = self._at, self._at + num_bytes
-        return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if count <= _MOST_NUMBERS else None
+        kept = count <= _MOST_NUMBERS or (key == TYPES and count <= _MOST_STRINGS)
+        return struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._raw, start) if kept else None
 
     def _strings(self, key: str, count: int) -> None:
         """Skip texts, but keep those of tokens. The loop calls no function: there may be half a million texts."""

@@ -7,10 +7,12 @@ block is another identity; a file whose path, size, time and inode are those of 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 from hybrid.engine.gguf_header import read_header
+from hybrid.engine.shards import shard_files
 from hybrid.errors import EngineError
 from hybrid.json_store import JsonStore
 
@@ -28,18 +30,21 @@ MOST_FILES = 256
 def identify(model: Path, cache: Path | None = None) -> str:
     """Return a digest of a file's header, size and 64 blocks of its tensors. Raises OSError.
 
+    The files of a split model are one model: whichever is named, the digest is of the digests of all that are there.
     ``cache``: a file that remembers digests between runs, which need not exist. A file that is no sound GGUF has no
     header, and its blocks are taken from all of it.
     """
+    files = _files(model)
     if cache is None:
-        return _digest(model)
-    store, name, stat = JsonStore(cache, "identities", VERSION), str(model.resolve()), model.stat()
-    seen = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        return _digest_of_all(files)
+    store, name = JsonStore(cache, "identities", VERSION), str(files[0].resolve())
+    stats = [file.stat() for file in files]
+    seen = [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns, stat.st_ino)]
     match store.read_entries().get(name):
         case [*before, str(digest)] if before == seen:
             return digest
-    digest = _digest(model)
-    if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
+    digest = _digest_of_all(files)
+    if time.time_ns() - max(stat.st_mtime_ns for stat in stats) > SETTLED_NS:
 
         def added(entries: dict[str, object]) -> dict[str, object]:
             entries.pop(name, None)
@@ -61,6 +66,16 @@ def identify_by_ends(model: Path) -> str:
         file.seek(max(0, size - END_BYTES))
         digest.update(file.read(END_BYTES))
     return digest.hexdigest()
+
+
+def _files(model: Path) -> tuple[Path, ...]:
+    """Return the files of a model that are there, in order; the one that was named, if it has no others."""
+    return tuple(file for file in shard_files(model) if file.exists()) or (model,)
+
+
+def _digest_of_all(files: Sequence[Path]) -> str:
+    digests = [_digest(file) for file in files]
+    return digests[0] if len(digests) == 1 else blake2b("".join(digests).encode(), digest_size=16).hexdigest()
 
 
 def _digest(model: Path) -> str:

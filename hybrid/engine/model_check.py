@@ -3,7 +3,7 @@
 llama.cpp checks a file's syntax and reports errors in it. But it asserts, divides and indexes by the file's
 hyperparameters. Each rule here stands for a process that died (``tests/engine/test_gguf_mutations.py`` finds them by
 mutation); the reason is in llama.cpp's source. Files that llama.cpp itself refuses are left to it. An assertion that no
-rule foresees ends the command with a sentence (``engine.llama``).
+rule foresees ends the command with a sentence (``engine.runtime``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _RECURRENT = ("mamba", "rwkv", "arwkv")  # architectures that need no attention 
 # Architectures of experts that have no "moe" in their name: llama.cpp divides by the number of those in use.
 _OF_EXPERTS = frozenset(("qwen4exp", "smallthinker"))
 _DELTA_NETS = frozenset(("qwen35", "qwen35moe"))
+# What general.type may say beside "model", and the architectures of projectors, which older ones do not say.
+_KINDS = {"adapter": "an adapter of one", "mmproj": "a projector of pictures for one", "imatrix": "statistics of one"}
+_PROJECTORS = frozenset(("clip",))
 _SCALINGS = frozenset(("none", "linear", "yarn", "longrope"))
 
 
@@ -48,6 +51,14 @@ def _whole(header: GgufHeader, name: str) -> int | None:
     if isinstance(value, tuple) and value and all(isinstance(each, int) for each in value):
         return int(max(value))
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _check_kind(header: GgufHeader) -> str:
+    """Other files in this format: an adapter, a projector of pictures, an importance matrix."""
+    kind, architecture = header.values.get("general.type"), header.values.get("general.architecture")
+    if architecture in _PROJECTORS:
+        kind = "mmproj"
+    return f"it holds no model but {_KINDS[kind]}" if isinstance(kind, str) and kind in _KINDS else ""
 
 
 def _within(name: str, least: int, most: int) -> Callable[[GgufHeader], str]:
@@ -76,8 +87,10 @@ def _check_sizes(header: GgufHeader) -> str:
     layers, extra = _whole(header, "block_count"), _whole(header, "nextn_predict_layers")
     if layers is not None and extra is not None and extra > layers:
         return f"nextn_predict_layers is {extra} of {layers}"
-    if header.tensors and header.data_start % ALIGNMENT:
-        return f"its tensors begin at byte {header.data_start}, which is no multiple of {ALIGNMENT}"
+    for file in (header, *header.others):
+        if file.tensors and file.data_start % ALIGNMENT:
+            where = f" in {file.path.name}" if header.others else ""
+            return f"its tensors begin at byte {file.data_start}{where}, which is no multiple of {ALIGNMENT}"
     return next(filter(None, (rule(header) for rule in _SIZES)), "")
 
 
@@ -128,8 +141,7 @@ def _check_experts(header: GgufHeader) -> str:
 
 def _check_delta_net(header: GgufHeader) -> str:
     """Layers of a gated delta net: llama.cpp takes two of their tensors as optional, and computes with them."""
-    in_parts = header.values.get("split.count") not in {None, 0, 1}  # then other files hold tensors, too
-    if header.values.get("general.architecture") not in _DELTA_NETS or in_parts:
+    if header.values.get("general.architecture") not in _DELTA_NETS:
         return ""
     inner, state, rank = (_whole(header, f"ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank"))
     if state is not None and rank is not None and inner != state * rank:
@@ -167,6 +179,7 @@ def _is_factor(tensor: TensorInfo) -> bool:
 
 
 _RULES = (
+    _check_kind,
     _check_sizes,
     _check_numbers,
     _check_heads,

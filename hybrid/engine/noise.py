@@ -2,8 +2,9 @@
 
 Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. With weights of
 three bits a token's log-probability moved by up to a nat, but sqrt(2 KL) by 0.23 at most (KL between the two readings:
-0.03 at most), so both are measured. The result is kept on disk, by the model file's own bytes and the number of layers
-on a GPU. Entries of earlier programs are one number, the nats alone; they are read.
+0.03 at most), so both are measured. The result is kept on disk, by the model file's own bytes, the number of layers
+on a GPU, and the type of the KV cache where it is not the usual one. Entries of earlier programs are one number, the
+nats alone; they are read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from hybrid.prob import UNMEASURED, Dense, kl_shift, max_log_difference
 from hybrid.types import Ids
 
 VERSION = 1
+# Entries that name no type of the KV cache are of this one.
+USUAL_KV_TYPE = "f16"
 # Tokens that are decoded both ways.
 MEASURED = 64
 
@@ -65,25 +68,26 @@ class NoiseCache:
         self._kept = JsonStore(path, "models", VERSION)
         self._identities = path.with_name("identities.json")
 
-    def read(self, model: Path, gpu_layers: int) -> LocalNoise | None:
-        """Return the noise of a model file, if it was measured."""
+    def read(self, model: Path, gpu_layers: int, kv_type: str = USUAL_KV_TYPE) -> LocalNoise | None:
+        """Return the noise of a model file with so many layers on a GPU and such a KV cache, if it was measured."""
         entries = self._kept.read_entries()
-        entry = entries.get(self._key(model, gpu_layers))
-        if entry is None and entries:
+        entry = entries.get(self._key(model, gpu_layers, kv_type))
+        if entry is None and entries and kv_type == USUAL_KV_TYPE:
             entry = entries.get(f"{identify_by_ends(model)} {gpu_layers}")
         found: dict[str, Any] = entry if isinstance(entry, dict) else {"nats": entry}
         if (nats := _noise(found.get("nats"))) is None:
             return None
         return LocalNoise(nats, _noise(found.get("shift")))
 
-    def write(self, model: Path, gpu_layers: int, noise: LocalNoise) -> bool:
+    def write(self, model: Path, gpu_layers: int, noise: LocalNoise, kv_type: str = USUAL_KV_TYPE) -> bool:
         """Keep a measured noise; return whether that worked."""
-        key = self._key(model, gpu_layers)
+        key = self._key(model, gpu_layers, kv_type)
         return self._kept.change(lambda entries: {**entries, key: asdict(noise)})
 
-    def _key(self, model: Path, gpu_layers: int) -> str:
-        """Identify a model and its layers on a GPU."""
-        return f"{identify(model, self._identities)} {gpu_layers}"
+    def _key(self, model: Path, gpu_layers: int, kv_type: str) -> str:
+        """Identify a model, its layers on a GPU, and the type of its cache where it is not the usual one."""
+        kept_as = f"{identify(model, self._identities)} {gpu_layers}"
+        return kept_as if kv_type == USUAL_KV_TYPE else f"{kept_as} {kv_type}"
 
 
 def _noise(kept: Any) -> float | None:

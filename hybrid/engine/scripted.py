@@ -5,13 +5,13 @@ A word is a token: text is split at spaces. A function of the prefix gives the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hybrid.engine.port import Interrupted, IsCancelled, Logits, never
-from hybrid.errors import ContextOverflow
-from hybrid.types import Ids, Message
+from hybrid.engine.port import NO_ARGS, PROMPT_BLOCK, Interrupted, IsCancelled, Logits, check_fits, never
+from hybrid.engine.thought_marks import ThoughtMarks
+from hybrid.types import Ids, Message, TemplateArg
 
 
 class ScriptedEngine:
@@ -24,13 +24,17 @@ class ScriptedEngine:
         *,
         end_ids: frozenset[int] = frozenset(),
         num_context: int = 1_000_000,
+        thoughts: ThoughtMarks | None = None,
     ) -> None:
-        """Take the vocabulary, a table (prefix to V raw scores) and the ids that end an answer."""
+        """Take the vocabulary, a table (prefix to V raw scores), its ends, and the marks of thoughts."""
         self._words = tuple(words)
         self._scores = scores
+        self._thoughts = thoughts
         self.end_ids = end_ids
         self.num_context = num_context
         self.has_exact_rewind = True
+        self.prompt_block = PROMPT_BLOCK
+        self.waited_s = 0.0  # it shares nothing
         self.num_tokens = len(self._words)
         self.num_decoded = 0
         self._ids: Ids = ()
@@ -48,15 +52,17 @@ class ScriptedEngine:
         """Return the word and a space."""
         return self._words[token].encode() + b" "
 
-    def render(self, messages: Sequence[Message]) -> Ids:
+    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:  # noqa: ARG002  (the port's shape)
         """Join the turns' contents."""
         return self.tokenize(" ".join(message.content for message in messages))
 
+    def thoughts(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> ThoughtMarks | None:  # noqa: ARG002  (the port's shape)
+        """Return the marks that were given."""
+        return self._thoughts
+
     def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Append and look the rows up."""
-        if len(self._ids) + len(ids) > self.num_context:
-            msg = f"{len(self._ids) + len(ids)} tokens do not fit the context of {self.num_context}"
-            raise ContextOverflow(msg)
+        check_fits(len(self._ids) + len(ids), self.num_context)
         if cancelled():
             raise Interrupted
         self._ids += ids
@@ -68,6 +74,9 @@ class ScriptedEngine:
     def rewind(self, length: int) -> None:
         """Forget all but ``length`` tokens."""
         self._ids = self._ids[:length]
+
+    def settle(self, length: int) -> None:
+        """Do nothing: a table goes back anywhere."""
 
     def close(self) -> None:
         """Nothing to free."""

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.defer import (
+    DEFAULT_JUDGE,
     CorrectedScore,
     DraftSignals,
     Forecast,
@@ -56,7 +57,7 @@ StreamMode: TypeAlias = Literal["whole", "blocks", "early"]
 """When text is shown: after the whole draft was decided, block by block, or decided by the question alone, at once."""
 TossFloor: TypeAlias = Callable[[Floats], int]
 
-PRIOR = PriorScore("kl:0.7")
+PRIOR = PriorScore(DEFAULT_JUDGE)
 # A handback after so many tokens is priced: the first block of the other rules' handoffs.
 BACK = 4
 # Spans beyond this cost more a token wherever a check in spans pays at all.

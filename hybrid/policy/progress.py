@@ -22,7 +22,7 @@ from hybrid.policy.requests import (
     ids,
 )
 from hybrid.prob import Dense, Floats
-from hybrid.types import Divergence, Ids
+from hybrid.types import Divergence, Ids, num_shared
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Request, Reply, T]
@@ -63,7 +63,7 @@ class Progress:
     def known(self, planner: Planner, span: Span = ()) -> int:
         """Return how many first tokens of prompt, answer and ``span`` the cloud has read or written; 0: none."""
         text = self.at + ids(span)
-        return planner.prompt_tokens + max(_num_shared(text, each) for each in self.sent) if self.sent else 0
+        return planner.prompt_tokens + max(num_shared(text, each) for each in self.sent) if self.sent else 0
 
     def has_sent(self, text: Ids) -> None:
         """Note that the cloud has read or written a text of the answer."""
@@ -88,11 +88,6 @@ class Progress:
             last_divergence=nats,
             divergence_age=len(self.at) - 1 - position,
         )
-
-
-def _num_shared(first: Ids, second: Ids) -> int:
-    apart = (i for i, (ours, theirs) in enumerate(zip(first, second, strict=False)) if ours != theirs)
-    return next(apart, min(len(first), len(second)))
 
 
 def draft(request: Draft) -> Flow[Drafted]:

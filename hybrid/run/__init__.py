@@ -1,7 +1,9 @@
 """Where questions become model calls: the driver, its events, the client."""
 
 from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
-from hybrid.run.client import AsyncClient, Client, LocalModel
+from hybrid.run.blocking import Client
+from hybrid.run.client import AsyncClient
+from hybrid.run.contexts import LocalModel
 from hybrid.run.events import (
     CheckAnswered,
     CloudRecovered,

@@ -15,6 +15,8 @@ from hybrid.types import DegradedKind, Divergence, FinishReason, TokenOutcome, T
 class Token:
     """One token of the answer. ``text`` is what became readable with it: a split character comes with its last part.
 
+    ``thought``: it was written before the answer itself, in the model's thoughts or as one of their marks (of a first
+    mark that is several tokens, the last one). ``thought_text`` is what became readable of the thoughts.
     ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's,
     whatever the noise in the cloud's row.
     """
@@ -26,6 +28,8 @@ class Token:
     kl: Divergence | None = None
     why: str | None = None
     certificate: float | None = None
+    thought: bool = False
+    thought_text: str = ""
 
     @property
     def certified(self) -> bool:
@@ -49,7 +53,8 @@ class Usage:
     """Tokens and requests of one answer. End-of-text tokens are in no token count but the cloud's own.
 
     ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows and their noise allow
-    is below the least at which the two models' most likely tokens can differ.
+    is below the least at which the two models' most likely tokens can differ. ``thought_tokens`` are among the local
+    and the cloud tokens.
     """
 
     local_tokens: int
@@ -62,6 +67,7 @@ class Usage:
     cloud_cached_tokens: int
     cloud_completion_tokens: int
     certified: int = 0
+    thought_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished answer.
+    """A finished answer. ``text`` is without the model's thoughts, which are ``thoughts``.
 
     ``degraded`` says why the cloud was not asked where it should have been, even if it was again later; None if it was
     always. ``degraded_kind`` is that reason as one of a few words. ``notes``: what else is not as the policy would have
@@ -96,6 +102,7 @@ class Answer:
     seed: int
     policy: str
     guarantee: str
+    thoughts: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""

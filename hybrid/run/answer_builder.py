@@ -1,8 +1,8 @@
 """What has been shown and charged so far in one answer, the text as it becomes readable, and the answer it adds up to.
 
 The law of the text: what is given out, joined, is the text before the stop string that is complete first, however the
-text came in pieces; nothing is given out that would have to be taken back (``tests/run/test_stop_strings.py``). Knows
-no model and no network.
+text came in pieces; nothing is given out that would have to be taken back (``tests/run/test_stop_strings.py``).
+Thoughts are told apart before that (``thoughts.py``). Knows no model and no network.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
 from hybrid.run import events
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
+from hybrid.run.thoughts import ThoughtDecoder, overlap
 from hybrid.spend import Price, bill
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
+
+CUT_THOUGHTS = "the answer was cut off inside the model's thoughts: raise --max-tokens, or tell it not to think"
+ONLY_THOUGHTS = "the model ended inside its thoughts: there is no answer beside them"
 
 
 class AnswerBuilder:
@@ -30,12 +35,15 @@ class AnswerBuilder:
         asked_at: float,
         publish: events.Publish,
         stops: Sequence[str] = (),
+        marks: ThoughtMarks | None = None,
     ) -> None:
         """Start empty. The clock (monotonic, in seconds) began to run when the question was asked.
 
         ``piece`` returns a token's bytes, ``price`` what is known by now of what a request costs; none of the strings
-        in ``stops`` is empty.
+        in ``stops`` is empty. ``marks`` stand around thoughts; None: there are none.
         """
+        self.marks = marks
+        self._thoughts = ThoughtDecoder(marks)
         self._num_prompt_tokens = num_prompt_tokens
         self._piece = piece
         self._price = price
@@ -67,8 +75,19 @@ class AnswerBuilder:
         """Add a token; its text is what became readable with it."""
         if self._first_shown_at is None:
             self._first_shown_at = time.monotonic()
-        text = self._text.add(self._piece(pending.id))
-        token = Token(pending.id, text, pending.source, pending.how, pending.kl, pending.why, pending.certificate)
+        read = self._thoughts.add(self._piece(pending.id))
+        text, thought = self._text.add_text(read.answer), self._thoughts.before_answer
+        token = Token(
+            pending.id,
+            text,
+            pending.source,
+            pending.how,
+            pending.kl,
+            pending.why,
+            pending.certificate,
+            thought,
+            read.thoughts,
+        )
         self.publish(events.TokenEmitted(len(self._tokens), token))
         self._tokens.append(token)
 
@@ -93,9 +112,14 @@ class AnswerBuilder:
 
     def finish(self, reason: FinishReason, seed: int, policy: str, guarantee: str) -> Answer:
         """Publish the text that was held back for a stop string that never came, then the whole answer; return it."""
-        if rest := self._text.rest():
-            self._tokens[-1] = replace(self._tokens[-1], text=self._tokens[-1].text + rest)
-            self.publish(events.Flushed(rest))
+        if self._thoughts.thinking:
+            self.note(CUT_THOUGHTS if reason == "length" else ONLY_THOUGHTS)
+        read = self._thoughts.rest()
+        rest = self._text.add_text(read.answer) + self._text.rest()
+        if (rest or read.thoughts) and self._tokens:
+            last = self._tokens[-1]
+            self._tokens[-1] = replace(last, text=last.text + rest, thought_text=last.thought_text + read.thoughts)
+            self.publish(events.Flushed(rest, read.thoughts))
         answer = self._answer(reason, seed, policy, guarantee)
         self.publish(events.Finished(answer, by_itself=reason == "stop" and not self.stopped))
         return answer
@@ -117,10 +141,12 @@ class AnswerBuilder:
             cloud_cached_tokens=charged.cached_tokens,
             cloud_completion_tokens=charged.completion_tokens,
             certified=sum(token.certified for token in tokens if token.source == "local"),
+            thought_tokens=sum(token.thought for token in tokens),
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(
             text="".join(token.text for token in tokens),
+            thoughts="".join(token.thought_text for token in tokens),
             finish_reason=reason,
             tokens=tokens,
             usage=usage,
@@ -152,17 +178,20 @@ class StopStringDecoder:
 
     def add(self, piece: bytes) -> str:
         """Return what became readable with these bytes."""
+        return self.add_text(self._decoder.decode(piece))
+
+    def add_text(self, text: str) -> str:
+        """Return what became readable with this text."""
         if self.stopped:
             return ""
-        self._held_back += self._decoder.decode(piece)
+        self._held_back += text
         # Where each ends and begins: the first to be complete, and of two that end together the longer one.
         found = [(at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0]
         if found:
             self.stopped = True
             text, self._held_back = self._held_back[: min(found)[1]], ""
             return text
-        keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        cut = len(self._held_back) - keep
+        cut = len(self._held_back) - overlap(self._held_back, self._stops)
         text, self._held_back = self._held_back[:cut], self._held_back[cut:]
         return text
 
@@ -170,8 +199,3 @@ class StopStringDecoder:
         """Return what was held back, once nothing follows."""
         text, self._held_back = self._held_back, ""
         return text
-
-    def _overlap(self, stop: str) -> int:
-        """Return how many last characters of what is held begin a stop string."""
-        longest = min(len(stop) - 1, len(self._held_back))
-        return next((n for n in range(longest, 0, -1) if self._held_back.endswith(stop[:n])), 0)

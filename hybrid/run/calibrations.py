@@ -1,7 +1,8 @@
 """Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
-the user's own comes before a shipped one; a file that cannot be read is none.
+the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file that cannot
+be read is none.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ def calibration_for(
     candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
     return next((each for each in fitting if judge in {None, each.judge}), None)
+
+
+def outranked(calibration: Calibration, judge: str | None = None) -> Calibration | None:
+    """Return the shipped calibration in whose place a user's own stands, where that knows fewer questions; else None.
+
+    ``judge``: as it was asked for, see ``calibration_for``.
+    """
+    if any(each is calibration for each in _shipped()):
+        return None
+    shipped = calibration_for(calibration.local, calibration.cloud, judge, shipped_only=True)
+    return shipped if shipped is not None and len(calibration.questions) < len(shipped.questions) else None
 
 
 def keep_calibration(calibration: Calibration) -> Path:

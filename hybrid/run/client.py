@@ -1,32 +1,34 @@
-"""Asking: one client over one local model and one endpoint, asynchronous, and the same through a thin blocking portal.
+"""Asking: one client over one local model and one endpoint, for as many questions at once as it has contexts.
 
 The law: a stream that is closed early, or whose task is cancelled, has stopped decoding, closed its request, rewound
-the cache and settled the ledger before ``aclose`` returns (``tests/run/test_client.py``).
+the cache, settled the ledger and freed its context before ``aclose`` returns (``tests/run/test_client.py``). What
+belongs to one answer stands in its own objects; what all answers share says in its own file what it does under several
+at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from queue import SimpleQueue
 from typing import Unpack
-
-from anyio.from_thread import BlockingPortal
 
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices, Settings, names_for
-from hybrid.engine import MEND_CONTEXT, Cursor, Engine, Worker
-from hybrid.errors import ContextOverflow, MissingCapability, UsageError
-from hybrid.policy import ABILITY_TEXT, PRESETS, Policy, SeededCoin
+from hybrid.engine import CursorContext
+from hybrid.errors import UsageError, to_one_line
+from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.cloud_verifier import CloudVerifier, Connect, Connection, RowsWanted
+from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
-from hybrid.run.conversation import Prompt, TextOrTurns, question_from, turns_of, words_of
+from hybrid.run.connecting import SharedConnection
+from hybrid.run.contexts import LocalContexts, LocalModel
+from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
@@ -39,27 +41,21 @@ from hybrid.run.text_rows import TextReader, TextRows, Writer
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
-from hybrid.spend import Account, AnswerBudget
+from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
 
 
 @dataclass(frozen=True)
-class LocalModel:
-    """The local model and the one thread that may touch it.
+class AskedPrompt:
+    """A question, as the model reads it, and when it was asked (monotonic, in seconds)."""
 
-    ``noise`` and ``shift``: what its rows may be off by, as ``prob.Dense`` has it. ``ms_per_token``: what was measured
-    of its speed.
-    """
-
-    engine: Engine
-    worker: Worker
-    noise: float = 0.0
-    shift: float | None = None
-    ms_per_token: float | None = None
+    prompt: TextOrTurns
+    rendered: RenderedPrompt
+    at: float
 
 
 class AsyncClient:
-    """Answers questions, one at a time: one context is one cache. Made by ``hybrid.open``."""
+    """Answers as many questions at once as it has contexts; others wait in order. Made by ``hybrid.open``."""
 
     def __init__(
         self,
@@ -77,13 +73,11 @@ class AsyncClient:
         """
         retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
-        self._local = local
-        self._cursor = Cursor(local.engine, local.noise, local.shift)
-        self._connect = connect
-        self._connection: Connection | None = None
+        self._contexts = LocalContexts(local, settings)
+        self._connection = SharedConnection(connect)
         self._account = account
         self._settings = settings
-        self._turn = asyncio.Lock()
+        self._families = local.families
         self._tuner = SpanTuner(local.ms_per_token)
         self._planners = planners or PairSource()
         self._spending = Spending()
@@ -91,6 +85,8 @@ class AsyncClient:
         self._answers: set[asyncio.Task[Answer]] = set()
         self.closed = False
         """Whether nothing more is answered."""
+        self.notes = local.notes
+        """What a user should know of how the local model was opened, a sentence each."""
 
     @property
     def settings(self) -> Settings:
@@ -98,15 +94,26 @@ class AsyncClient:
         return self._settings
 
     @property
+    def parallel(self) -> int:
+        """How many questions are answered at once: its contexts."""
+        return self._contexts.parallel
+
+    @property
     def spent(self) -> Spent:
         """What all answers have cost so far, those that were left early or failed among them."""
         return self._spending.spent
 
+    async def cap_statuses(self) -> tuple[CapStatus, ...]:
+        """Return the status of the caps that bind an answer now; none where the ledger cannot be read."""
+        async with self._account.open_budget() as budget:
+            return await budget.cap_statuses()
+
     async def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
         """Answer a question. ``choices`` override settings for this answer: ``policy="local"``, ``max_tokens=64``.
 
-        Raises UsageError, ContextOverflow, EngineError, and CloudRefusal before any text; a cloud that merely fails
-        leaves its reason in ``Answer.degraded``. Without a seed every answer draws from another, ``Answer.seed``.
+        Raises UsageError, ContextOverflow, QueueFull, QueueTimeout, EngineError, and CloudRefusal before any text; a
+        cloud that merely fails leaves its reason in ``Answer.degraded``. Without a seed every answer draws from
+        another, ``Answer.seed``.
         """
         async with aclosing(self.stream(prompt, **choices)) as events:
             async for event in events:
@@ -143,10 +150,10 @@ class AsyncClient:
 
     async def capabilities(self) -> Capabilities:
         """Connect, if that was not done yet, and return what the endpoint is and can do. Raises CloudError."""
-        if self._connection is None:
+        if (made := self._connection.made) is None:
             caller = RetryingCaller(self._health, self._spending.observe)
-            await caller.call(partial(self._connected, time.monotonic()))
-        return (await self._connected(time.monotonic()))[1]
+            made = await caller.call(partial(self._connection.make, time.monotonic()))
+        return made[1]
 
     async def text_rows(self, prompt: Prompt, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
         """Have one model answer greedily, whole, and both read its text. ``choices`` are as in ``generate``.
@@ -156,22 +163,31 @@ class AsyncClient:
         """
         can = await self.capabilities()
         settings, question = self._settings_with(choices), question_from(prompt)
-        engine, worker, observe = self._local.engine, self._local.worker, self._spending.observe
-        async with self._turn, self._account.open_budget(settings.conversation) as budget:
-            ids = await worker.do(lambda _: self._prompt_ids(question, settings))
-            builder = AnswerBuilder(len(ids), engine.piece, lambda: budget.price, time.monotonic(), observe)
+        observe, words = self._spending.observe, self._contexts.words
+        rendered = await self._contexts.read(question, settings)
+        ids = rendered.ids
+        async with (
+            self._contexts.borrow(ids, settings, observe) as context,
+            self._account.open_budget(settings.conversation) as budget,
+        ):
+            builder = AnswerBuilder(len(ids), words.piece, lambda: budget.price, time.monotonic(), observe)
             wanted = RowsWanted(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
             caller = RetryingCaller(self._health, observe)
-            verifier = CloudVerifier(self._connected, caller, budget, engine, builder, wanted)
-            rendered = RenderedPrompt(ids, turns_of(question, settings.system))
-            reader = TextReader(rendered, Drafter(self._cursor, ids, Sampling(), SeededCoin(0)), worker, verifier)
-            found = await reader.read(writer, min(settings.max_tokens, engine.num_context - len(ids)), can)
+            verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
+            drafter = Drafter(context.cursor, ids, Sampling(), SeededCoin(0))
+            reader = TextReader(rendered, drafter, context.worker, verifier)
+            found = await reader.read(writer, min(settings.max_tokens, words.num_context - len(ids)), can)
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]
         return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
 
     def _settings_with(self, choices: AnswerChoices) -> Settings:
         allowed = names_for(SettingPlace.ANSWER)
+        if unknown := sorted(choices.keys() - Settings.model_fields.keys()):
+            near = difflib.get_close_matches(unknown[0], allowed, 1)
+            told = f": did you mean {near[0]}?" if near else f"; an answer may choose {', '.join(sorted(allowed))}"
+            msg = f"there is no setting called {to_one_line(unknown[0])}{told}"
+            raise UsageError(msg)
         if fixed := sorted(choices.keys() - allowed):
             own = ", ".join(sorted(allowed))
             msg = f"{', '.join(fixed)}: fixed when a client is opened; an answer may choose {own}"
@@ -188,54 +204,66 @@ class AsyncClient:
             task.cancel()  # all of them first: the next in line must not begin
         for task in answers:
             await _at_rest(task)
+        self._contexts.close()
         await self._pair.aclose()
         await self._planners.aclose()
 
     async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
-        policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
+        policy_of(settings)  # what contradicts itself is refused before anything is waited for
+        rendered = await self._contexts.read(prompt, settings)
+        async with (
+            self._contexts.borrow(rendered.ids, settings, publish) as context,
+            self._account.open_budget(settings.conversation) as budget,
+        ):
+            return await self._write(AskedPrompt(prompt, rendered, asked_at), settings, context, budget, publish)
 
+    async def _write(
+        self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
+    ) -> Answer:
+        """Answer a question in the context that was lent for it."""
+        rendered, policy, sampling = asked.rendered, policy_of(settings), sampling_of(settings)
+        ids = rendered.ids
         bound: BoundPlanner | None = None
 
         def published(event: Event) -> None:
-            self._tuner.observe(event)
-            self._planners.observe(event)
+            self._tuner.observe(event, len(ids))
             if bound is not None:
                 bound.hear(event)
             self._spending.observe(event)
-            if isinstance(event, Finished) and self._connection is not None:
-                self._pair.add(event.answer, policy, self._connection[1].model)
+            if isinstance(event, Finished) and self._connection.made is not None:
+                self._pair.add(event.answer, policy, self._connection.made[1].model)
             publish(event)
             for note in bound.notes if bound is not None and isinstance(event, Started) else ():
                 builder.note(note)
 
-        engine, sampling = self._local.engine, sampling_of(settings)
-        async with self._turn, self._account.open_budget(settings.conversation) as budget:
-            ids = await self._local.worker.do(lambda _: self._prompt_ids(prompt, settings))
-            rendered = RenderedPrompt(ids, turns_of(prompt, settings.system))
-            builder = AnswerBuilder(len(ids), engine.piece, lambda: budget.price, asked_at, published, settings.stop)
-            caller = RetryingCaller(self._health, published)
-            wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows)
-            verifier = CloudVerifier(
-                partial(self._connect_for, policy, settings), caller, budget, engine, builder, wanted
-            )
-            connected, decides = self._connection is not None, policy.planner is not None
-            can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
-            settings = settings if can is None else within_reach(settings, can)
-            span = self._span(settings, len(ids), can)
-            if policy.planner is not None or policy.pricer is not None:
-                bound = await self._bound(settings, prompt, ids, can, budget)
-            policy = policy_of(settings, span, bound.planner if bound else None)
-            if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
-                builder.note(dear)
-            recording = choices_of(settings, policy) if settings.trace_rows else None
-            limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
-            drafter = Drafter(self._cursor, ids, sampling, SeededCoin(sampling.seed))
-            try:
-                return await Driver(rendered, drafter, self._local.worker, verifier, builder, limits).answer(policy)
-            finally:
-                if bound is not None:
-                    self._planners.learn(bound)
+        piece, price = self._contexts.words.piece, lambda: budget.price
+        builder = AnswerBuilder(len(ids), piece, price, asked.at, published, settings.stop, rendered.thoughts)
+        if self._families is not None and (said := self._families.told(asked.prompt)):
+            builder.note(said)
+        caller = RetryingCaller(self._health, published)
+        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows)
+        connect = partial(self._connection.make_for, policy, settings)
+        verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
+        connected, decides = self._connection.made is not None, policy.planner is not None
+        can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
+        settings = settings if can is None else within_reach(settings, can)
+        span = self._span(settings, len(ids), can)
+        if policy.planner is not None or policy.pricer is not None:
+            bound = await self._bound(settings, asked.prompt, ids, can, budget)
+        policy = policy_of(settings, span, bound.planner if bound else None)
+        if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
+            builder.note(dear)
+        recording = choices_of(settings, policy) if settings.trace_rows else None
+        limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
+        drafter = Drafter(context.cursor, ids, sampling, SeededCoin(sampling.seed))
+        try:
+            return await Driver(rendered, drafter, context.worker, verifier, builder, limits).answer(policy)
+        finally:
+            if builder.requests:
+                self._planners.sent(ids)
+            if bound is not None:
+                self._planners.learn(bound)
 
     async def _bound(
         self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget
@@ -253,45 +281,6 @@ class AsyncClient:
             return self._tuner.cheap(self._account.price, prefix_tokens, keeps_cache=keeps_cache)
         return self._tuner.span() if settings.span == "auto" else None
 
-    def _prompt_ids(self, prompt: TextOrTurns, settings: Settings) -> Ids:
-        engine = self._local.engine
-        if not (prompt.strip() if isinstance(prompt, str) else prompt):
-            msg = "the prompt is empty"
-            raise UsageError(msg)
-        if isinstance(prompt, str) and settings.raw:
-            ids = engine.tokenize(prompt, special=True)
-        else:
-            ids = engine.render(turns_of(prompt, settings.system))
-        if not ids:
-            msg = "the prompt is empty"
-            raise UsageError(msg)
-        if len(ids) >= engine.num_context:
-            room = engine.num_context
-            msg = f"the prompt has {len(ids)} tokens and the local context holds {room}: {MEND_CONTEXT}"
-            raise ContextOverflow(msg)
-        return ids
-
-    async def _connect_for(self, policy: Policy, settings: Settings, asked_at: float) -> Connection:
-        """Connect, if that was not done yet. Raises MissingCapability where the policy needs more than there is."""
-        connection = await self._connected(asked_at)
-        capabilities = connection[1]
-        if missing := policy.needs - capabilities.abilities:
-            sampling = sampling_of(settings)
-            able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
-            lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(missing))
-            msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
-            raise MissingCapability(msg)
-        try:
-            policy_of(within_reach(settings, capabilities))
-        except UsageError as error:
-            raise MissingCapability(str(error)) from None
-        return connection
-
-    async def _connected(self, asked_at: float) -> Connection:
-        if self._connection is None:
-            self._connection = await self._connect(asked_at)
-        return self._connection
-
 
 async def _at_rest(task: asyncio.Task[Answer]) -> None:
     """Cancel a task and return once it has ended; being cancelled meanwhile is passed on, but not before."""
@@ -306,63 +295,3 @@ async def _at_rest(task: asyncio.Task[Answer]) -> None:
         task.exception()  # seen, so that nobody reports it as lost
     if again is not None:
         raise again
-
-
-class Client:
-    """The same, for code that does not await: every call runs on the portal's event loop."""
-
-    def __init__(self, client: AsyncClient, portal: BlockingPortal) -> None:
-        """Take the client and the loop it lives on."""
-        self._client = client
-        self._portal = portal
-
-    @property
-    def settings(self) -> Settings:
-        """What was chosen when the client was opened."""
-        return self._client.settings
-
-    @property
-    def spent(self) -> Spent:
-        """What all answers have cost so far; see ``AsyncClient.spent``."""
-        return self._client.spent
-
-    def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
-        """Answer a question; see ``AsyncClient.generate``. An interruption ends the answer before it is raised."""
-        with closing(self.stream(prompt, **choices)) as events:
-            for event in events:
-                if isinstance(event, Finished):
-                    return event.answer
-        msg = "an answer ended without being finished"
-        raise RuntimeError(msg)
-
-    def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Generator[Event, None, None]:
-        """Yield everything that happens; see ``AsyncClient.stream``. Closing the generator ends the answer first."""
-        happened: SimpleQueue[Event | None] = SimpleQueue()
-        if self._client.closed:
-            msg = "this client is closed"
-            raise RuntimeError(msg)
-        pump = self._portal.start_task_soon(self._pump, prompt, choices, happened)
-        try:
-            while (event := happened.get()) is not None:
-                yield event
-            pump.result()
-        finally:
-            if not pump.done():
-                pump.cancel()
-                while happened.get() is not None:
-                    pass  # the pump's last word comes when everything is at rest
-
-    def text(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Generator[str, None, None]:
-        """Yield the answer's text as it becomes readable; see ``AsyncClient.text``."""
-        with closing(self.stream(prompt, **choices)) as events:
-            for event in events:
-                if text := text_of(event):
-                    yield text
-
-    async def _pump(self, prompt: Prompt, choices: AnswerChoices, happened: SimpleQueue[Event | None]) -> None:
-        try:
-            async with aclosing(self._client.stream(prompt, **choices)) as events:
-                async for event in events:
-                    happened.put(event)
-        finally:
-            happened.put(None)

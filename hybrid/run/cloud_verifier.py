@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Engine
 from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability, VocabularyMismatch
-from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Write, Wrote, ids
+from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
 from hybrid.prob import TopK
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
@@ -150,16 +150,31 @@ class CloudVerifier:
                 opened = await self._ask(partial(self._open_stream, endpoint.cloud, question, request.at))
                 self._stream, chunk = opened
                 stream = opened[0]
+            begins = not request.at and stream.at == chunk.ids
             chunk = self._vocabulary.check_written(stream, chunk)
         except (RequestDenied, CloudError) as error:
             return self._fail(error)
-        return Wrote(self._pending(chunk), ended=not stream.open)
+        closing = self._closing(prompt) if begins else ()
+        stream.at = ids(closing) + stream.at
+        return Wrote(closing + self._pending(chunk), ended=not stream.open)
 
     async def rest(self) -> None:
         """Settle and close the stream that is open, if one is."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.close()
+
+    def _closing(self, prompt: RenderedPrompt) -> Span:
+        """Return the tokens that end the thoughts which the prompt opened, where the endpoint never saw that prompt.
+
+        One that takes messages renders them by its own template and sends its thoughts apart, if it tells them at all:
+        what it writes is the answer. The tokens come from nobody's budget: they are a mark.
+        """
+        marks, endpoint = prompt.thoughts, self._endpoint
+        if marks is None or not marks.opened or endpoint is None or endpoint.can.continues:
+            return ()
+        mark = self._engine.tokenize(marks.close, special=True)
+        return tuple(PendingToken(token, "cloud", "written") for token in mark)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +195,8 @@ class CloudVerifier:
         sampling = self._wanted.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)
         limit, top_k = min(request.limit, endpoint.max_context - len(prefix)), endpoint.top_k if rows else 0
-        return WriteQuestion(prefix, limit, top_k, sampling, request.ban, begun, prompt.turns, time.monotonic())
+        asked = WriteQuestion(prefix, limit, top_k, sampling, request.ban, begun, prompt.turns, time.monotonic())
+        return replace(asked, has_template_args=bool(prompt.template_args))
 
     def _pending(self, chunk: Chunk) -> tuple[PendingToken, ...]:
         written = zip(chunk.ids, chunk.rows, strict=True)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.errors import UsageError
-from hybrid.model_names import NAMED
+from hybrid.model_names import BUNDLED, NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
@@ -95,6 +95,19 @@ def check_endpoint(settings: Settings, given: Mapping[str, object]) -> None:
     ):
         msg = f"{name} changes nothing without an endpoint: name one with --cloud"
         raise UsageError(msg)
+
+
+def check_pair(settings: Settings) -> None:
+    """Raise UsageError for an endpoint without a local model of the user's choice: the bundled one babbles beside it.
+
+    Whoever names it, means it. A server of our own has the bundled vocabulary, but for one of the real models.
+    """
+    if settings.local is not None or settings.cloud is None or settings.cloud in BUNDLED:
+        return
+    named = "beside a real model" if settings.cloud in NAMED else "beside an endpoint"
+    wanted = f"{named} --local wants a model of its vocabulary: a GGUF file, or a name (hybrid models list)"
+    msg = f"{wanted}; --local small is the bundled one, which answers a few families of generated problems"
+    raise UsageError(msg)
 
 
 def _composed(policy: str, name: str, chosen: Mapping[str, object]) -> str:

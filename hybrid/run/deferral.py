@@ -23,7 +23,7 @@ import numpy as np
 
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
-from hybrid.defer import floor_coin
+from hybrid.defer import DEFAULT_JUDGE, floor_coin
 from hybrid.defer.pacing import worth_factor
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
@@ -36,7 +36,7 @@ from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import JUDGE, PairKnowledge, read_knowledge
+from hybrid.run.pair_knowledge import PairKnowledge, read_knowledge
 from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
@@ -72,7 +72,7 @@ class AskedQuestion:
         threshold = settings.threshold if not number else float(number)
         chosen = None if settings.judge is None else judge_name(settings.judge)
         judge = chosen or (None if threshold is None else f"kl:{number_text(threshold)}")
-        return f"{judge or JUDGE}:strict" if settings.strict else judge
+        return f"{judge or DEFAULT_JUDGE}:strict" if settings.strict else judge
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class BoundPlanner:
 class PlannerSource(Protocol):
     """Where a client's planners come from."""
 
-    def observe(self, event: Event) -> None:
-        """Hear an event of any answer of the client's."""
+    def sent(self, prompt: Ids) -> None:
+        """Hear that an answer is over, or was left, that had sent requests with a prompt."""
         ...
 
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:
@@ -119,20 +119,21 @@ class PairSource:
         self._clock = clock
         self._terms = EndpointTerms()
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
-        self._learning: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+        self._learning: set[asyncio.Task[None]] = set()
 
-    def observe(self, event: Event) -> None:
-        """Hear what is sent, and what it was charged."""
-        self._terms.observe(event)
+    def sent(self, prompt: Ids) -> None:
+        """Count a prompt as one that the endpoint's cache may hold."""
+        self._terms.add(prompt)
 
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:
         """Return the planner of a question, by what is known now. Raises UsageError for USD where none are charged."""
-        if self._learning is not None:
-            await asyncio.wait([self._learning])  # arithmetic of some milliseconds: no disk is waited for
         times = None if asked.can is None else await asyncio.to_thread(self._facts.times, asked.can)
         prices = self._terms.prices(asked.ids, asked.price, asked.can, times)
         pair, settings = await self._knowledge(asked), asked.settings
-        learner = pair.learner
+        while self._learning:  # arithmetic of some milliseconds: no disk is waited for
+            await asyncio.wait(self._learning)
+        learner = pair.learner  # nothing is awaited from here on: what is bound is of one moment
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
         worth, notes = self._paced(_worth(asked, pair, prices), asked)
         planner = Planner(
@@ -162,21 +163,24 @@ class PairSource:
         """Learn from an answer that is over, or was left: at once here, and after that on the disk."""
         pair, listener = bound.pair, bound.listener
         if pair is not None and listener is not None and listener.heard:
-            self._learning = asyncio.create_task(pair.learn(listener))
+            learning = asyncio.create_task(pair.learn(listener))
+            self._learning.add(learning)
+            learning.add_done_callback(self._learning.discard)
 
     async def aclose(self) -> None:
         """Wait until everything is on disk."""
-        if self._learning is not None:
-            await asyncio.wait([self._learning])
+        while self._learning:
+            await asyncio.wait(self._learning)
         for pair in self._pairs.values():
             await pair.written()
 
     async def _knowledge(self, asked: AskedQuestion) -> PairKnowledge:
         """Return what is known of the pair under the question's judge; it is read once."""
         cloud, judge = "" if asked.can is None else asked.can.model, asked.judge
-        if (cloud, judge) not in self._pairs:
-            read = partial(read_knowledge, self._facts.local, cloud, judge, shipped_only=self._facts.shipped_only)
-            self._pairs[cloud, judge] = await asyncio.to_thread(read)
+        async with self._reading:
+            if (cloud, judge) not in self._pairs:
+                read = partial(read_knowledge, self._facts.local, cloud, judge, shipped_only=self._facts.shipped_only)
+                self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]
 
     def _paced(self, worth: Worth, asked: AskedQuestion) -> tuple[Worth, tuple[str, ...]]:

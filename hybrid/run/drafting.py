@@ -32,12 +32,14 @@ class Drafter:
         self.coin = coin
         self.rows_read: list[tuple[Ids, Dense]] | None = None
         """Rows read since this list was last emptied, each with the answer before it; None: they are not recorded."""
+        self._begun = False
         self._decoded_ahead = False
         # Length of the prefix that the last draft itself needed. Anything longer was decoded ahead.
         self._num_needed: int | None = None
 
     def draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> Drafted:
         """Write up to ``limit`` tokens after ``request.at``; stops at an end token or where the gate says so."""
+        self._begin(cancelled)
         at, needed = self.prompt + request.at, self._num_needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
             self._rewind_decoded_ahead()
@@ -59,6 +61,7 @@ class Drafter:
 
     def rows(self, at: Ids, written: Ids, cancelled: IsCancelled) -> list[Dense]:
         """Return the local row before each token that the cloud wrote."""
+        self._begin(cancelled)
         self._rewind_decoded_ahead()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
         rows = self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
@@ -67,10 +70,17 @@ class Drafter:
         return rows
 
     def rewind_to(self, shown: Ids) -> None:
-        """Leave no token in the cache that was not shown."""
+        """Leave no token in the cache that was not shown. Where no row was ever read, the cache is as it was found."""
+        if not self._begun:
+            return
         self._rewind_decoded_ahead()
         self._decoded_ahead = False
         self.cursor.rewind(num_shared(self.cursor.engine.ids, self.prompt + shown))
+
+    def _begin(self, cancelled: IsCancelled) -> None:
+        if not self._begun:
+            self.cursor.begin(self.prompt, cancelled)
+            self._begun = True
 
     def _rewind_decoded_ahead(self) -> None:
         if self._num_needed is not None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hybrid.engine import Worker
+from hybrid.engine import IsCancelled, Worker
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
     AnswerContinues,
@@ -126,13 +126,19 @@ class Driver:
         await self._verifier.rest()
         room = self._room()
         self._last_draft, limit = request, min(request.limit, room)
-        began = time.monotonic()
-        drafted = await self._worker.do(lambda cancelled: self._drafter.draft(request, limit, cancelled))
-        took_ms = round((time.monotonic() - began) * 1000, 3)
+        drafted, took_s = await self._worker.do(lambda cancelled: self._timed_draft(request, limit, cancelled))
         self._builder.drafted += len(drafted.span)
         self._record_local_rows()
-        self._publish(events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, took_ms))
+        self._publish(
+            events.SpanDrafted(len(request.at), ids(drafted.span), self._drafter.num_ready, round(took_s * 1000, 3))
+        )
         return replace(drafted, full=len(drafted.span) >= room)
+
+    def _timed_draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> tuple[Drafted, float]:
+        """Draft, and tell how many seconds that took on the engine's thread, less its waiting for other contexts."""
+        began, waited_s = time.monotonic(), self._engine.waited_s
+        drafted = self._drafter.draft(request, limit, cancelled)
+        return drafted, max(0.0, time.monotonic() - began - (self._engine.waited_s - waited_s))
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
@@ -211,7 +217,10 @@ class Driver:
         sampling, most = self._drafter.sampling, self._limits.max_tokens
         planner = policy.planner or policy.pricer
         kept = None if planner is None else json.dumps(planner.to_json())
-        self._publish(events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift, kept))
+        marks = self._builder.marks
+        self._publish(
+            events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift, kept, marks)
+        )
 
     def _record_local_rows(self) -> None:
         """Publish what the drafter has read since, on its thread or ahead of time."""

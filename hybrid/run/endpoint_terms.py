@@ -1,7 +1,9 @@
 """What a client has seen of its endpoint that decides what asking costs: prompts that its cache may hold, and speeds.
 
-The law (``tests/run/test_endpoint_terms.py``): of a prompt so many first tokens count as cached as an earlier question
-of this client sent, in whole blocks of a cache, and none before the endpoint was seen to read its cache.
+Laws (``tests/run/test_endpoint_terms.py``): of a prompt so many first tokens count as cached as an earlier question
+of this client sent, in whole blocks of a cache, and none where the endpoint was not known to have one when the client
+connected. No token is priced as cached where cached tokens are charged in full: where nothing is told, and no tariff
+says otherwise. No reply is heard: which of several comes first is chance, and a bill must not hang on it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections import deque
 
 from hybrid.cloud import Capabilities
 from hybrid.engine import num_shared
-from hybrid.run.events import Event, RequestSent, RequestSettled, Started
 from hybrid.run.span_tuner import BLOCK
 from hybrid.spend import AskPrices, Price, TokenTimes
 from hybrid.types import Ids
@@ -28,34 +29,30 @@ class EndpointTerms:
 
     def __init__(self) -> None:
         """Nothing was sent."""
-        self._prompt: Ids = ()
         self._sent: deque[Ids] = deque(maxlen=MOST_PROMPTS)
-        self._reads_cache = False
 
-    def observe(self, event: Event) -> None:
-        """Hear which prompts are sent, and whether any of their tokens were told to be cached."""
-        match event:
-            case Started(prompt=prompt):
-                self._prompt = prompt
-            case RequestSent() if self._prompt not in self._sent:
-                self._sent.append(self._prompt)
-            case RequestSettled(usage=usage) if usage is not None and usage.cached_tokens > 0:
-                self._reads_cache = True
-            case _:
-                pass
+    def add(self, prompt: Ids) -> None:
+        """Count a prompt as sent. Called once its answer is over, so that what is beside it is none of its."""
+        if prompt not in self._sent:
+            self._sent.append(prompt)
 
     def shared(self, prompt: Ids, can: Capabilities | None) -> int:
         """Return how many first tokens of a prompt are known to be cached, by earlier questions."""
-        if not (self._reads_cache or (can is not None and can.keeps_cache)):
+        if can is None or not (can.keeps_cache or can.tells_cache):
             return 0
         return max((num_shared(prompt, earlier) for earlier in self._sent), default=0) // BLOCK * BLOCK
 
     def prices(self, prompt: Ids, price: Price | None, can: Capabilities | None, times: TokenTimes | None) -> AskPrices:
         """Return what asking costs for a prompt: in money, or by time where nothing is charged or no price is known."""
-        keeps_cache = None if can is None else can.keeps_cache
-        in_one_request = can is None or can.scoring_method in {None, "one request"}
-        shared = self.shared(prompt, can)
-        return AskPrices.of(price, keeps_cache=keeps_cache, in_one_request=in_one_request, times=times, shared=shared)
+        keeps_cache, tells_cache = (None, None) if can is None else (can.keeps_cache, can.tells_cache)
+        return AskPrices.of(
+            price,
+            keeps_cache=keeps_cache,
+            in_one_request=can is None or can.scoring_method in {None, "one request"},
+            tells_cache=tells_cache is True,
+            times=times,
+            shared=self.shared(prompt, can),
+        )
 
 
 def block_tokens(patience_s: float, ms_per_token: float | None) -> int:

@@ -15,12 +15,20 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from hybrid.defer import DraftSignals, Forecast
+from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write"]
+
+
+@dataclass(frozen=True)
+class Queued:
+    """All contexts are taken, and ``ahead`` questions wait before this one; told again as the line moves."""
+
+    ahead: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class RecordingStarted:
 
     ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` and
     ``shift`` are what the local rows may be off by (``prob.Dense``). ``planner``: what weighs drafts or handoffs, as
-    JSON and whole: score, prices, worth; None: nothing does.
+    JSON and whole: score, prices, worth; None: nothing does. ``thoughts``: the marks around the model's thoughts.
     """
 
     pieces: tuple[bytes, ...]
@@ -48,6 +56,7 @@ class RecordingStarted:
     noise: float = 0.0
     shift: float | None = None
     planner: str | None = None
+    thoughts: ThoughtMarks | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +202,10 @@ class TokenEmitted:
 
 @dataclass(frozen=True)
 class Flushed:
-    """The end of the text: it might have begun a stop string, and none came."""
+    """The end of the text, and of thoughts: it might have begun a stop string or a mark, and none came."""
 
     text: str
+    thought_text: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,8 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Started
+    Queued
+    | Started
     | RecordingStarted
     | Rows
     | SpanDrafted
@@ -226,7 +237,8 @@ Event: TypeAlias = (
 )
 Publish: TypeAlias = Callable[[Event], None]
 
-# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner.
+# Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner. Readers
+# of version 5 pass over an event that they do not know, so one more (``queued``) is no new version.
 TRACE_VERSION, READ_VERSIONS = 5, (3, 4, 5)
 
 
@@ -259,10 +271,17 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def text_of(event: Event) -> str:
-    """Return the text that became readable with an event; empty for most."""
+    """Return the answer's text that became readable with an event; empty for most, and for thoughts."""
     if isinstance(event, TokenEmitted):
         return event.token.text
     return event.text if isinstance(event, Flushed) else ""
+
+
+def thoughts_of(event: Event) -> str:
+    """Return what became readable of the thoughts with an event; empty for most."""
+    if isinstance(event, TokenEmitted):
+        return event.token.thought_text
+    return event.thought_text if isinstance(event, Flushed) else ""
 
 
 def key_of(at: Ids) -> str:

@@ -20,8 +20,6 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import compress, count
-from operator import ne
 
 from hybrid.cloud import Chunk
 from hybrid.cloud.port import usage_after_failure
@@ -29,7 +27,7 @@ from hybrid.errors import BadReply, CloudError
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.spend import AnswerBudget, Denial, Grant, as_usd
-from hybrid.types import NO_USAGE, CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids, num_shared
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
 GRACE_S = 1.0
@@ -53,7 +51,7 @@ class AnsweredPrompts:
     def repeated(self, prompt: Ids) -> int:
         """Return how many tokens at the beginning of a prompt are the beginning of one that was answered."""
         at = bisect_left(self._sorted, prompt)
-        return max((_num_shared(prompt, near) for near in self._sorted[max(0, at - 1) : at + 1]), default=0)
+        return max((num_shared(prompt, near) for near in self._sorted[max(0, at - 1) : at + 1]), default=0)
 
     def add(self, prompt: Ids) -> None:
         """Record that a prompt was answered."""
@@ -62,11 +60,6 @@ class AnsweredPrompts:
             return
         extended = at > 0 and prompt[: len(self._sorted[at - 1])] == self._sorted[at - 1]
         self._sorted[at - extended : at] = [prompt]
-
-
-def _num_shared(prompt: Ids, other: Ids) -> int:
-    """Return the length of the longest beginning that two share."""
-    return next(compress(count(), map(ne, prompt, other)), min(len(prompt), len(other)))
 
 
 class RequestBilling:

@@ -1,7 +1,8 @@
 """What is known of a pair of models under one judge: a calibration, or the prior, and what was learned since.
 
 Laws (``tests/run/test_learning.py``): what a client learns it knows at its next answer, and the next client when the
-first is closed; a disk that fails is a note and no failure; a sentence is told once.
+first is closed; answers that end together are learned from one after another; a disk that fails is a note and no
+failure; a sentence is told once.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from functools import partial
 
 import numpy as np
 
-from hybrid.defer import Calibration, PriorScore, Score
+from hybrid.defer import DEFAULT_JUDGE, Calibration, PriorScore, Score
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.state import KeptOutcomes, PairState
 from hybrid.errors import UsageError
-from hybrid.run.calibrations import calibration_for
+from hybrid.run.calibrations import calibration_for, outranked
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.sources import scores_folder
 
-# The judge of a pair of which nothing is known: kl's, at the threshold of the bundled pair.
-JUDGE = "kl:0.7"
 UNCALIBRATED = (
     "nothing is known of this pair of models: about half of the bill goes to the questions whose drafts the local "
     "model was least sure of, beside their price (hybrid calibrate buys labels)"
+)
+FEWER = (
+    "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
+    "(hybrid calibrate buys more)"
 )
 UNWRITTEN = "what was learned of this pair of models could not be written: the next client does not know it"
 
@@ -46,6 +49,7 @@ class PairKnowledge:
     _untold: list[str] = field(default_factory=list)
     _writes: set[asyncio.Future[bool]] = field(default_factory=set)
     _failed: bool = False
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def by_nats(self) -> bool:
@@ -83,8 +87,10 @@ class PairKnowledge:
 
     async def learn(self, listener: OutcomeListener) -> None:
         """Learn from an answer that is over, and begin to write it down."""
-        outcomes = await asyncio.to_thread(listener.outcomes, self.base)
-        self._untold += await asyncio.to_thread(self.learner.add, outcomes)
+        async with self._one_at_a_time:
+            outcomes = await asyncio.to_thread(listener.outcomes, self.base)
+            said = await asyncio.to_thread(self.learner.add, outcomes)
+        self._untold += said
         if self.state is not None:
             write = asyncio.get_running_loop().run_in_executor(None, partial(self.state.add, outcomes))
             self._writes.add(write)
@@ -108,14 +114,16 @@ def read_knowledge(local: str | None, cloud: str, judge: str | None, *, shipped_
     ``shipped_only``: what comes with the package, and nothing is kept.
     """
     if local is None or not cloud:
-        prior = PriorScore(judge or JUDGE)
+        prior = PriorScore(judge or DEFAULT_JUDGE)
         return PairKnowledge(prior, OnlineLearner(prior), standing=(UNCALIBRATED,) if cloud else ())
     calibration = calibration_for(local, cloud, judge, shipped_only=shipped_only)
-    base: Score = calibration.score if calibration else PriorScore(judge or JUDGE)
+    base: Score = calibration.score if calibration else PriorScore(judge or DEFAULT_JUDGE)
     other = None if calibration else calibration_for(local, cloud, shipped_only=shipped_only)
     standing: tuple[str, ...] = () if calibration else (UNCALIBRATED,)
     if other is not None:
         standing = (f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}",)
+    if calibration is not None and (shipped := outranked(calibration, judge)) is not None:
+        standing = (FEWER.format(own=len(calibration.questions), shipped=len(shipped.questions)),)
     state, kept = None, KeptOutcomes()
     with contextlib.suppress(UsageError):  # no home to keep files in
         state = None if shipped_only else PairState(scores_folder(), local, cloud, base.judge)

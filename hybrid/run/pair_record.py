@@ -176,7 +176,10 @@ class PairObserver:
         if self._record is None or self._warned or "score" not in policy.needs or price is None or price.free:
             return None
         if self._seen is None:
-            self._seen = await asyncio.to_thread(self._record.read, can.model)
+            seen = await asyncio.to_thread(self._record.read, can.model)
+            self._seen = seen if self._seen is None else self._seen  # another answer may have read it meanwhile
+        if self._warned:
+            return None
         share = self._seen.get(str(policy.judge), JudgedTokens()).share
         rates = CheckRates.of_price(price, keeps_cache=can.keeps_cache).by_method(
             in_one_request=can.scoring_method == "one request"

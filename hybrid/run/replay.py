@@ -52,8 +52,9 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
         return cloud, await cloud.connect("", (), asked_at)
 
     budget = Account(Price.parse(settings.price) if settings.price else None, MemoryLedger(None)).open_budget()
+    piece, began = cursor.engine.piece, time.monotonic()
     builder = AnswerBuilder(
-        len(trace.prompt), cursor.engine.piece, lambda: budget.price, time.monotonic(), publish, settings.stop
+        len(trace.prompt), piece, lambda: budget.price, began, publish, settings.stop, trace.thoughts
     )
     caller = RetryingCaller(EndpointHealth(), publish)
     wanted = RowsWanted(sampling, settings.cloud_top_k)

@@ -27,7 +27,7 @@ from hybrid.cloud import (
     max_usage,
     unrecorded,
 )
-from hybrid.engine import IsCancelled
+from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.prob import Dense, TopK
@@ -59,6 +59,7 @@ class ReplayTrace:
     noise: float = 0.0
     shift: float | None = None
     planner: Planner | None = None
+    thoughts: ThoughtMarks | None = None
     local: dict[str, Dense] = field(default_factory=dict)
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
@@ -104,6 +105,8 @@ class ReplayTrace:
                 self.noise = float(line.get("noise", 0.0))  # what was recorded before it was known had none
                 kept = line.get("planner")  # since version 5
                 self.planner = None if kept is None else Planner.from_json(json.loads(kept))
+                marks = line.get("thoughts")  # a trace of before they were told apart has none
+                self.thoughts = None if marks is None else ThoughtMarks(**marks)
                 self.shift = None if line.get("shift") is None else float(line["shift"])
             case "rows":
                 key = line["key"]
@@ -149,6 +152,9 @@ class ReplayCursor:
         self._trace = trace
         self._at: Ids = ()
 
+    def begin(self, prompt: Ids, cancelled: IsCancelled | None = None) -> None:
+        """Do nothing: there is no prompt to read."""
+
     def row(self, at: Ids, cancelled: IsCancelled | None = None) -> Dense:  # noqa: ARG002  (the port's shape)
         """Look a row up. Raises MissingRow."""
         self._at = at
@@ -180,6 +186,7 @@ class ReplayVocabulary:
     ids: Ids = ()
     has_exact_rewind = False
     num_context = 2**31
+    waited_s = 0.0
 
     def __init__(self, trace: ReplayTrace) -> None:
         """Take the trace."""

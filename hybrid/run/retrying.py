@@ -253,7 +253,10 @@ class EndpointHealth:
         try:
             reply = await attempt()
         except CloudFailure as error:
-            self.record_failure(error, self.clock() - began)
+            if error is self._last_failure:  # one attempt that several answers waited for: it was counted
+                self.breaker.record_abandoned()
+            else:
+                self.record_failure(error, self.clock() - began)
             raise
         except BaseException:
             self.breaker.record_abandoned()

@@ -1,5 +1,8 @@
 """What a client has measured of its two models, and the draft length that follows: ``--span auto`` and ``cheap``.
 
+The law (``tests/run/test_span_tuner.py``): what is learned of a check is what that check took and was charged, whatever
+other answers did meanwhile.
+
 A round of g drafted tokens costs ``overhead + g * per_token``, in seconds or in money. If each token is accepted with
 the same chance a, and what follows the first that is not falls with it, the round shows 1 + a + ... + a^g tokens: those
 accepted, and the cloud's own after them (Leviathan et al. 2023, arXiv:2211.17192, section 3.3).
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted, Started
+from hybrid.run.events import Event, Finished, RequestSent, RequestSettled, SpanDrafted
 from hybrid.run.pair_record import JudgedTokens
 from hybrid.spend import CheckRates, Price
 from hybrid.spend.price import MILLION
@@ -79,30 +82,34 @@ class SpanTuner:
         self._round_trip: float | None = None
         self._kept, self._tried = KEPT, TRIED
         self._charge: CheckCharge | None = None
-        self._prompt_tokens = self._text_tokens = self._span_tokens = 0
+        # Of each check that is under way, in any answer: tokens before its span, and tokens of the span.
+        self._under_way: dict[str, tuple[int, int]] = {}
 
     @property
     def ms_per_token(self) -> float | None:
         """What a drafted token takes; None: nothing was measured."""
         return self._per_token
 
-    def observe(self, event: Event) -> None:
-        """Learn from what happened."""
+    def observe(self, event: Event, prompt_tokens: int = 0) -> None:
+        """Learn from what happened in an answer to a prompt of so many tokens; others may be written beside it."""
         match event:
-            case Started(prompt):
-                self._prompt_tokens = len(prompt)
-            case RequestSent(kind="check", position=position, num_tokens=num_tokens):
-                self._text_tokens, self._span_tokens = self._prompt_tokens + position, num_tokens
+            case RequestSent(request_id, kind="check", position=position, num_tokens=num_tokens):
+                self._under_way[request_id] = prompt_tokens + position, num_tokens
             case SpanDrafted(ids=ids, ms=ms, num_ready=ready) if len(ids) > ready:
                 self._per_token = _averaged(self._per_token, ms / (len(ids) - ready))
-            case RequestSettled(kind="check", ms=ms, usage=usage) if usage is not None:
-                self._round_trip = _averaged(self._round_trip, ms)
-                if self._text_tokens >= BLOCK:
-                    charge = CheckCharge.of(usage, self._text_tokens, self._span_tokens)
-                    self._charge = charge if self._charge is None else self._charge.averaged(charge)
+            case RequestSettled(request_id, kind="check", ms=ms, usage=usage):
+                text_tokens, span_tokens = self._under_way.pop(request_id, (0, 0))
+                if usage is not None:
+                    self._checked(usage, ms, text_tokens, span_tokens)
             case Finished(answer) if answer.usage.checks:
                 seen = JudgedTokens.of(answer)
                 self._kept, self._tried = self._kept + seen.kept, self._tried + seen.judged
+
+    def _checked(self, usage: CloudUsage, ms: float, text_tokens: int, span_tokens: int) -> None:
+        self._round_trip = _averaged(self._round_trip, ms)
+        if text_tokens >= BLOCK:
+            charge = CheckCharge.of(usage, text_tokens, span_tokens)
+            self._charge = charge if self._charge is None else self._charge.averaged(charge)
 
     def cheap(self, price: Price | None, prefix_tokens: int, *, keeps_cache: bool) -> int | None:
         """Return the draft length with the fewest USD a token; None where no price is known, or nothing costs anything.

@@ -7,13 +7,14 @@ alone, refuses nothing and keeps nothing open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, Scored, Write, Wrote
-from hybrid.types import Ids, Message
+from hybrid.types import Ids, Message, TemplateArg
 
 WorkWhileWaiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opened while a reply is computed elsewhere: the caller works on meanwhile."""
@@ -23,11 +24,14 @@ WorkWhileWaiting: TypeAlias = Callable[[], AbstractContextManager[None]]
 class RenderedPrompt:
     """What an answer continues: ``ids`` as the local model reads it, ``turns`` the conversation that they render.
 
-    ``turns`` is for endpoints that take no prompt but messages.
+    ``turns``, ``template_args`` and ``thoughts`` are for endpoints that take no prompt but messages. ``thoughts``: the
+    marks around thoughts, and whether the prompt has opened them.
     """
 
     ids: Ids
     turns: tuple[Message, ...] = ()
+    template_args: Mapping[str, TemplateArg] = field(default_factory=dict)
+    thoughts: ThoughtMarks | None = None
 
 
 class Verifier(Protocol):

@@ -75,8 +75,8 @@ class AskPrices:
     ) -> AskPrices:
         """Return what asking costs at a price; where that is free or unknown, by measured times, else as 1 : 0.1 : 4.
 
-        ``keeps_cache``: checks read the prefix cache. ``tells_cache``: cached tokens are told, so that a price without
-        a tariff charges them as such.
+        ``keeps_cache``: checks read the prefix cache. ``tells_cache``: cached tokens are told. Money is charged less
+        for what is told, or for what a tariff says is repeated; time is saved by a cache whether it is told or not.
 
         >>> float(AskPrices.of(Price.parse("1/0.1/4:cached")).check(50, 8, 20))
         44000.0
@@ -89,6 +89,7 @@ class AskPrices:
             told = tells_cache or price.repeated in {"cached", "new"}
             fresh, written = price.prompt / MILLION, price.completion / MILLION
             cached = price.cached_prompt / MILLION if told else fresh
+            more["shared"] = shared if tells_cache else 0  # a tariff speaks of what the same answer repeats
             closing = 0.0 if scoring == "new" else written
             return cls(fresh, cached, written, float(price.request), closing=closing, unit="nanousd", **more)
         unpriced = "the price is not known" if price is None else "nothing is charged"

@@ -144,8 +144,8 @@ def as_usd(nanousd: int | None) -> str:
     return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") + " USD"
 
 
-def usd_to_nanousd(text: str) -> int:
-    """Read a non-negative amount of USD exactly. Raises UsageError for anything else.
+def usd_to_nanousd(text: str, name: str = "") -> int:
+    """Read a non-negative amount of USD exactly. Raises UsageError, which begins with the setting's name, for others.
 
     >>> usd_to_nanousd("0.02")
     20000000
@@ -155,6 +155,7 @@ def usd_to_nanousd(text: str) -> int:
     except ArithmeticError:
         amount = Decimal(-1)
     if not amount.is_finite() or amount < 0 or amount != int(amount):
-        msg = f"{text!r} is not an amount of USD (at most nine decimal places, not negative)"
+        said = f"{name}: {text!r}" if name else repr(text)
+        msg = f"{said} is not an amount of USD (at most nine decimal places, not negative)"
         raise UsageError(msg)
     return int(amount)

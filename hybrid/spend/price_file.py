@@ -23,6 +23,7 @@ from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hybrid.endpoint_address import complete_address
 from hybrid.errors import UsageError
 from hybrid.spend.price import Price, read_tariff, usd_to_nanousd
 
@@ -72,8 +73,10 @@ def endpoint_id(url: str) -> str:
 
     >>> endpoint_id("https://user:word@API.example.com:443/v1/"), endpoint_id("http://gpu:8000")
     ('https://api.example.com', 'http://gpu:8000')
+    >>> endpoint_id("localhost:8000")
+    'http://localhost:8000'
     """
-    parts = urlsplit(url)
+    parts = urlsplit(complete_address(url))
     default = {"https": 443, "http": 80}.get(parts.scheme)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     port = "" if parts.port in {None, default} else f":{parts.port}"

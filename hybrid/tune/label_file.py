@@ -13,8 +13,6 @@ text is bought twice but the one that was under way; two processes do not buy fo
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -25,11 +23,11 @@ from typing import Any
 import msgspec
 
 from hybrid.errors import UsageError
+from hybrid.line_file import LineFile
 from hybrid.run.text_rows import Writer
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 
 LABELS_VERSION = 1
-OWNERS_ONLY = 0o600
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,13 @@ class LabelFile:
 
     def __init__(self, path: Path, pair: PairNames) -> None:
         """Open or make the file, and read it. Raises UsageError where that cannot be, or another process has it."""
-        self._path = path
         self._texts: dict[tuple[str, Writer], BoughtText] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = _locked(path)
+        self._file = LineFile(path, "another process is buying")
         try:
             self._read(pair)
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
 
     def __len__(self) -> int:
@@ -84,15 +81,13 @@ class LabelFile:
 
     def close(self) -> None:
         """Close the file and give the lock back."""
-        os.close(self._fd)
+        self._file.close()
 
     def _read(self, pair: PairNames) -> None:
         header = {"labels": LABELS_VERSION, **asdict(pair)}
-        with open(self._fd, "rb", closefd=False) as file:
-            whole = file.read()
-        lines = whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True)
+        lines = [line for line in self._file.lines() if line.endswith(b"\n")]
         if not lines:
-            os.ftruncate(self._fd, 0)
+            self._file.cut(0)
             self._write(header)
             return
         found: dict[tuple[str, Writer], BoughtText] = {}
@@ -102,39 +97,13 @@ class LabelFile:
                     kept = msgspec.json.decode(line)
                     found[kept["question"], kept["writer"]] = BoughtText.from_json(kept)
                 self._texts = found
-                os.ftruncate(self._fd, sum(map(len, lines)))
+                self._file.cut(sum(map(len, lines)))
                 return
-        msg = f"{self._path} holds something that this version did not write: move it away, or remove it"
+        msg = f"{self._file.path} holds something that this version did not write: move it away, or remove it"
         raise UsageError(msg)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        end = os.fstat(self._fd).st_size
-        raw = memoryview(msgspec.json.encode(line, enc_hook=float) + b"\n")
-        try:
-            while raw:
-                raw = raw[os.write(self._fd, raw) :]
-            os.fsync(self._fd)
-        except BaseException as error:
-            os.ftruncate(self._fd, end)
-            if isinstance(error, OSError):
-                raise OSError(error.errno, f"{self._path}: {error.strerror}") from error
-            raise
-
-
-def _locked(path: Path) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNERS_ONLY)
-    except OSError as error:
-        msg = f"{path}: {error.strerror}"
-        raise UsageError(msg) from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        busy = isinstance(error, BlockingIOError)
-        msg = f"{path}: " + ("another process is buying" if busy else f"cannot be locked: {error.strerror}")
-        raise UsageError(msg) from None
-    return fd
+        self._file.append([msgspec.json.encode(line, enc_hook=float) + b"\n"])
 
 
 def bought_before(folder: Path, local: str, endpoint: str) -> dict[Path, PairNames]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from server_stub.bodies import Body, parse
+from server_stub.dialects.openai_chat import Turn
 from server_stub.dialects.vllm_completions import Completions
 from server_stub.dialects.vllm_tokens import Generate
 from server_stub.exchange import Family, detail
@@ -23,8 +24,11 @@ LAST_WORDS = WireError(
 
 
 class _Tokenize(Body):
+    """A text, or a conversation, which the model's template writes (``TokenizeChatRequest``)."""
+
     model: str | None = None
-    prompt: str = Field()
+    prompt: str | None = None
+    messages: list[Turn] | None = Field(None, min_length=1)
     add_special_tokens: bool = True
 
 
@@ -38,7 +42,12 @@ def family(served: Served) -> Family:
     def tokenize(raw: bytes) -> Json:
         asked = parse(_Tokenize, raw)
         served.check_model(asked.model)
-        ids = served.encode(asked.prompt, special=asked.add_special_tokens)
+        if asked.messages is not None:
+            ids = served.render([turn.message for turn in asked.messages])
+        elif asked.prompt is not None:
+            ids = served.encode(asked.prompt, special=asked.add_special_tokens)
+        else:
+            raise WireError(400, "prompt: Field required", param="prompt")
         return {"count": len(ids), "max_model_len": served.num_context, "tokens": list(ids), "token_strs": None}
 
     def version(_: bytes) -> Json:

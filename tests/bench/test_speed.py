@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,13 +17,15 @@ from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench import speed
-from hybrid.bench.speed import bill, engine, kl, load, overlap, prefix
+from hybrid.bench.speed import batch, bill, engine, kl, load, overlap, parallel, prefix, recurrent
 from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
+from hybrid.bench.speed.recurrent_model import TINY as TINY_RECURRENT
 from hybrid.cli import app
 from hybrid.engine.bare import BareContext
 from hybrid.engine.llama import CHUNK, Weights
+from hybrid.engine.recurrent import STEP
 from hybrid.errors import UsageError
 
 
@@ -129,14 +132,28 @@ def test_ratios_stand_the_right_way_up(tiny, monkeypatch):
     assert figures["peak memory above the bare loop, spans of 8"] == 30.0
 
 
+def test_a_rejection_is_counted_with_states_and_without(tmp_path):
+    """Without them it reads the prompt of 500 tokens and the answer again."""
+    shapes = (TINY_RECURRENT["falcon-h1"], TINY_RECURRENT["mamba2"])
+    report = recurrent.run(tmp_path, lambda _: None, 8, [replace(shape, context=2048) for shape in shapes])
+    figures = [figure for figure in report.figures if figure.unit == "tokens"]
+    assert [figure.value.high < STEP for figure in figures] == [True, False] * 2
+    assert all(figure.value.low > 500 for figure in figures[1::2])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["engine", "kl", "check", "prefix", "bill", "overlap", "ledger"])
+@pytest.mark.parametrize(
+    "name", ["engine", "kl", "check", "prefix", "bill", "overlap", "ledger", "recurrent", "parallel", "batch"]
+)
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
     monkeypatch.setattr(overlap, "ROUND_TRIPS_MS", (0,))
     monkeypatch.setattr(overlap, "PROBLEMS_A_FAMILY", 1)
+    monkeypatch.setattr(parallel, "LATENCY_MS", 10)
+    monkeypatch.setattr(batch, "LINES", 4)
     monkeypatch.setattr(overlap, "SPANS_AN_ANSWER", 4)
     monkeypatch.setattr(prefix, "LENGTHS", (20, 40))
+    monkeypatch.setattr(recurrent, "run", partial(recurrent.run, shapes=tuple(TINY_RECURRENT.values())))
     monkeypatch.setattr(bill, "BUNDLED", {"sglang": bill.BUNDLED["sglang"]})
     monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
     told = []
@@ -218,7 +235,7 @@ def assert_reported(name, report):
     for figure in report.figures:
         assert math.isfinite(figure.value.median)
         assert figure.value.low <= figure.value.median <= figure.value.high
-        if figure.unit != "MiB" and "above" not in figure.name:
+        if figure.unit not in {"MiB", "tokens"} and "above" not in figure.name:
             assert figure.value.median > 0
 
 
@@ -250,6 +267,7 @@ def test_a_bill_behind_a_shared_prefix_is_higher_where_checks_read_no_cache(monk
     assert [", 0 % of their prompt cached" in figure.note for figure in figures] == [True, False]
 
 
+@pytest.mark.slow
 def test_decoding_is_not_counted_as_the_clients_work(tmp_path, monkeypatch):
     """An engine that burns a second of CPU while decoding changes no figure by it."""
     monkeypatch.setattr(prefix, "LENGTHS", (40,))

@@ -44,6 +44,7 @@ def ran(tmp_path_factory):
     return run, run_sections(run, told.append), told
 
 
+@pytest.mark.slow
 def test_every_question_is_answered_once_by_all_rules_whichever_process_took_it(ran):
     run, found, told = ran
     assert sorted(found) == run.units
@@ -189,6 +190,7 @@ def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec(real_models.PACKAGE) is None, reason=f"needs {real_models.REQUIREMENT}")
 def test_the_command_answers_a_question_with_a_real_pair(tmp_path):
     flags = ["--num", "1", "--pair", "d4", "--temperature", "0", "--out", str(tmp_path), "--plot"]

@@ -4,108 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import contextmanager
-from pathlib import Path
-from runpy import run_path
+import signal
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 from typer.testing import CliRunner
 
-import hybrid
 from hybrid.cli import app
 from hybrid.cli.questions import lines
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
-from hybrid.engine import ScriptedEngine, Worker
 from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
-from hybrid.run import AsyncClient, Client, LocalModel
-from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
-
-HOUSE = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
-WORDS, END = HOUSE["WORDS"], HOUSE["END"]
-
-
-@contextmanager
-def client_over_tables(fault, engine, **flags):
-    """A blocking client like that of ``hybrid.open``, with the price, cap and policy that the flags name."""
-    worker, price = Worker("test"), flags.get("price")
-    cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({END}))
-    ledger = MemoryLedger(usd_to_nanousd(flags["cap"]) if flags.get("cap") else None)
-
-    async def reach(_):
-        if fault:
-            raise fault
-        return cloud, await cloud.connect("", ())
-
-    given = {name: flags[name] for name in ("policy", "temperature", "seed") if flags.get(name) is not None}
-    settings = Settings(cloud_top_k=8, max_tokens=6, **({"policy": "kl"} | given))
-    account = Account(Price.parse(price) if price else None, ledger)
-    try:
-        with start_blocking_portal() as portal:
-            yield Client(AsyncClient(LocalModel(engine, worker), reach, account, settings), portal)
-    finally:
-        worker.close()
-
-
-class Scripted:
-    """What stands behind ``hybrid.open``: how often it was entered, what goes wrong, and before which answer."""
-
-    def __init__(self):
-        self.opened = 0
-        self.asked = 0
-        self.cloud_fault = None
-        self.fault = None
-        self.before = 0
-
-    @contextmanager
-    def open(self, **flags):
-        self.opened += 1
-        engine = ScriptedEngine(WORDS, HOUSE["SMALL"], end_ids=frozenset({END}), num_context=40)
-        with client_over_tables(self.cloud_fault, engine, **flags) as client:
-            generate = client.generate
-
-            def counted(prompt, **choices):
-                self.asked += 1
-                if self.fault and self.asked == self.before:
-                    raise self.fault
-                return generate(prompt, **choices)
-
-            client.generate = counted
-            yield client
-
-
-@pytest.fixture
-def scripted(monkeypatch):
-    found = Scripted()
-    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
-    return found
-
-
-@pytest.fixture
-def batch(scripted, tmp_path):
-    """Run the command on these lines, in this folder's files."""
-
-    def run(questions, *flags, again=False):
-        if again:
-            (tmp_path / "out").unlink()
-        (tmp_path / "in").write_text("".join(f"{each}\n" for each in questions))
-        return CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), *flags])
-
-    return run
-
-
-@pytest.fixture
-def out(tmp_path):
-    """What the output holds, without the time it took."""
-
-    def read():
-        found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-        for line in found:
-            line.pop("timing", None)
-        return found
-
-    return read
 
 
 def lines_of(questions):
@@ -130,7 +36,7 @@ def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
     assert [(line["line"], line["id"]) for line in out()] == [(i + 1, f"n{i}") for i in range(5)]
     assert list(out()[0]) == [
         "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
-        "degraded_kind", "notes", "seed", "policy", "guarantee",
+        "degraded_kind", "notes", "seed", "policy", "guarantee", "thoughts",
     ]  # fmt: skip
 
 
@@ -163,7 +69,7 @@ def test_interrupted_before_any_answer_it_goes_on_and_ends_in_the_same_file(scri
     batch(GOOD)
     whole = out()
     (tmp_path / "out").unlink()
-    scripted.asked, scripted.before, scripted.fault = 0, before, KeyboardInterrupt()
+    scripted.asked, scripted.before, scripted.fault = 0, before, signal.SIGINT
     done = batch(GOOD)
     assert done.exit_code == 130
     kept = "nothing is answered yet" if before == 1 else f"all up to line {before - 1} is answered"
@@ -307,7 +213,7 @@ def test_a_sampled_batch_that_was_killed_ends_in_the_lines_of_one_that_was_not(b
     batch(HOT, *flags)
     expected = out()
     for before in range(1, 7):
-        scripted.asked, scripted.fault, scripted.before = 0, KeyboardInterrupt(), before
+        scripted.asked, scripted.fault, scripted.before = 0, signal.SIGINT, before
         assert batch(HOT, *flags, again=True).exit_code == 130
         assert out() == expected[: before - 1]
         scripted.fault = None

@@ -71,5 +71,7 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(call, words):
 
 
 def test_of_nothing_nothing_is_forgotten(call):
-    result = call("--forget", "--cloud", "http://127.0.0.1:9", "--cloud-model", "large-1")
+    result = call("--forget", "--cloud", "mid", "--cloud-model", "large-1")
     assert (result.exit_code, result.output) == (0, f"{BUNDLED_NAME}: nothing was kept\n")
+    result = call("--forget", "--local", "small", "--cloud", "http://127.0.0.1:9", "--cloud-model", "large-1")
+    assert (result.exit_code, result.output) == (0, "small: nothing was kept\n")

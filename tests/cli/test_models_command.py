@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from model_trees import write
 from typer.testing import CliRunner
 
 import hybrid
@@ -102,11 +103,7 @@ def test_split_and_number_choose_the_problems(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (
-            ["eval", "medium"],
-            2,
-            "no model medium: small, mid, large, alien, real, real:q3, real:d2, real:d4, or the path of a GGUF file",
-        ),
+        (["eval", "medium"], 2, "there is no model medium: no such file, and none of this name in "),
         (["eval", "small", "--n", "1000"], 2, "distinct test problems, not 1000"),
         (["eval", "small", "--n", "0"], 2, "--n"),
         (["eval", "small", "--split", "exam"], 2, "exam"),
@@ -154,6 +151,43 @@ def test_the_list_names_every_model_that_has_a_name():
     lines = invoke("list").stdout.splitlines()
     for name, purpose in NAMED.items():
         assert sum(line.split()[:1] == [name] and line.rstrip().endswith(purpose) for line in lines) == 1, name
+
+
+def test_the_list_shows_what_other_programs_keep_and_who_shares_a_vocabulary(home):
+    """Of a model that cannot be used it says why, and goes on; no weights are read, so holes may take their place."""
+    raw = SMALL.read_bytes()
+    blob = home.pull("registry.ollama.ai/library/tiny/1b", raw)
+    write(home.lm_studio / "Somebody/Small-GGUF/small-F16.gguf", raw)
+    write(home.lm_studio / "Somebody/Damaged-GGUF/m-Q4_0.gguf", b"GGUF\3\0\0\0")
+    write(home.lm_studio / "Somebody/Alien-GGUF/alien.gguf", (SMALL.parent / "alien.gguf").read_bytes())
+    home.manifest(b"{", "registry.ollama.ai/library/broken/latest")
+    done = invoke("list", "--json")
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    assert told["models"].keys() == NAMED.keys()
+    word, other = (told["models"][name]["vocabulary"] for name in ("small", "alien"))
+    assert told["disk"]["tiny:1b"] == {
+        "bytes": len(raw), "parameters": told["models"]["small"]["parameters"], "quantisation": "F16",
+        "architecture": "llama", "num_tokens": 384, "vocabulary": word, "file": str(blob), "source": "Ollama",
+        "problem": None,
+    }  # fmt: skip
+    assert told["vocabularies"][word] == ["small", "mid", "large", "Somebody/Small-GGUF:F16", "tiny:1b"]
+    assert told["vocabularies"][other] == ["alien", "Somebody/Alien-GGUF"]
+    problems = {name: said["problem"] for name, said in told["disk"].items() if said["problem"]}
+    assert list(problems) == ["broken:latest", "Somebody/Damaged-GGUF:Q4_0"]
+    assert "is damaged" in problems["broken:latest"]
+    assert "is damaged or cut off" in problems["Somebody/Damaged-GGUF:Q4_0"]
+    shown = invoke("list").stdout
+    assert "No other models" not in shown
+    for name in told["disk"]:
+        assert name in shown
+    assert f"vocabulary {word}, so any two are a pair: small, mid, large, Somebody/Small-GGUF:F16, tiny:1b" in shown
+
+
+def test_a_list_without_other_models_says_where_it_looked(home):
+    shown = "".join(invoke("list").stdout.split("\n"))
+    assert f"No other models on this disk: looked in {home.ollama} (Ollama, not there), " in shown
+    assert json.loads(invoke("list", "--json").stdout)["disk"] == {}
 
 
 def test_without_the_package_the_list_says_how_to_get_it_and_real_ends_with_2(monkeypatch):

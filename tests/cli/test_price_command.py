@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hybrid.assemble import BUNDLED_LOCAL
 from hybrid.cli import app
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult
 from hybrid.engine.llama import Weights
+from hybrid.run.deferral import PairSource
 from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
 from hybrid.sources import findings_file
 from hybrid.types import Message
@@ -146,12 +148,12 @@ def test_answers_over_http_are_counted_and_quoted_and_a_dear_pair_is_warned_of_o
 
     url = start_server("--parallel", "1").url
     choices = {"policy": "greedy-exact", "span": 8, "max_tokens": 40}
-    with hybrid.open(cloud=url, price="1/0.1/4", **choices) as client:
+    with hybrid.open(local="small", cloud=url, price="1/0.1/4", **choices) as client:
         answers = [client.generate(f"What is {n} + 86?") for n in range(47, 51)]
     seen = seen_of_pair(url, BUNDLED_LOCAL, "small")["greedy"]
     assert seen == sum(map(JudgedTokens.of, answers), JudgedTokens())
     assert quoted("--cloud", url, "--price", "1/0.1/4", "--policy", "greedy-exact")["judged"] == seen.judged
-    with hybrid.open(cloud=url, price="4/4/4", **choices) as client:
+    with hybrid.open(local="small", cloud=url, price="4/4/4", **choices) as client:
         notes = [client.generate(QUESTION).notes for _ in range(2)]
     assert [len(each) for each in notes] == [1, 0]
     assert notes[0][0].startswith("checking costs more than the cloud alone here: at 4/4/4, after ")
@@ -171,3 +173,27 @@ def test_under_auto_it_tells_what_is_expected_of_the_question_and_still_sends_no
     assert price(*elsewhere, "What is 475 * 86?").stdout.splitlines()[-1].startswith("nothing is known of this pair")
     assert quoted(*elsewhere)["auto"] is None, "no question"
     assert quoted("--price", "1/0.1/4", "--policy", "kl", QUESTION)["auto"] is None
+
+
+@each("flags", [(), ("--enable-prompt-tokens-details",)])
+@each("dialect", [None, "sglang", "vllm"])
+def test_a_quote_and_the_answer_price_a_question_alike(start_server, own, monkeypatch, flags, dialect):
+    """A cache that is told in one and not in the other would be two bills."""
+    import hybrid
+
+    bound, bind = [], PairSource.bind
+
+    async def noted(source, asked):
+        bound.append((await bind(source, asked)).planner.prices)
+        return await bind(source, asked)
+
+    monkeypatch.setattr(PairSource, "bind", noted)
+    url = start_server(*flags).url
+    named = {} if dialect is None else {"dialect": dialect}
+    with hybrid.open(cloud=url, local="small", price="1/0.1/4", max_tokens=4, policy="auto", **named) as client:
+        client.generate(QUESTION)
+    flag = () if dialect is None else ("--dialect", dialect)
+    quoted("--cloud", url, "--local", "small", "--price", "1/0.1/4", "--policy", "auto", *flag, QUESTION)
+    answered, told = bound
+    assert answered == replace(told, in_one_request=answered.in_one_request)
+    assert answered.cached == (100 if dialect == "sglang" else 1000)

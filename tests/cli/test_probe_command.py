@@ -46,7 +46,9 @@ FOUND = ProbeResult(
     check_tokens=7,
     spent_tokens=99,
 )
-BESIDES = ["local_noise_nats", "local_noise_shift", "policies", "hints", "charged_nanousd", "break_even", "seen"]
+BESIDES = ["local_noise_nats", "local_noise_shift", "policies", "hints", "charged_nanousd", "first_words", "break_even"]
+MEMORY = ["local_kv_type", "local_kv_bytes", "local_context", "local_layers_on_gpu", "local_layers", "local_gpus"]
+BESIDES += [*MEMORY, "seen"]
 WORKS = {"greedy": ["kl", "greedy-exact"], "sampled": ["kl"]}
 
 
@@ -74,12 +76,13 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
 
-def said(found, hints=(), price=None, charged=0):
-    return "\n".join(told(ProbeReport(found, None, LocalNoise(0.025), hints, price, charged), WORKS))
+def said(found, hints=(), price=None, charged=0, memory=None):
+    return "\n".join(told(ProbeReport(found, None, LocalNoise(0.025), hints, price, charged, {}, memory), WORKS))
 
 
 def test_what_was_found_is_told_in_words():
-    text = said(FOUND)
+    text = said(FOUND, memory=Weights(BUNDLED_LOCAL, kv_type="bf16").memory())
+    assert "\n  its KV cache            1 MiB for 1024 tokens in bf16\n" in text
     assert "http://there serves m in the dialect sglang, 1.5 ms away" in text
     assert "multiples of 0.0001" in text
     assert "scoring by one request  agrees" in text
@@ -263,6 +266,7 @@ def test_the_json_object_holds_what_was_found_and_what_works(served, cache, name
     noise = NoiseCache(cache / "hybrid-llm" / "models.json").read(BUNDLED_LOCAL, 0)
     assert (found["local_noise_nats"], found["local_noise_shift"]) == (noise.nats, noise.shift)
     assert 0.0 < noise.shift < noise.nats  # of the bundled one
+    assert [found[name] for name in MEMORY] == ["f16", 2 * 3 * 4 * 32 * 1024, 1024, 0, 4, []]
     assert (found["dialect"], found["way"], found["ways"]) == (dialect, "one request", {"one request": "agrees"})
     assert (found["rows"], found["continues"], found["keeps_cache"], found["cached_usage"]) == (True, True, keeps, True)
     assert found["raw_rows"] is (dialect != "sglang")
@@ -375,7 +379,7 @@ def test_without_log_probabilities_the_policies_that_it_names_work(served, cache
     found = json.loads(done.stdout)
     assert (found["rows"], found["way"], found["continues"]) == (False, None, True)
     assert set(found["policies"]["greedy"]) == {"auto", "doubt", "random", "local", "cloud"}
-    with hybrid.open(cloud=served["mute"].url, max_tokens=8) as client:
+    with hybrid.open(local="small", cloud=served["mute"].url, max_tokens=8) as client:
         for policy in found["policies"]["greedy"]:
             assert client.generate("What is 47 + 86?", policy=policy).text
 

@@ -66,8 +66,8 @@ def test_a_line_says_what_it_asks(value, found):
         ({"messages": []}, "a list of at least one object"),
         ({"messages": "hello"}, "a list of at least one object"),
         ({"messages": [{"role": "user"}]}, "an object of role and content"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "one of system, user, assistant"),
-        ({"messages": [{"role": [], "content": "a"}]}, "one of system, user, assistant"),
+        ({"messages": [{"role": "ai", "content": "a"}]}, "one of system, developer, user, assistant, tool"),
+        ({"messages": [{"role": [], "content": "a"}]}, "one of system, developer, user, assistant"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "the content of a message is not a text"),
     ],
 )

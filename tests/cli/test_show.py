@@ -57,3 +57,30 @@ def test_a_terminals_line_is_ended_however_the_answer_ends_and_a_pipe_gets_nothi
     assert shown(begun=False, finished=False) == ""
     monkeypatch.setattr(show, "Console", Console)
     assert shown(begun=True, finished=False) == "ab"
+
+
+THOUGHT = [
+    TokenEmitted(0, Token(1, "", "local", "accepted", thought=True, thought_text=f"So {NASTY}")),
+    TokenEmitted(1, Token(2, "", "local", "accepted", thought=True)),
+    TokenEmitted(2, Token(3, "Yes", "local", "accepted")),
+    Flushed(".", ""),
+]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_thoughts_are_shown_where_they_are_wanted_and_never_on_standard_output(capsys, wanted):
+    screen = show.Screen(thoughts=wanted)
+    for event in THOUGHT:
+        screen.show(event)
+    out, err = capsys.readouterr()
+    assert out == "Yes."
+    assert err.replace("        ", "\t") == (f"So {VISIBLE}\n" if wanted else "")
+
+
+def test_thoughts_without_an_answer_end_their_line(capsys, monkeypatch):
+    monkeypatch.setattr(show, "summary", lambda _: "")
+    screen = show.Screen(thoughts=True)
+    screen.show(TokenEmitted(0, Token(1, "", "local", "accepted", thought=True, thought_text="So")))
+    screen.show(Flushed("", " it"))
+    screen.show(Finished(None))
+    assert capsys.readouterr() == ("\n", "So it\n")

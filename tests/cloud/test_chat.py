@@ -89,6 +89,24 @@ def test_a_way_of_drawing_that_has_no_word_is_refused(change):
         opened(Chat(SETUP).write(replace(WRITE, **change)))
 
 
+@each(
+    ("change", "why"),
+    [
+        ({"has_template_args": True}, "documents no arguments"),
+        ({"turns": (USER, Message("assistant", "So"))}, "begins a new turn"),
+    ],
+)
+def test_what_messages_cannot_say_is_refused(change, why):
+    """The local model reads a prompt that was rendered so; the server would render another one."""
+    with pytest.raises(MissingCapability, match=why):
+        opened(Chat(SETUP).write(replace(WRITE, **change)))
+
+
+def test_a_developer_is_a_system_there_as_here():
+    asked, _ = opened(Chat(SETUP).write(replace(WRITE, turns=(Message("developer", "be brief"), USER))))
+    assert [turn["role"] for turn in asked.body["messages"]] == ["system", "user"]
+
+
 def test_the_golden_entry_is_read():
     choice = GOLDEN["answer"]["choices"][0]
     chunk = opened(Chat(FOUR).write(WRITE))[1](event(choice["message"]["content"], choice["logprobs"]["content"]))

@@ -27,6 +27,7 @@ from hybrid.errors import (
     UsageError,
     VocabularyMismatch,
 )
+from hybrid.types import Message
 
 PROBE = ("a b", (1, 2))
 MODELS = {"data": [{"id": "m", "max_model_len": 512}]}
@@ -37,13 +38,18 @@ PROPS = {"default_generation_settings": {"n_ctx": 256}}
 INFO = {"model_path": "m", "is_generation": True}
 
 
-def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
-    """Look at a server of these routes, or connect to it; what is no Response is JSON."""
+def over(routes, otherwise, use):
+    """Use a wire to a server of these routes; what is no Response is JSON. Return what came of it, and what was asked.
+
+    An error is raised in the place of an answer.
+    """
     asked = []
 
     def handle(request):
         asked.append((request.method, request.url.path, json.loads(request.content or b"null")))
         answer = routes.get(request.url.path, otherwise)
+        if isinstance(answer, Exception):
+            raise answer
         answer = answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
         return httpx.Response(answer.status_code, headers=answer.headers, content=unread(answer.content))
 
@@ -55,16 +61,36 @@ def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
         await wire._client.aclose()
         wire._client = httpx.AsyncClient(base_url="http://there", transport=httpx.MockTransport(handle))
         try:
-            if not connect:
-                return await discover(wire, DialectConfig(model), wanted, PROBE)
-            endpoint = Endpoint(wire)
-            await endpoint.connect(*PROBE)
-            return endpoint.dialect
+            return await use(wire)
         finally:
             await wire.aclose()
 
-    dialect = asyncio.run(run())
+    return asyncio.run(run()), asked
+
+
+def look(routes, *, model="", wanted=None, otherwise=NONE, connect=False):
+    """Look at a server of these routes, or connect to it."""
+
+    async def use(wire):
+        if not connect:
+            return await discover(wire, DialectConfig(model), wanted, PROBE)
+        endpoint = Endpoint(wire)
+        await endpoint.connect(*PROBE)
+        return endpoint.dialect
+
+    dialect, asked = over(routes, otherwise, use)
     return dialect, dialect.can, asked
+
+
+def rendered(routes, turns, dialect="vllm"):
+    """Have a server of these routes, spoken to in a dialect, render a conversation."""
+
+    async def use(wire):
+        endpoint = Endpoint(wire)
+        endpoint.dialect = DIALECTS[dialect].build(DialectConfig("m"))
+        return await endpoint.render_chat(turns)
+
+    return over(routes, NONE, use)[0]
 
 
 VLLM = {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/tokenize": {"tokens": [1, 2]}}
@@ -238,3 +264,18 @@ def test_a_gateway_that_denies_every_route_it_does_not_know_is_recognised_by_tho
     """As API gateways of clouds do, to a key that is good."""
     assert look(SERVERS["openai-chat"], otherwise=httpx.Response(403))[0].name == "openai-chat"
     assert look(SERVERS["vllm"], otherwise=httpx.Response(403))[0].name == "vllm"
+
+
+# ---- its chat template ---------------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_is_asked_where_its_dialect_has_a_route_and_a_failure_claims_nothing():
+    turns = (Message("user", "Why?"),)
+    ids = {"tokens": [4, 5]}
+    assert rendered(VLLM | {"/tokenize": ids}, turns) == (4, 5)
+    for broken in (NONE, REFUSED, {"tokens": "a"}, {}, httpx.ConnectError("gone")):
+        assert rendered(VLLM | {"/tokenize": broken}, turns) is None
+    assert rendered({"/tokenize": ids}, turns, dialect="sglang") is None
+    told = rendered({"/apply-template": {"prompt": "p"}, "/tokenize": ids}, turns, dialect="llama-server")
+    assert told == (4, 5)
+    assert rendered({"/apply-template": NONE, "/tokenize": ids}, turns, dialect="llama-server") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wordlist import RECORDED
 
-from hybrid.cloud import WriteQuestion
-from hybrid.cloud.bounds import QuestionDeadlines, Timeouts
 from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
-from hybrid.cloud.dialects.dialect import DialectConfig, tells_rows
 from hybrid.cloud.dialects.sglang import Sglang
 from hybrid.cloud.dialects.vllm import Vllm
-from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.probe_habits import ChatDifference
 from hybrid.cloud.probe_result import VERSION, ProbeCache, ProbeResult, apply_result, as_probe_result
-from hybrid.errors import BadReply, MissingCapability
-from hybrid.types import Sampling
 
 KNOWN = ProbeResult(
     "http://there",
@@ -38,8 +32,20 @@ KNOWN = ProbeResult(
 )
 WHERE = (KNOWN.url, "m", "sglang")
 HERE, ELSEWHERE = "0123", "4567"  # two local vocabularies
-TIMES = ("written_ms", "scored_ms", "reread_ms", "check_ms")  # what no version before this one has measured
-OTHER = replace(KNOWN, model="n", grid=1e-4, noise_nats=0.01, same_words=False)
+# What the versions of the recorded files have not measured.
+LATER = dict.fromkeys(("written_ms", "scored_ms", "reread_ms", "check_ms", "chat_alike", "chat_difference"))
+LATER |= {"opening_kl": []}
+APART = ChatDifference(3, "<|user|>", "user: ", dates=False)
+OTHER = replace(
+    KNOWN,
+    model="n",
+    grid=1e-4,
+    noise_nats=0.01,
+    same_words=False,
+    chat_alike=False,
+    chat_difference=APART,
+    opening_kl=((0.5, 1.25), (2.0, None)),
+)
 
 
 @pytest.fixture
@@ -142,7 +148,7 @@ def test_a_file_that_was_recorded_by_an_earlier_version_is_read_whole(path):
     [told] = json.loads(path.read_text())["endpoints"].values()
     found = ProbeCache(path, "21e4f4c0e5e118da").read("http://127.0.0.1:8220", "large", "vllm")
     later = ("streams", "hidden_mass", "token_route")
-    assert found.to_json() == told | dict.fromkeys(later + TIMES)
+    assert found.to_json() == told | dict.fromkeys(later) | LATER
     for streams in (True, False):
         can = apply_result(replace(Vllm.can, streams=streams), found)
         assert (can.scoring_method, can.rows, can.most_k, can.streams) == ("one request", True, 20, streams)
@@ -166,7 +172,7 @@ def test_a_file_of_0_1_0_names_its_scoring_methods_as_was_done_then_and_is_read_
             "way": result.scoring_method,
             "ways": dict(zip(result.scoring_methods, entry["ways"].values(), strict=True)),
         }
-        assert result.to_json() == entry | renamed | dict.fromkeys(TIMES), entry["url"]
+        assert result.to_json() == entry | renamed | LATER, entry["url"]
         assert cache.write(result)
         assert cache.read(result.url, result.model, result.dialect) == result
 
@@ -188,6 +194,7 @@ def test_what_a_probe_has_measured_of_streams_is_kept(path):
         raw_rows=st.sampled_from([None, True, False]),
         scoring_method=st.sampled_from([None, "one request", "generate"]),
         keeps_cache=st.sampled_from([None, True, False]),
+        cached_usage=st.sampled_from([None, True, False]),
         candidates=st.sampled_from([None, True, False]),
         streams=st.sampled_from([None, True, False]),
     ),
@@ -273,125 +280,3 @@ def test_a_reader_sees_the_old_file_or_the_new_one(path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         probe_cache.write(OTHER)
     assert path.read_text() == before
-
-
-# ---- believed until an answer contradicts it -----------------------------------------------------------------------
-
-
-class Line:
-    """A wire that always gives the same answer."""
-
-    url = "http://there"
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def hide_key(self, error):
-        pass
-
-    def question_deadlines(self, asked_at=None, before_send=None):
-        return QuestionDeadlines(Timeouts(), self.url, asked_at)
-
-    async def stream(self, *_, **__):
-        yield self.answer
-
-    async def aclose(self):
-        pass
-
-
-def endpoint(path, answer, dialect):
-    probe_cache = ProbeCache(path, HERE)
-    probe_cache.write(KNOWN)
-    made = Endpoint(Line(answer), "m", probe_cache=probe_cache)
-    made.dialect = dialect
-    return made, probe_cache
-
-
-def write(made, question):
-    async def run():
-        return [chunk async for chunk in made.write(question, "r")]
-
-    return asyncio.run(run())
-
-
-QUESTION = WriteQuestion((1,), 2, 5, Sampling())
-ROWLESS = {"text": "a", "output_ids": [1], "meta_info": {"prompt_tokens": 1, "completion_tokens": 1}}
-
-
-def test_what_an_answer_contradicts_is_forgotten(path):
-    """A server that was restarted without log-probabilities is found out anew."""
-    made, probe_cache = endpoint(path, ROWLESS, Sglang(DialectConfig("m")))
-    with pytest.raises(MissingCapability):
-        write(made, QUESTION)
-    assert probe_cache.read(*WHERE) is None
-
-
-@each("answer", [{"error": {"message": "worker died"}}, {"nonsense": 1}])
-def test_a_bad_day_contradicts_nothing(path, answer):
-    made, probe_cache = endpoint(path, answer, Sglang(DialectConfig("m")))
-    with pytest.raises(BadReply):
-        write(made, QUESTION)
-    assert probe_cache.read(*WHERE) == KNOWN
-
-
-def test_a_question_that_has_no_word_there_contradicts_nothing(path):
-    """It was refused here; the endpoint was not asked."""
-    from vocabularies import WORDS
-
-    from hybrid.cloud.dialects.text_tokens import TextVocabulary
-
-    made, probe_cache = endpoint(path, {}, Completions(DialectConfig("m", TextVocabulary(WORDS))))
-    with pytest.raises(MissingCapability, match="--top-k"):
-        write(made, replace(QUESTION, sampling=Sampling(1.0, top_k=3)))
-    assert probe_cache.read(*WHERE) == KNOWN
-
-
-def test_what_a_probe_has_shown_goes_before_what_documents_say():
-    said = Sglang.can
-    seen = replace(
-        KNOWN, scoring_method=None, rows=False, continues=False, most_k=3, keeps_cache=False, candidates=False
-    )
-    can = apply_result(said, seen)
-    assert can.abilities == {"open", "ids"}
-    assert (can.scoring_method, can.most_k, can.keeps_cache, can.candidates, can.rows) == (None, 3, False, False, False)
-    nothing = apply_result(said, replace(KNOWN, most_k=None))
-    assert (nothing.most_k, nothing.keeps_cache, nothing.candidates) == (said.most_k, True, True)
-
-
-# ---- rows that are not the model's own -----------------------------------------------------------------------------
-
-WRITTEN = {
-    "text": "a",
-    "output_ids": [1],
-    "meta_info": {
-        "prompt_tokens": 1,
-        "completion_tokens": 1,
-        "output_token_logprobs": [[-0.5, 1, None]],
-        "output_top_logprobs": [[[-0.5, 1, None], [-1.5, 2, None]]],
-    },
-}
-
-
-@each(("temperature", "told"), [(0.0, True), (1.0, True), (0.7, False), (2.0, False)])
-def test_rows_that_the_temperature_has_altered_are_missing(path, temperature, told):
-    """SGLang tells them after it; taken for the model's own they would be a wrong divergence."""
-    made, _ = endpoint(path, WRITTEN, Sglang(DialectConfig("m")))
-    chunk, *_ = write(made, replace(QUESTION, sampling=Sampling(temperature)))
-    assert chunk.ids == (1,)
-    assert (chunk.rows[0] is not None) is told
-
-
-def test_what_a_probe_has_seen_of_rows_decides_which_are_missing():
-    """A vLLM may tell rows after all that is done (``processed_logprobs``), and an SGLang the model's own."""
-
-    def told(raw_rows, dialect, question):
-        return tells_rows(apply_result(dialect.can, replace(KNOWN, raw_rows=raw_rows)), question)
-
-    hot, cut, plain = (replace(QUESTION, sampling=s) for s in (Sampling(0.7), Sampling(1.0, top_p=0.9), Sampling(1.0)))
-    banned = replace(QUESTION, ban=frozenset({3}))
-    vllm, sglang = Vllm, Sglang
-    assert [told(None, vllm, one) for one in (hot, cut, banned, plain)] == [True, True, True, True]
-    assert [told(False, vllm, one) for one in (hot, cut, banned, plain)] == [False, False, False, True]
-    assert [told(None, sglang, one) for one in (hot, cut, banned, plain)] == [False, True, False, True]
-    assert [told(False, sglang, one) for one in (hot, cut, banned, plain)] == [False, True, False, True]
-    assert [told(True, sglang, one) for one in (hot, cut, banned, plain)] == [True, True, False, True]

@@ -19,12 +19,14 @@ from hybrid.spend.durable import FileLedger, LedgerAdmin
 
 QUESTION = "What is 47 + 86?"
 COMMAND = [sys.executable, "-P", "-m", "hybrid", "ask"]
+# Beside an endpoint the local model is named.
+LOCAL = ("--local", "small")
 
 
 def ask(*args: str, stdin: str = "", cwd=None, **env: str) -> subprocess.CompletedProcess:
     """Run the command as a process of its own."""
     return subprocess.run(
-        [*COMMAND, *args],
+        [*COMMAND, *(LOCAL if "--cloud" in args else ()), *args],
         input=stdin,
         capture_output=True,
         text=True,
@@ -50,7 +52,7 @@ def invoke(bundled):
     """Run the command in this process, which is faster, against the session's server."""
     from hybrid.cli import app
 
-    return lambda *args, **kwargs: CliRunner().invoke(app, ["ask", *args], **kwargs)
+    return lambda *args, **kwargs: CliRunner().invoke(app, ["ask", *LOCAL, *args], **kwargs)
 
 
 def test_the_readme_command_answers(bundled):
@@ -64,12 +66,14 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     answer = json.loads(done.stdout)
     assert list(answer) == [
         "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded", "degraded_kind", "notes", "timing",
-        "seed", "policy", "guarantee",
+        "seed", "policy", "guarantee", "thoughts",
     ]  # fmt: skip
-    assert list(answer["tokens"][0]) == ["id", "text", "source", "how", "kl", "certificate"]
+    assert list(answer["tokens"][0]) == [
+        "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text",
+    ]  # fmt: skip
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
-        "cloud_cached_tokens", "cloud_completion_tokens", "certified",
+        "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens",
     ]  # fmt: skip
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
@@ -262,7 +266,7 @@ def test_ended_in_the_middle_of_an_answer_it_settles_and_leaves_no_traceback(own
     """
     far = own_stub("--latency-ms", "250")
     trace, ledger = tmp_path / "trace", FileLedger(tmp_path / "ledger.sqlite")
-    paid = ["--cloud", far.url, "--price", "1/0.1/4", "--ledger", ledger.file.path]
+    paid = [*LOCAL, "--cloud", far.url, "--price", "1/0.1/4", "--ledger", ledger.file.path]
     process = subprocess.Popen(
         [*COMMAND, QUESTION, *paid, "--policy", "greedy-exact", "--span", "1", "--trace", trace, *flags],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -333,7 +337,8 @@ def test_a_terminal_shows_who_wrote_each_token(on_a_terminal):
 def test_ctrl_c_on_a_terminal_leaves_the_shell_a_line_of_its_own(on_a_terminal, own_stub):
     """In the middle of an answer of 250 ms a token."""
     far = own_stub("--latency-ms", "250")
-    command = [*COMMAND, QUESTION, "--cloud", far.url, "--policy", "greedy-exact", "--span", "1", "--ledger", "none"]
+    there = [*LOCAL, "--cloud", far.url, "--ledger", "none"]
+    command = [*COMMAND, QUESTION, *there, "--policy", "greedy-exact", "--span", "1"]
     seen = on_a_terminal(command, "80", 130, interrupted=True)
     assert b"by the cloud" not in seen
     assert seen.endswith(b"\n")

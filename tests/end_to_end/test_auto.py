@@ -11,6 +11,7 @@ import pytest
 import hybrid
 from hybrid.run.events import TRACE_VERSION, Finished, Planned, RequestSent, to_json
 from hybrid.run.replay import replay
+from hybrid.spend import AskPrices
 from hybrid.tasks import FAMILIES, distinct
 
 QUESTIONS = [problem.question for family in FAMILIES for problem in distinct(family, "calibration", 2, seed=77)[1:]]
@@ -20,6 +21,9 @@ def choices(home, price, questions=QUESTIONS):
     """What was done with every draft of every question, and the answers, where nothing was learned before."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_STATE_HOME", str(home / str(price).replace("/", "-")))
+        # Of a cache that nobody tells of time is saved and money is not: here it is told.
+        of = AskPrices.of
+        patched.setattr(AskPrices, "of", lambda price, **facts: of(price, **facts | {"tells_cache": True}))
         return told(price, questions)
 
 
@@ -70,7 +74,13 @@ def test_a_replay_makes_every_decision_again_and_overlap_changes_none(own_stub, 
     async def all_of_them():
         actions = set()
         async with hybrid.open(
-            policy="auto", cloud=own_stub().url, price="1/0.1/4", ledger="none", seed=5, temperature=temperature
+            policy="auto",
+            local="small",
+            cloud=own_stub().url,
+            price="1/0.1/4",
+            ledger="none",
+            seed=5,
+            temperature=temperature,
         ) as client:
             for question in QUESTIONS[::3]:
                 with_overlap, without = [

@@ -29,7 +29,7 @@ KEY = "canary-0123456789"
 
 
 def ask(*args, **env):
-    return CliRunner().invoke(app, ["ask", QUESTION, "--max-tokens", "16", *args], env=env)
+    return CliRunner().invoke(app, ["ask", QUESTION, "--local", "small", "--max-tokens", "16", *args], env=env)
 
 
 def answered(status, body, *headers):
@@ -188,12 +188,12 @@ def test_the_key_is_told_nowhere(proxy, tmp_path, caplog, what):
 
 def test_the_key_stands_in_no_repr(monkeypatch):
     import hybrid
-    from hybrid.assemble import _key
     from hybrid.cloud.endpoint import Endpoint
+    from hybrid.endpoint_key import endpoint_key
     from hybrid.sources import load
 
     monkeypatch.setenv("HYBRID_API_KEY", KEY)
-    key = _key(load(cloud="http://127.0.0.1:9"))
+    key = endpoint_key(load(cloud="http://127.0.0.1:9"))
     wire = Wire("http://127.0.0.1:9", key, Timeouts())
     values = (
         key,

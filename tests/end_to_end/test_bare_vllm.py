@@ -56,7 +56,7 @@ def test_the_longest_list_that_is_given_is_asked_for_and_finding_out_costs_nothi
 
 def test_the_token_in_route_is_refused_in_a_sentence_that_names_the_servers_flag(bare):
     with (
-        hybrid.open(cloud=bare.url, dialect="vllm-tokens", price="free", **PATIENT) as client,
+        hybrid.open(local="small", cloud=bare.url, dialect="vllm-tokens", price="free", **PATIENT) as client,
         pytest.raises(NotAnApi, match="--enable-scale-out"),
     ):
         client.generate(QUESTIONS[0])

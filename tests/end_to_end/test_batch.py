@@ -58,13 +58,14 @@ def until_out_holds(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["1", "4"])
 def test_killed_again_and_again_it_answers_every_line_once_and_in_order(
-    stub, start, questions, until_out_holds, tmp_path
+    stub, start, questions, until_out_holds, tmp_path, parallel
 ):
     """Up to eight times, at moments nobody has chosen: while it loads, asks, decodes or writes; and the cap holds."""
     rng, num_kills, out = random.Random(0), 0, tmp_path / "out"
-    flags = ("--cloud", stub.url, "--price", "1/0.1/4", "--max-tokens", "48", "--json")
-    flags += ("--ledger", "ledger", "--cap", "0.0025")
+    flags = ("--local", "small", "--cloud", stub.url, "--price", "1/0.1/4", "--max-tokens", "48", "--json")
+    flags += ("--ledger", "ledger", "--cap", "0.0025", "--parallel", parallel)
     for _ in range(8):
         kept = out.read_bytes().rpartition(b"\n")[0] if out.exists() else b""
         process = start(*flags)
@@ -89,6 +90,78 @@ def test_killed_again_and_again_it_answers_every_line_once_and_in_order(
     caps = json.loads(subprocess.run(shown, cwd=tmp_path, capture_output=True, check=True).stdout)["caps"]
     [total] = [cap for cap in caps if cap["level"] == "total"]
     assert summary["bill"]["nanousd"] <= total["spent_nanousd"] + total["reserved_nanousd"] <= 2_500_000
+    assert summary["open_nanousd"] == total["reserved_nanousd"], "what cut off requests may have cost is told"
+
+
+# What differs between two runs: times, and what was noted of the pair by then.
+NOT_COMPARED = ("timing", "notes")
+
+
+def compared(path):
+    """The lines of an output, but for what differs between two runs."""
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [{name: value for name, value in line.items() if name not in NOT_COMPARED} for line in found]
+
+
+@pytest.mark.slow
+def test_killed_at_random_with_four_lines_at_once_it_ends_in_the_lines_of_one_at_a_time_uninterrupted(
+    own_stub, start, tmp_path
+):
+    """Forty lines, some of them sampled, over 20 ms; every run is killed soon after it has finished two lines."""
+    rng, num_kills, out = random.Random(1), 0, tmp_path / "out"
+    policies = ["kl", "doubt", "cloud", "local"]
+    (tmp_path / "in").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "prompt": f"What is {17 + 5 * i} + {83 - i}?",
+                    "policy": policies[i % 4],
+                    "temperature": 0.7 * (i % 3 == 0),
+                }
+            )
+            + "\n"
+            for i in range(40)
+        )
+    )
+    flags = (
+        "--local",
+        "small",
+        "--cloud",
+        own_stub("--latency-ms", "20").url,
+        "--price",
+        "1/0.1/4",
+        "--max-tokens",
+        "24",
+        "--json",
+    )
+    alone = start(*flags, "--ledger", "none")
+    summary = json.loads(alone.communicate(timeout=120)[0])
+    expected = compared(out)
+    out.unlink()
+    flags += ("--ledger", "ledger", "--cap", "1", "--parallel", "4")
+
+    def finished():
+        paths = [path for path in (out, tmp_path / "out.part") if path.exists()]
+        return {line for path in paths for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")}
+
+    for _ in range(20):
+        before, process = finished(), start(*flags)
+        while len(finished()) <= len(before) + 1 and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.1)
+        process.kill()
+        num_kills += process.wait() == -signal.SIGKILL
+        assert before <= finished(), "what was finished stays"
+        if process.returncode != -signal.SIGKILL:
+            break
+    assert num_kills >= 3
+    process = start(*flags)
+    said, wrong = process.communicate(timeout=60)
+    assert (process.returncode, wrong) == (0, "")
+    resumed = json.loads(said)
+    assert compared(out) == expected
+    assert {**resumed, "kept": 0, "open_nanousd": 0} == summary
+    assert not (tmp_path / "out.part").exists()
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(start, tmp_path, until_out_holds):
@@ -102,6 +175,21 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(start, tmp_path, un
     assert process.wait(20) == 130
     assert process.stderr.read() == "hybrid: all up to line 1 is answered; the same command goes on from there\n"
     assert json.loads((tmp_path / "out").read_text())["text"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_obeyed_while_a_named_pipe_is_silent(start, tmp_path, until_out_holds):
+    """As with the shell's <(command)."""
+    os.mkfifo(tmp_path / "in")
+    process = start("--offline", "--parallel", "2")
+    with (tmp_path / "in").open("w") as pipe:
+        pipe.write('"What is 47 + 86?"\n')
+        pipe.flush()
+        until_out_holds(process, 1)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert process.stderr.read() == "hybrid: all up to line 1 is answered; the same command goes on from there\n"
 
 
 @pytest.mark.slow
@@ -142,7 +230,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_next_run_goes_on(start, question
 @pytest.mark.slow
 def test_a_terminal_shows_how_far_it_is_and_a_file_gets_the_end_alone(on_a_terminal, start, questions, tmp_path):
     seen = on_a_terminal([*COMMAND, str(tmp_path / "in"), str(tmp_path / "out"), "--offline"], "200", exit_code=5)
-    assert b"100 % of the input" in seen
+    assert b" of 30 lines, 0 USD" in seen
     _, said = start("--offline").communicate(timeout=60)
     assert len(said.splitlines()) == 2
     assert said.startswith("hybrid: 28 lines answered, 2 failed (30 by an earlier run), 0 USD")

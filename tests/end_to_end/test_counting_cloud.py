@@ -82,6 +82,7 @@ def asked(clouds, tmp_path):
         ledger = FileLedger(tmp_path / f"ledger-{len(list(tmp_path.iterdir()))}.sqlite")
         LedgerAdmin(ledger).set_cap("total", cap_of(policy))
         settings = acting(**SETTINGS | POLICIES[policy]) | {
+            "local": "small",
             "cloud": cloud.url,
             "price": PRICE,
             "ledger": ledger.file.path,

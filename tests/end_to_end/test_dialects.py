@@ -111,7 +111,9 @@ def ask(spoken):
     def answer(name, policy, question, **choices):
         family = FAMILIES[name]
         settings = {"max_tokens": MAX_TOKENS, "price": PRICE, "ledger": "none", "seed": 0} | choices
-        with hybrid.open(cloud=spoken(family).url, dialect=family.named, policy=policy, **settings) as client:
+        with hybrid.open(
+            local="small", cloud=spoken(family).url, dialect=family.named, policy=policy, **settings
+        ) as client:
             return client.generate(question)
 
     return answer
@@ -246,7 +248,9 @@ def test_the_pen_goes_back_at_the_same_token_whether_rows_come_with_the_text_or_
 def test_an_endpoint_that_turns_out_to_give_none_is_refused_with_what_to_do(ask, spoken, named):
     url = spoken(FAMILIES["text-completions"]).url
     with (
-        hybrid.open(cloud=url, dialect=named, policy="doubt", entropy=0.0, price=PRICE, ledger="none") as client,
+        hybrid.open(
+            local="small", cloud=url, dialect=named, policy="doubt", entropy=0.0, price=PRICE, ledger="none"
+        ) as client,
         pytest.raises(MissingCapability, match="without log-probabilities; hybrid probe tells"),
     ):
         client.generate(QUESTIONS[0])

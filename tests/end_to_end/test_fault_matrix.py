@@ -110,7 +110,7 @@ def struck(stub, monkeypatch, tmp_path):
             }
             settings |= SETTINGS.get(policy, {}) | DEADLINES | more
             before, events, refused = sockets(), [], None
-            async with hybrid.open(cloud=stub.url, **settings) as client:
+            async with hybrid.open(local="small", cloud=stub.url, **settings) as client:
                 began = time.monotonic()
                 try:
                     async for event in client.stream(QUESTION):

@@ -191,6 +191,7 @@ def test_killing_the_server_in_the_middle_of_an_answer_leaves_a_finished_one(own
     server = own_stub("--latency-ms", "20")
     shown = 0
     with hybrid.open(
+        local="small",
         cloud=server.url,
         **acting(policy, threshold=0.0, span=2, lead=2),
         max_tokens=MAX_TOKENS,

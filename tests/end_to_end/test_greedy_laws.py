@@ -28,7 +28,7 @@ def greedy_texts(oracles):
 def check_texts(stub, expected_texts, policy, choices):
     """Compare as many texts as are expected, from the first prompt on."""
     parted = 0
-    with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, policy=policy, **choices) as client:
+    with hybrid.open(local="small", cloud=stub.url, max_tokens=MAX_TOKENS, policy=policy, **choices) as client:
         for question, (expected, tie) in zip(PROMPTS, expected_texts, strict=False):
             got = tuple(token.id for token in client.generate(question).tokens)
             parted += got != expected

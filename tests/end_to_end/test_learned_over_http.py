@@ -33,7 +33,7 @@ def generous(bundled, start_server):
 
 def ask(server, policy, dialect):
     choices = {"max_tokens": 16, "price": "1/0.1/4", "ledger": "none", "seed": 0} | POLICIES[policy]
-    with hybrid.open(cloud=server.url, dialect=dialect, policy=policy, **choices) as client:
+    with hybrid.open(local="small", cloud=server.url, dialect=dialect, policy=policy, **choices) as client:
         return [client.generate(QUESTION) for _ in range(2)]
 
 
@@ -80,7 +80,7 @@ def test_where_streams_come_without_rows_the_cloud_is_asked_to_write_unstreamed(
     answers = []
     for spoil in (without_rows_in_streams, lambda *_: None):
         between = proxy(spoil)
-        with hybrid.open(cloud=between.url, **choices) as client:
+        with hybrid.open(local="small", cloud=between.url, **choices) as client:
             answers.append([client.generate("Sort downwards: 42 17 99 23 68.") for _ in range(2)])
         streams = [bool(body.get("stream")) for path, body in between.requests if path == "/v1/completions"]
         if spoil is without_rows_in_streams:

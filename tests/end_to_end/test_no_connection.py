@@ -34,7 +34,19 @@ def ask(tmp_path, bundled):
     @contextmanager
     def start(url, **deadlines):
         settings = {f"HYBRID_{name.upper()}": str(value) for name, value in deadlines.items()}
-        command = [sys.executable, "-m", "hybrid", "ask", "--cloud", url, "--max-tokens", "8", "What is 47 + 86?"]
+        command = [
+            sys.executable,
+            "-m",
+            "hybrid",
+            "ask",
+            "--local",
+            "small",
+            "--cloud",
+            url,
+            "--max-tokens",
+            "8",
+            "What is 47 + 86?",
+        ]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path} | settings, **pipes) as process:
             try:

@@ -24,7 +24,7 @@ def caches(tmp_path, monkeypatch):
 
 
 def ask(url, **choices):
-    with hybrid.open(cloud=url, max_tokens=24, policy="kl", **choices) as client:
+    with hybrid.open(local="small", cloud=url, max_tokens=24, policy="kl", **choices) as client:
         return client.generate(QUESTION)
 
 
@@ -74,6 +74,10 @@ def test_what_was_measured_of_the_local_model_is_read_before_it_is_measured_agai
     assert noise_of(ask(stub.url)) == (0.75, 0.75)  # on a GPU it is another
     NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.75, 0.5))
     least, most = noise_of(ask(stub.url))
+    assert noise_of(ask(stub.url, gpu_layers=0)) == (least, most), "unset is 0 where there is no GPU"
+    assert noise_of(ask(stub.url, kv_type="bf16"))[1] < 0.75, "another cache reads a text in another way"
+    NoiseCache(models_file()).write(BUNDLED_LOCAL, 0, LocalNoise(0.6, 0.5), "bf16")
+    assert noise_of(ask(stub.url, kv_type="bf16"))[1] == 0.6
     assert least < 0.46 <= most <= 0.75  # half a root at most counts as 0.45, where a KL is not too large for it
 
 

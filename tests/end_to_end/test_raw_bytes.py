@@ -63,7 +63,7 @@ class Bench:
         server = self._servers[where]
         server.body, before = body, len(server.attacks)
         deadlines = DEADLINES | {"request_timeout_s": deadline_s(body)}
-        told = self._child.ask(cloud=server.url, policy=POLICY[where], **CHOICES, **deadlines)
+        told = self._child.ask(local="small", cloud=server.url, policy=POLICY[where], **CHOICES, **deadlines)
         return told | {"visits": len(server.attacks) - before}
 
 

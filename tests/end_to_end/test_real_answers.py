@@ -32,7 +32,9 @@ QUESTIONS = [
 
 def test_greedy_exact_gives_the_large_models_own_greedy_text(real, oracles):
     parted = 0
-    with hybrid.open(cloud=real.url, price="free", policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
+    with hybrid.open(
+        local="small", cloud=real.url, price="free", policy="greedy-exact", max_tokens=MAX_TOKENS
+    ) as client:
         for question in QUESTIONS:
             expected, tie = oracles[1].text(question, MAX_TOKENS)
             answer = client.generate(question)
@@ -133,7 +135,7 @@ def test_the_bill_charges_what_the_server_says_and_never_more_than_was_reserved(
 def test_a_policy_that_draws_from_rows_by_id_is_refused_where_tokens_have_no_numbers(start_real, bundled, proxy):
     between = proxy(lambda *_: None, start_real("llama-cpp-python").url)
     with (
-        hybrid.open(cloud=between.url, policy="exact", temperature=1.0) as client,
+        hybrid.open(local="small", cloud=between.url, policy="exact", temperature=1.0) as client,
         pytest.raises(MissingCapability, match="exact needs an endpoint that can name tokens by number"),
     ):
         client.generate(QUESTIONS[0])
@@ -149,7 +151,7 @@ def test_exact_samples_where_tokens_have_numbers(start_real, bundled):
 @each("family", PACKAGES)
 def test_a_server_killed_in_the_middle_leaves_a_finished_answer_that_says_so(start_real, oracles, family):
     server = start_real(family)
-    with hybrid.open(cloud=server.url, policy="greedy-exact", span=2, max_tokens=MAX_TOKENS) as client:
+    with hybrid.open(local="small", cloud=server.url, policy="greedy-exact", span=2, max_tokens=MAX_TOKENS) as client:
         for event in client.stream(QUESTIONS[0]):
             if isinstance(event, CheckAnswered) and server.process.poll() is None:
                 server.kill()

@@ -23,6 +23,7 @@ import hybrid.assemble
 from hybrid.assemble import PROBE
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.probe_habits import habits
 from hybrid.cloud.wire import Timeouts, Wire
 from hybrid.engine.llama import Weights
 from hybrid.errors import VocabularyMismatch
@@ -97,10 +98,12 @@ def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     assert (found.same_words, found.continues, found.raw_rows) == (True, True, True)
     assert (found.cached_usage, found.keeps_cache) == ((True, True) if exact else (False, None))
     assert found.noise_nats <= FLOAT16_NATS
+    assert found.chat_alike is (True if exact else None), "only llama-server renders a chat for whoever asks"
+    assert (len(found.opening_kl), habits(found.opening_kl)) == (5, "alike")
     assert found.grid == 0
-    assert 0 < found.spent_tokens <= 1800, "without a price it also times what a scored and a written token take"
+    assert 0 < found.spent_tokens <= 2000, "without a price it also times what a scored and a written token take"
     assert ("ids" in can.abilities) is exact
-    with hybrid.open(cloud=real.url, price="free", policy="kl") as client:
+    with hybrid.open(local="small", cloud=real.url, price="free", policy="kl") as client:
         assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None
     assert json.loads((tmp_path / "endpoints.json").read_text())["endpoints"]
 

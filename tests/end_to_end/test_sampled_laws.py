@@ -63,7 +63,7 @@ ASKS_FIRST = "max-prob:0.9:check"
 def sampled(stub, policy, gate=None):
     """N texts of each question under a policy, each with a seed of its own."""
     settings = {"temperature": 1.0, "max_tokens": LENGTH, "cloud_top_k": TOP_K}
-    with hybrid.open(cloud=stub.url, **acting(policy, span=3, gate=gate), **settings) as client:
+    with hybrid.open(local="small", cloud=stub.url, **acting(policy, span=3, gate=gate), **settings) as client:
         return [
             [tuple(t.id for t in client.generate(question, seed=seed).tokens) for seed in range(N)]
             for question in QUESTIONS

@@ -97,7 +97,7 @@ def test_the_probe_finds_that_whole_answers_have_what_streams_lack(gateway, tmp_
     # What it refuses as too long comes back as a fault of its own: a shorter list is tried.
     assert found.most_k == (20 if DRIVERS[driver] else 5)
     assert found.noise_nats <= 0.01
-    with hybrid.open(cloud=gateway, price="free", policy="kl", **choices) as client:
+    with hybrid.open(local="small", cloud=gateway, price="free", policy="kl", **choices) as client:
         assert client.generate(QUESTIONS[0], max_tokens=8).degraded is None
     assert {"score", "write", "open"} <= can.abilities
 
@@ -117,7 +117,9 @@ def test_an_answer_through_it_is_the_one_without_it(gateway, behind, server, dri
 
 def test_drawing_by_rejection_is_refused_where_tokens_have_no_numbers(gateway):
     with (
-        hybrid.open(cloud=gateway, policy="exact", temperature=1.0, **named("vllm", "hosted_vllm")) as client,
+        hybrid.open(
+            local="small", cloud=gateway, policy="exact", temperature=1.0, **named("vllm", "hosted_vllm")
+        ) as client,
         pytest.raises(MissingCapability, match="exact needs an endpoint that can name tokens by number"),
     ):
         client.generate(QUESTIONS[0])

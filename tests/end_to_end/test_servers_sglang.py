@@ -137,7 +137,9 @@ def test_a_draft_is_scored_with_the_prefix_kept_and_each_further_one_costs_what_
 
 
 def test_greedy_exact_gives_the_large_models_own_greedy_text(sglang, oracles):
-    with hybrid.open(cloud=sglang.url, price="free", policy="greedy-exact", max_tokens=40, **PATIENT) as client:
+    with hybrid.open(
+        local="small", cloud=sglang.url, price="free", policy="greedy-exact", max_tokens=40, **PATIENT
+    ) as client:
         for prompt in PROMPTS:
             expected, tie = oracles[1].text(prompt, 40)
             answer = client.generate(prompt)

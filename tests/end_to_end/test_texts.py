@@ -32,7 +32,7 @@ asked = pytest.mark.parametrize("questions", [SOME, pytest.param(REST, marks=pyt
 def compare(oracle, stub, questions, **choices):
     """Texts must agree token for token, up to a near tie; how many part at one is printed (pytest -s)."""
     ties = 0
-    with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, **choices) as client:
+    with hybrid.open(local="small", cloud=stub.url, max_tokens=MAX_TOKENS, **choices) as client:
         for question in questions:
             expected, tie = oracle.text(question, MAX_TOKENS)
             answer = client.generate(question)
@@ -63,7 +63,7 @@ def test_cloud_gives_the_large_models_own_greedy_text(oracles, stub, questions):
 @asked
 def test_kl_at_threshold_infinity_gives_the_small_models_text_without_a_handoff(oracles, stub, questions):
     compare(oracles[0], stub, questions, policy="kl", threshold=math.inf)
-    with hybrid.open(cloud=stub.url, policy="kl", threshold=math.inf, max_tokens=MAX_TOKENS) as client:
+    with hybrid.open(local="small", cloud=stub.url, policy="kl", threshold=math.inf, max_tokens=MAX_TOKENS) as client:
         answer = client.generate(QUESTIONS[0])
     assert answer.handoffs == ()
     assert answer.usage.cloud_tokens == 0
@@ -83,7 +83,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
         told[overlap], ready[overlap] = [], 0
         settings = acting(policy, span=5) | {"temperature": temperature, "overlap": overlap, "seed": 4}
         settings["cache_salt"] = f"{policy} {temperature} {overlap}"  # nothing is in the server's cache
-        with hybrid.open(cloud=stub.url, max_tokens=MAX_TOKENS, price="1/0.1/4", **settings) as client:
+        with hybrid.open(local="small", cloud=stub.url, max_tokens=MAX_TOKENS, price="1/0.1/4", **settings) as client:
             for question in QUESTIONS[:: 2 if policy in OF_EACH_KIND else 6]:
                 events = list(client.stream(question))
                 ready[overlap] += sum(event.num_ready for event in events if isinstance(event, SpanDrafted))
@@ -100,7 +100,7 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
 @each("choices", [{"policy": "local"}, {"offline": True}])
 def test_local_and_offline_send_no_request(oracles, proxy, choices):
     between = proxy(lambda *_: None)
-    with hybrid.open(cloud=between.url, max_tokens=MAX_TOKENS, **choices) as client:
+    with hybrid.open(local="small", cloud=between.url, max_tokens=MAX_TOKENS, **choices) as client:
         for question in QUESTIONS[:5]:
             assert tuple(t.id for t in client.generate(question).tokens) == oracles[0].text(question, MAX_TOKENS)[0]
     assert between.requests == []
@@ -128,7 +128,7 @@ def charges(server):
 def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
     """Every clean run: what the server computed, request by request, is what the answer says it was charged."""
     server = own_stub("--enable-prompt-tokens-details", *flags)
-    with hybrid.open(cloud=server.url, policy=policy, max_tokens=MAX_TOKENS, price="1/0.1/4") as client:
+    with hybrid.open(local="small", cloud=server.url, policy=policy, max_tokens=MAX_TOKENS, price="1/0.1/4") as client:
         for question in QUESTIONS[::3]:
             before = charges(server)
             answer = client.generate(question)
@@ -144,7 +144,7 @@ def test_the_charges_equal_the_clients_recorded_usage(own_stub, policy, flags):
 
 
 def test_sampling_repeats_with_its_seed_on_both_sides(stub):
-    with hybrid.open(cloud=stub.url, temperature=3.0, max_tokens=30) as client:
+    with hybrid.open(local="small", cloud=stub.url, temperature=3.0, max_tokens=30) as client:
         for policy in ("kl", "cloud"):
             texts = [client.generate(QUESTIONS[0], policy=policy, seed=seed).text for seed in (3, 3, 4, 5)]
             assert texts[0] == texts[1]
@@ -160,7 +160,7 @@ def test_a_stream_that_is_left_without_being_closed_ends_with_its_client(stub):
     import asyncio
 
     async def leave():
-        async with hybrid.open(cloud=stub.url, policy="greedy-exact", span=1) as client:
+        async with hybrid.open(local="small", cloud=stub.url, policy="greedy-exact", span=1) as client:
             stream = client.stream(QUESTIONS[0])
             async for _ in stream:
                 break
@@ -173,7 +173,7 @@ def test_asking_at_once_from_many_tasks_gives_each_its_own_answer(oracles, stub)
     import asyncio
 
     async def many():
-        async with hybrid.open(cloud=stub.url, policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
+        async with hybrid.open(local="small", cloud=stub.url, policy="greedy-exact", max_tokens=MAX_TOKENS) as client:
             return await asyncio.gather(*(client.generate(question) for question in QUESTIONS[:4]))
 
     for question, answer in zip(QUESTIONS, asyncio.run(many()), strict=False):

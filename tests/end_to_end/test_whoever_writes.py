@@ -30,7 +30,7 @@ NOISE_NATS = 0.05
 
 @pytest.fixture(scope="module")
 def client(stub):
-    with hybrid.open(cloud=stub.url, max_tokens=12) as opened:
+    with hybrid.open(local="small", cloud=stub.url, max_tokens=12) as opened:
         yield opened
 
 

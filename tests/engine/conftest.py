@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid.bench.speed.recurrent_model import TINY as TINY_RECURRENT
+from hybrid.bench.speed.recurrent_model import write_recurrent_model
 from hybrid.engine import ScriptedEngine
 from hybrid.engine.llama import Weights
 from hybrid.prob import Dense
@@ -195,9 +197,12 @@ def tiny_file(tmp_path):
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory):
-    """Every tiny model by its kind, and the bundled small one."""
+    """Every tiny model by its kind, those of the benchmarks with recurrent layers, and the bundled small one."""
     folder = tmp_path_factory.mktemp("tiny")
     loaded = {kind: Weights(write_tiny(folder / f"{kind}.gguf", kind)) for kind in KINDS}
+    loaded |= {
+        name: Weights(write_recurrent_model(folder / f"{name}.gguf", shape)) for name, shape in TINY_RECURRENT.items()
+    }
     loaded["bundled"] = Weights(BUNDLED)
     yield loaded
     for each in loaded.values():

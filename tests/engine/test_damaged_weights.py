@@ -145,7 +145,7 @@ def test_a_context_that_is_none_is_refused_by_the_engine(weights, num):
 def test_a_context_beyond_the_free_memory_is_refused_with_both_sizes(weights, monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 2**20}))
     assert weights["bundled"]._bytes_per_token == 2 * 3 * 4 * (16 + 16)
-    with pytest.raises(EngineError, match=r"a context of 1366 tokens over .* takes 0\.0 GiB, and 0\.0 GiB are free"):
+    with pytest.raises(EngineError, match=r"a context of 1366 tokens over .* takes 0\.0 GiB in f16, and 0\.0 GiB are"):
         weights["bundled"].context(1366)
     weights["bundled"].context(1365, threads=1).close()
 

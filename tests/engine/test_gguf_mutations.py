@@ -21,7 +21,7 @@ from gguf_mutants import ARRAY, STRING, Gguf, items, mutant
 from gguf_opener import Opener
 
 from hybrid.cli.exits import EXIT_ENGINE
-from hybrid.engine import gguf_header, llama
+from hybrid.engine import gguf_header, llama, native
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model
 from hybrid.errors import EngineError
@@ -206,10 +206,6 @@ def test_what_ends_llama_cpp_is_refused_before(bases, opener, tmp_path, what):
 
 
 SOUND = {
-    "a file of several, whose other tensors lie elsewhere": (
-        "hybrid",
-        lambda f: without("blk.0.attn_qkv.weight")(f).set("split.count", 2, 3),
-    ),
     "a matrix of one row in halves": (
         "bundled",
         lambda f: f.reshape("output_norm.weight", dims=[64, 1], kind=F16).settle(),
@@ -250,7 +246,7 @@ llama.Weights({str(path)!r})
 
 
 def test_the_exit_code_is_the_command_lines():
-    assert llama.EXIT_ENGINE == EXIT_ENGINE
+    assert native.EXIT_ENGINE == EXIT_ENGINE
 
 
 # ---- the header ------------------------------------------------------------------------------------------------------

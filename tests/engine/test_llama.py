@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import hybrid
 from hybrid.engine import llama
-from hybrid.engine.llama import Weights, default_threads
+from hybrid.engine.llama import Weights
+from hybrid.engine.runtime import default_threads
 from hybrid.errors import EngineError
 from hybrid.prob import Dense
 from hybrid.types import Message

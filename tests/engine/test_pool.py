@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.engine import ContextPool, ScriptedEngine, Worker
+from hybrid.engine import ContextPool, Reuse, ScriptedEngine, Worker
 
 IDS = st.lists(st.integers(0, 1), max_size=4).map(tuple)
 SALTS = st.sampled_from([None, "one", "two"])
-# A text to borrow for, under a salt; or the number of the loan that ends, counted among those that are open.
-MOVES = st.lists(st.one_of(st.tuples(IDS, SALTS), st.integers(0, 2)), max_size=24)
+NAMES = st.sampled_from([None, "first", "second"])
+# A text to borrow for, under a salt, of a conversation; or the number of an open loan that ends.
+MOVES = st.lists(st.one_of(st.tuples(IDS, SALTS, NAMES), st.integers(0, 2)), max_size=24)
 
 
 @dataclass
@@ -26,6 +27,10 @@ class Context:
     engine: ScriptedEngine
     worker: Worker
     salt: str | None = None
+
+    def reusable(self, ids) -> Reuse:
+        num = shared(self.engine.ids, ids)
+        return Reuse(num, goes_on=num > 0 and num >= len(self.engine.ids) - 1)
 
     def forget(self) -> None:
         self.engine.rewind(0)
@@ -69,33 +74,57 @@ def shared(first, second) -> int:
     )
 
 
+@dataclass
+class Book:
+    """What a context holds, by hand: whose, what, since when, what it was worth then and for which conversation."""
+
+    salt: str | None = None
+    ids: tuple[int, ...] = ()
+    used: int = -9
+    worth: float = 0.0
+    conversation: str | None = None
+
+
+def by_hand(books: dict[int, Book], clock: float, ids, salt, conversation) -> tuple[int, float]:
+    """Choose by the rule, written down a second time: the number of the context, and the clock afterwards."""
+    kept = {n: shared(book.ids, ids) if book.salt == salt else -1 for n, book in books.items()}
+    fresh = sorted(books, key=lambda n: books[n].used)
+    named = [n for n in fresh if kept[n] > 0 and conversation and books[n].conversation == conversation]
+    goes_on = [n for n in fresh if kept[n] > 0 and kept[n] >= len(books[n].ids) - 1]
+    worthless = [n for n in fresh if books[n].worth <= clock]
+    for group in (named, goes_on, worthless):
+        if group:
+            return max(group, key=lambda n: kept[n]), clock
+    lost = {n: (books[n].worth - clock) * (len(books[n].ids) - max(0, kept[n])) / len(books[n].ids) for n in fresh}
+    found = min(fresh, key=lambda n: lost[n] - kept[n])
+    return found, clock + lost[found]
+
+
 @given(moves=MOVES)
-def test_the_longest_prefix_is_lent_and_the_least_recently_used_among_equals(lending, moves):
-    """Held against a plain list of what each context holds, whose it is, and when it was used last."""
+def test_a_context_is_lent_by_the_rule(lending, moves):
+    """Held against plain books of what each context holds, whose it is, what it is worth, and when it was used last."""
 
     async def dialogue(pool: ContextPool[Context]) -> None:
-        held: dict[int, tuple[str | None, tuple[int, ...], int]] = {n: (None, (), n - 3) for n in range(3)}
+        books, clock = {n: Book(used=n - 3) for n in range(3)}, 0.0
         async with AsyncExitStack() as all_loans:
-            loans: list[tuple[AsyncExitStack, int, tuple[int, ...], str | None]] = []
+            loans: list[tuple[AsyncExitStack, int, Book]] = []
             for now, move in enumerate(moves):
                 if isinstance(move, int):
                     if move < len(loans):
-                        loan, number, ids, salt = loans.pop(move)
+                        loan, number, book = loans.pop(move)
                         await loan.aclose()
-                        held[number] = (salt, ids, now)
+                        books[number] = replace(book, used=now, worth=clock + len(book.ids))
                 elif len(loans) < 3:
-                    ids, salt = move
-                    expected = max(
-                        held, key=lambda n: (shared(held[n][1], ids) if held[n][0] == salt else -1, -held[n][2])
-                    )
+                    ids, salt, conversation = move
+                    expected, clock = by_hand(books, clock, ids, salt, conversation)
                     loan = await all_loans.enter_async_context(AsyncExitStack())
-                    context = await loan.enter_async_context(pool.borrow(ids, salt))
-                    before, had = held.pop(expected)[:2]
+                    context = await loan.enter_async_context(pool.borrow(ids, salt, conversation=conversation))
+                    had = books.pop(expected)
                     assert context.number == expected, (moves, now)
                     assert context.salt == salt
-                    assert context.engine.ids == (had if before == salt else ()), (moves, now)
+                    assert context.engine.ids == (had.ids if had.salt == salt else ()), (moves, now)
                     context.hold(*ids)
-                    loans.append((loan, expected, ids, salt))
+                    loans.append((loan, expected, Book(salt, ids, conversation=conversation)))
 
     lending(3, dialogue)
 
@@ -152,6 +181,6 @@ def test_a_pool_shows_what_its_free_contexts_hold(lending):
     async def dialogue(pool: ContextPool[Context]) -> None:
         async with pool.borrow((1, 0)) as context:
             context.hold(1, 0)
-        assert repr(pool) == "ContextPool(free, tokens held: [0, 2])"
+        assert repr(pool) == "ContextPool(free, tokens held: [0, 2]; 0 wait)"
 
     lending(2, dialogue)

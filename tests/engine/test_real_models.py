@@ -85,7 +85,7 @@ def test_every_name_that_is_listed_is_a_models_and_every_other_a_files():
     for name in BUNDLED:
         assert model_file(name) == model_file(Path(name)) == MODELS / f"{name}.gguf"
         assert model_file(name).is_file()
-    for other in ("small.gguf", "models/mid", "/real", "Real", "real.gguf", "https://host"):
+    for other in ("small.gguf", "models/mid.gguf", "/real", "./Real", "real.gguf", "https://host"):
         assert model_file(other) == Path(other)
 
 

@@ -7,8 +7,10 @@ import os
 import pytest
 from cases import each
 
+from hybrid.engine import template as template_module
+from hybrid.engine.chat import ChatRenderer
 from hybrid.engine.llama import Weights
-from hybrid.engine.template import render_chat
+from hybrid.engine.template import ChatTemplate, TemplateFault
 from hybrid.errors import UsageError
 from hybrid.types import Message
 
@@ -16,7 +18,8 @@ TURNS = [Message("system", "Be brief."), Message("user", "Hi\n")]
 
 
 def render(template: str, turns: list[Message] = TURNS) -> str:
-    return render_chat(template, "<bos>", "<eos>", turns)
+    pieces = ChatRenderer(ChatTemplate(template, "<bos>", "<eos>"), "tiny.gguf").pieces(turns, {}, apart=False)
+    return "".join(piece.text for piece in pieces)
 
 
 def test_a_template_sees_the_turns_the_marks_and_that_the_assistant_is_next():
@@ -72,7 +75,7 @@ def test_a_template_that_reaches_out_is_refused_and_does_nothing(tmp_path, monke
 )
 def test_a_template_that_fails_in_any_way_is_a_usage_error(broken):
     """The file is at fault and the person can go around it: one sentence, no traceback."""
-    with pytest.raises(UsageError, match=r"^the model's chat template refused .*--raw"):
+    with pytest.raises(UsageError, match=r"^the chat template of tiny\.gguf refused .*--raw"):
         render(broken)
 
 
@@ -92,3 +95,119 @@ def test_a_files_template_may_refuse_too(tiny_file):
     with pytest.raises(UsageError, match="no systems"):
         weights.render(TURNS)
     weights.close()
+
+
+def write(template: str, **given: object) -> str:
+    return ChatTemplate(template).write([], given, prompt=True)
+
+
+# A list of two lists of two lists: short here, 2 ** 99 numbers to write.
+NESTED = "{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}"
+# The same of tuples, which can be hashed: each use of the last one takes 2 ** 26 steps that nobody counts.
+PAIRS = "{% set n = namespace(s=(1,)) %}{% for i in range(26) %}{% set n.s = (n.s, n.s) %}{% endfor %}"
+HASHED_OR_COMPARED = ("{'a': 1}.get(n.s)", "{'a': 1}[n.s]", "{n.s: 1}", "[n.s].count((n.s, 1))", "n.s is in [(n.s, 1)]")
+LONG = "{% set x = 'a ' * 1000000 %}"
+MAPPINGS = (
+    "{% set n = namespace(s=dict(a=1), t=dict(a=1)) %}{% for i in range(26) %}"
+    "{% set n.s = dict(a=n.s, b=n.s) %}{% set n.t = dict(a=n.t, b=n.t) %}{% endfor %}"
+)
+
+
+@each(
+    "endless",
+    [
+        "{% for i in range(9000) %}{% for j in range(9000) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+        "{% for a in 'xx' recursive %}{{ loop('xx') }}{% endfor %}",
+        "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        f"{NESTED}{{{{ n.s }}}}",
+        f"{NESTED}{{{{ n.s | tojson }}}}",
+        f"{NESTED}{{{{ 'a' ~ n.s }}}}",
+        *(f"{PAIRS}{{{{ {use} }}}}" for use in HASHED_OR_COMPARED),
+        f"{MAPPINGS}{{{{ n.s is eq n.t }}}}",
+        f"{NESTED}{{{{ '%s' % n.s }}}}",
+        f"{NESTED}{{{{ '{{}}'.format(n.s) }}}}",
+        "{{ 'x' * 10 ** 9 }}",
+        "{{ [0] * 9000 * 9000 }}",
+        "{{ '{:>10000000000}'.format(1) }}",
+        "{{ '%010000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ 2 ** 9999 ** 9999 }}",
+        "{{ 'x'.ljust(1000000000) }}",
+        "{{ 'x' | indent(1000000000) }}",
+        "{{ [1] | tojson(indent=1000000000) }}",
+        "{{ '%999999999d' | format(1) }}",
+        f"{LONG}{{{{ x.replace('a', 'b' * 9000) }}}}",
+        f"{LONG}{{{{ x | replace('a', 'b' * 9000) }}}}",
+        f"{LONG}{{{{ x.join(x) }}}}",
+        f"{LONG}{{{{ x | join(x) }}}}",
+        f"{LONG}{{{{ x.translate({{97: x}}) }}}}",
+        f"{LONG}{{{{ x.expandtabs(9999) }}}}",
+        f"{LONG}{{{{ ('{{0}}' * 2000).format(x) }}}}",
+        f"{LONG}{{{{ [1, 2, 3] | tojson(indent=x) }}}}",
+        f"{LONG}{{{{ [1, 2, 3] | tojson(separators=(x, x)) }}}}",
+        "{{ ('a\\n' * 2000000) | indent(9999) }}",
+        f"{LONG}{{% for i in range(2000) %}}{{% set y = x.split() %}}{{% endfor %}}",
+        "{{ ([0] * 4000000) | map('string') | list }}",
+        "{{ ('x' * 9000) | replace('x', 'y' * 9000) }}",
+        "{{ (['x' * 9000] * 9000) | join }}",
+        "{% for i in range(9000) %}{{ 'x' * 9000 }}{% endfor %}",
+        "{{ range(100000) | list }}",
+    ],
+)
+def test_a_template_that_works_for_ever_or_makes_gigabytes_is_refused(monkeypatch, endless):
+    """The client renders it in its own process. Fewer steps than it has, so that the test is quick."""
+    monkeypatch.setattr(template_module, "MOST_STEPS", 20_000)
+    with pytest.raises(TemplateFault):
+        write(endless)
+
+
+def test_the_steps_are_bounded():
+    with pytest.raises(TemplateFault, match="not done after"):
+        write("{% for i in range(9000) %}{% for j in 'x' * 60 %}{% endfor %}{% endfor %}")
+
+
+def test_the_steps_are_those_of_one_conversation():
+    template = ChatTemplate("{% for i in range(9000) %}{{ raise_exception('') if i < 0 }}{% endfor %}done")
+    assert [template.write([], {}, prompt=True) for _ in range(60)] == ["done"] * 60
+
+
+def test_the_names_that_published_templates_are_written_for_are_there():
+    """Hugging Face's: what they do is in its documentation; see also ``test_published_templates.py``."""
+    loop = "{% if i == 2 %}{% break %}{% endif %}{% if not i %}{% continue %}{% endif %}{{ i }}"
+    assert write(f"{{% for i in range(9) %}}{loop}{{% endfor %}}") == "1"
+    assert write("a{% generation %}b{{ 1 }}{% endgeneration %}c") == "ab1c"
+    assert write("{{ x | tojson }}", x={"é": "<'&\n"}) == '{"é": "<\'&\\n"}'
+    assert write("{{ x | tojson(indent=2) }}", x=[1]) == "[\n  1\n]"
+    assert write("  {% if true %}\n  a\n  {% endif %}\nb") == "  a\nb"
+    assert write("{{ tools is none }}{{ tools is defined }}", tools=None) == "TrueTrue"
+
+
+def test_the_clock_of_a_template_is_read_once(monkeypatch):
+    """Otherwise a question's bits would change at midnight, between two requests of an answer."""
+    template = ChatTemplate("{{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}")
+    assert template.write([], {}, prompt=True) == template.write([], {}, prompt=True)
+    assert template.write([], {}, prompt=True) == f"{template.loaded_at:%Y-%m-%d %H:%M:%S.%f}"
+
+
+def test_an_argument_is_one_that_the_template_reads_and_that_is_not_ours():
+    template = ChatTemplate(
+        "{% set effort = reasoning_effort | default('low') %}"
+        "{% if enable_thinking is defined and not enable_thinking %}no{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% set deep = deep or 1 %}{% endfor %}{{ effort }}"
+    )
+    assert template.reads == {"reasoning_effort", "enable_thinking", "deep"}
+    template.check_args({"enable_thinking": False, "reasoning_effort": "high"})
+    assert template.write([], {"enable_thinking": False, "reasoning_effort": "high"}, prompt=True) == "nohigh"
+    for name, said in [
+        ("enable_thinkin", "never reads it; it reads deep, enable_thinking, reasoning_effort"),
+        ("messages", "from the conversation and the model"),
+        ("add_generation_prompt", "from the conversation and the model"),
+        ("strftime_now", "from the conversation and the model"),
+        ("range", "from the conversation and the model"),
+    ]:
+        with pytest.raises(UsageError, match=rf"^template argument {name}: .*{said}$"):
+            template.check_args({name: "x"})
+    with pytest.raises(UsageError, match="never reads it; it reads none"):
+        ChatTemplate("{{ messages }}").check_args({"x": 1})

@@ -135,14 +135,14 @@ def test_without_arguments_the_bundled_pair_answers_and_is_free(run):
 
 
 def test_what_an_endpoint_without_a_price_costs_is_unknown_not_zero(run, endpoint):
-    lines = finished(run("own_models.py", "--cloud", endpoint))
+    lines = finished(run("own_models.py", "--local", "small", "--cloud", endpoint))
     assert lines[1] == RIGHT
     assert "cost unknown" in lines[2]
     assert len(lines) == 3
 
 
 def test_an_endpoint_that_nobody_answers_at_costs_its_help_and_not_the_answer(run):
-    lines = finished(run("own_models.py", "--cloud", NOBODY_LISTENS))
+    lines = finished(run("own_models.py", "--local", "small", "--cloud", NOBODY_LISTENS))
     assert lines[1] == ALONE
     assert lines[2].startswith("0 of ")
     assert "degraded" in lines[3]
@@ -173,14 +173,14 @@ def test_a_model_with_another_vocabulary_is_one_sentence(run, endpoint, tmp_path
     ids=["a model it does not serve", "a price that is none"],
 )
 def test_what_can_never_work_is_one_sentence(run, endpoint, args, words):
-    assert re.match(words, one_sentence(run("own_models.py", "--cloud", endpoint, *args)))
+    assert re.match(words, one_sentence(run("own_models.py", "--local", "small", "--cloud", endpoint, *args)))
 
 
 def test_a_key_is_read_from_the_variable_that_is_named(run, start_server, monkeypatch):
     url = start_server("--api-key", "canary", model=MODELS / "large.gguf").url
     monkeypatch.setenv("MY_KEY", "canary")
-    assert "The endpoint refuses" in one_sentence(run("own_models.py", "--cloud", url))
-    assert len(finished(run("own_models.py", "--cloud", url, "--api-key-env", "MY_KEY"))) == 3
+    assert "The endpoint refuses" in one_sentence(run("own_models.py", "--local", "small", "--cloud", url))
+    assert len(finished(run("own_models.py", "--local", "small", "--cloud", url, "--api-key-env", "MY_KEY"))) == 3
 
 
 def test_a_cap_is_never_passed_and_the_answers_after_it_say_so(run):

@@ -62,7 +62,7 @@ def assert_shown(row: TopK, expected: Dense) -> float:
 
 def told(url: str, questions: Sequence[str], **choices: Any) -> Iterator[list[Any]]:
     """Yield each question's events."""
-    with hybrid.open(cloud=url, trace_rows=True, **{"max_tokens": 64} | PATIENT | choices) as client:
+    with hybrid.open(local="small", cloud=url, trace_rows=True, **{"max_tokens": 64} | PATIENT | choices) as client:
         for question in questions:
             yield list(client.stream(question))
 

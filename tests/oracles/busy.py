@@ -24,7 +24,7 @@ QUESTIONS = ("Sort downwards: 42 17 99 23 68.", "What is 47 + 86?", "Integrate 3
 async def ask(path: Path, url: str, policy: str) -> None:
     """Ask for ever, on a client of its own."""
     flags = {"cloud": url, "dialect": "vllm", "price": PRICE, "ledger": path, "threads": 1, "max_tokens": 24}
-    async with hybrid.open(**acting(policy, span=8, threshold=0.05), **flags) as client:
+    async with hybrid.open(local="small", **acting(policy, span=8, threshold=0.05), **flags) as client:
         number = 0
         while True:
             answer = await client.generate(QUESTIONS[number % len(QUESTIONS)])

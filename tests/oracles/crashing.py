@@ -133,7 +133,7 @@ async def answer(ledger: Path, url: str) -> None:
     Wire.post, Wire.stream = posted, streamed
     flags = {"cloud": url, "price": PRICE, "ledger": ledger, "threads": 1, "max_tokens": 24, "cache_salt": "crash"}
     for policy in ("kl", "cloud", "doubt"):
-        async with hybrid.open(**acting(policy, span=8, threshold=0.01), **flags) as client:
+        async with hybrid.open(local="small", **acting(policy, span=8, threshold=0.01), **flags) as client:
             for question in ("Sort downwards: 42 17 99 23 68.", "What is 47 + 86?"):
                 await client.generate(question)
 

@@ -33,7 +33,7 @@ async def one(ledger: FileLedger) -> dict[str, object]:
         return cloud, await cloud.connect("", ())
 
     account = Account(PRICE, ledger, "http://crowd")
-    client = AsyncClient(LocalModel(engine, worker), connect, account, Settings(cloud_top_k=8, seed=0))
+    client = AsyncClient(LocalModel([(engine, worker)]), connect, account, Settings(cloud_top_k=8, seed=0))
     answer = await client.generate("a b c", policy="cloud", max_tokens=MAX_TOKENS)
     worker.close()
     charged = sum(PRICE.cost(usage) for usage in cloud.charged.values())

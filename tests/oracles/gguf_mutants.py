@@ -94,6 +94,10 @@ class Gguf:
     def find(self, name: str) -> int:
         return next(i for i, key in enumerate(self.keys) if key[0] == name.encode())
 
+    def text(self, name: str) -> str:
+        """Return a text under a key."""
+        return self.keys[self.find(name)][2][8:].decode()
+
     def set(self, name: str, kind: int, value: object) -> Gguf:
         """Put a value under a key, whether it was there or not."""
         entry = (name.encode(), kind, pack(kind, value))

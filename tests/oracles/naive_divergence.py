@@ -10,6 +10,13 @@ from hypothesis import strategies as st
 from hybrid.prob import (
     Dense,
     TopK,
+    jensen_shannon,
+    jensen_shannon_with_noise,
+    kl_divergence,
+    kl_reverse,
+    kl_with_noise,
+    total_variation,
+    total_variation_with_noise,
 )
 
 SLACK = 1e-9
@@ -138,3 +145,16 @@ def rows(target):
 
 def inside(value, interval):
     return interval.lower - SLACK <= value <= interval.upper + SLACK
+
+
+def naive_tv(target, draft):
+    return math.fsum(abs(p - q) for p, q in zip(target, draft, strict=True)) / 2
+
+
+# What is measured, naively; what noise does to it; and the interval.
+MEASURES = {
+    "KL": (naive_kl, kl_with_noise, kl_divergence),
+    "reverse KL": (naive_reverse, kl_with_noise, kl_reverse),
+    "JS": (naive_jensen_shannon, jensen_shannon_with_noise, jensen_shannon),
+    "TV": (naive_tv, total_variation_with_noise, total_variation),
+}

@@ -51,6 +51,10 @@ class Server:
     now: float = 0.0  # its clock: a written token takes 10 ms, a scored one 2, one before it 1, a check 30 more
     questions: list = field(default_factory=list)
     held: list = field(default_factory=list)  # the texts in its cache
+    chats: dict = field(default_factory=dict)  # what its template writes, by the last turn; else it cannot be asked
+
+    async def render_chat(self, turns):
+        return self.chats.get(turns[-1].content)
 
     async def ping(self):
         pass

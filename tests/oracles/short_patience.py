@@ -19,6 +19,7 @@ def first_choice(reply):
 
 def ask(url, **choices):
     with hybrid.open(
+        local="small",
         cloud=url,
         max_tokens=MAX_TOKENS,
         first_byte_timeout_s=READ_TIMEOUT_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ def test_a_short_array_gives_what_a_sort_would(values, count):
     assert largest(np.array(values), count).tolist() == sorted_first(values, count)
 
 
+@pytest.mark.slow
 @each("size", [PARTS - 1, PARTS, 2 * PARTS - 1, 2 * PARTS, 5 * PARTS + 17])
 @each("count", [1, 2, 20, PARTS // 4, PARTS // 4 + 1])
 @each("levels", [3, 1000, 10**9])

@@ -11,7 +11,7 @@ from cases import each
 from convex import least_kl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_divergence import SLACK, law, naive_jensen_shannon, naive_kl, naive_reverse
+from naive_divergence import MEASURES, SLACK, law, naive_kl
 
 from hybrid.prob import (
     Dense,
@@ -19,29 +19,11 @@ from hybrid.prob import (
     TopK,
     certificate,
     favourite_certificate,
-    jensen_shannon,
-    jensen_shannon_with_noise,
     kl_both_truncated,
-    kl_divergence,
-    kl_reverse,
     kl_with_noise,
     kl_within_rounding,
-    total_variation,
-    total_variation_with_noise,
 )
 
-
-def naive_tv(target, draft):
-    return math.fsum(abs(p - q) for p, q in zip(target, draft, strict=True)) / 2
-
-
-# What is measured, naively; what noise does to it; and the interval.
-MEASURES = {
-    "KL": (naive_kl, kl_with_noise, kl_divergence),
-    "reverse KL": (naive_reverse, kl_with_noise, kl_reverse),
-    "JS": (naive_jensen_shannon, jensen_shannon_with_noise, jensen_shannon),
-    "TV": (naive_tv, total_variation_with_noise, total_variation),
-}
 NOISES = st.sampled_from([0.0, 1e-4, 0.01, 0.1, 0.7])
 
 

@@ -62,7 +62,7 @@ class Clock:
 class House:
     """The objects behind a client, open to a test's eyes."""
 
-    engine: ScriptedEngine
+    engines: list[ScriptedEngine]
     worker: Worker
     cloud: ScriptedCloud
     ledger: MemoryLedger
@@ -71,6 +71,11 @@ class House:
     clock: Clock
     prompt = (0, 1, 2)
     tables = (SMALL, LARGE)
+
+    @property
+    def engine(self):
+        """The first context; most tests have no other."""
+        return self.engines[0]
 
     def small(self, max_tokens):
         return greedy(SMALL, self.prompt, max_tokens)
@@ -95,7 +100,7 @@ def house():
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
 
-    ``can``: what the cloud says of itself besides.
+    ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one.
     """
     workers = []
 
@@ -112,12 +117,14 @@ def house():
         retries=2,
         seed=0,
         can=None,
+        parallel=1,
+        queue=None,
         **cloud,
     ):
-        engine = made(WORDS, small, end_ids=frozenset({END}), num_context=num_context)
-        worker = Worker("test")
-        workers.append(worker)
-        if len(workers) > AT_ONCE:
+        engines = [made(WORDS, small, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
+        own = [Worker(f"test-{i}") for i in range(parallel)]
+        workers.extend(own)
+        while len(workers) > max(AT_ONCE, parallel):
             workers.pop(0).close()
         remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
         ledger = ledger or MemoryLedger(cap)
@@ -130,11 +137,14 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         client = AsyncClient(
-            LocalModel(engine, worker), reach, account, Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed)
+            LocalModel(list(zip(engines, own, strict=True))),
+            reach,
+            account,
+            Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {})),
         )
         clock = Clock()
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
-        return House(engine, worker, remote, ledger, client, known, clock)
+        return House(engines, own[0], remote, ledger, client, known, clock)
 
     yield build
     for worker in workers:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from hybrid.defer import Calibration, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
 from hybrid.run import calibrations
-from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration
+from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration, outranked
+from hybrid.run.pair_knowledge import read_knowledge
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
 
@@ -45,6 +46,27 @@ def test_what_was_kept_is_found_by_its_pair_and_judge_and_nothing_else(folder):
     assert calibration_for("abc", "big", "kl:0.5") is None
     assert calibration_for("other", "big") is None
     assert calibration_for("abc", "other") is None
+
+
+ASKED = CalibrationQuestion(20, 40, 50, 0.97, turned_down=True, excess_told=1.0, excess=1.2, first_rejection=12)
+
+
+def test_a_small_calibration_of_ones_own_comes_first_and_that_is_told(folder):
+    """Its first labels used to take the place of a thousand questions without a word."""
+    many, few = replace(OURS, questions=(ASKED,) * 9), replace(OURS, questions=(ASKED,) * 3)
+    ship(folder, many, replace(many, judge="kl:0.2"))
+    shipped, other = (calibration_for("abc", "big", judge) for judge in ("kl:0.7", "kl:0.2"))
+    assert outranked(shipped) is outranked(other) is outranked(other, "kl:0.2") is None
+    assert read_knowledge("abc", "big", None).standing == ()
+    keep_calibration(few)
+    own = calibration_for("abc", "big")
+    assert outranked(own) is outranked(own, "kl:0.7") is shipped
+    assert outranked(own, "kl:0.1") is None, "nothing was shipped for that judge"
+    [note] = read_knowledge("abc", "big", None).standing
+    assert "of 3 questions, is taken in the place of the package's, of 9" in note
+    assert read_knowledge("abc", "big", None, shipped_only=True).standing == ()
+    keep_calibration(replace(OURS, questions=(ASKED,) * 9))
+    assert read_knowledge("abc", "big", None).standing == ()
 
 
 def test_without_a_judge_ones_own_newest_is_taken_and_before_a_shipped_one(folder):

@@ -22,9 +22,9 @@ def test_closing_a_stream_early_rewinds_closes_and_settles(house, run, policy, a
     h, emitted = house(), []
     observe = h.client._tuner.observe  # it is told of every event, read or not
 
-    def observed(event):
+    def observed(event, prompt_tokens):
         emitted.extend([event.token.id] if isinstance(event, TokenEmitted) else [])
-        observe(event)
+        observe(event, prompt_tokens)
 
     h.client._tuner.observe = observed
 

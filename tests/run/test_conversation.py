@@ -13,6 +13,9 @@ from hybrid.types import Message
 TURNS = (Message("system", "Be brief."), Message("user", "What is 47 + 86?"), Message("assistant", "133"))
 
 
+ROLES = "system, developer, user, assistant, tool"
+
+
 def test_a_conversation_may_be_given_as_messages_as_dictionaries_or_mixed():
     as_dicts = [{"role": turn.role, "content": turn.content} for turn in TURNS]
     for given_as in (list(TURNS), TURNS, as_dicts, tuple(as_dicts), [TURNS[0], *as_dicts[1:]]):
@@ -33,8 +36,8 @@ def test_what_is_no_question_is_one_sentence_that_names_the_message():
         (["What?"], "message 1: a message is an object of role and content"),
         ([good, {"role": "user"}], "message 2: a message is an object of role and content"),
         ([{**good, "name": "me"}], "message 1: a message is an object of role and content"),
-        ([{**good, "role": "tool"}], "message 1: the role of a message is one of system, user, assistant"),
-        ([{**good, "role": ["user"]}], "message 1: the role of a message is one of system, user, assistant"),
+        ([{**good, "role": "function"}], f"message 1: the role of a message is one of {ROLES}"),
+        ([{**good, "role": ["user"]}], f"message 1: the role of a message is one of {ROLES}"),
         ([good, good, {**good, "content": [{"type": "text"}]}], "message 3: the content of a message is not a text"),
         ([{**good, "content": None}], "message 1: the content of a message is not a text"),
     ]:

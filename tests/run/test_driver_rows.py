@@ -106,13 +106,13 @@ def test_what_is_written_without_rows_is_scored_and_the_text_is_that_with_rows(h
 
 def test_what_is_written_without_rows_and_cannot_be_scored_is_said_once_to_be_unweighed(house, run):
     h = house(rows=False)
-    connect = h.client._connect
+    connect = h.client._connection._connect
 
     async def reach(asked_at):
         cloud, can = await connect(asked_at)
         return cloud, replace(can, scoring_method=None)
 
-    h.client._connect = reach
+    h.client._connection._connect = reach
     events = run(gather(h.client, **WEIGHED))
     [told] = [event for event in events if isinstance(event, NoteAdded)]
     assert told.why.startswith("the endpoint gives no log-probabilities of its model")

@@ -2,46 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+from cases import each
+
 from hybrid.cloud import Capabilities
 from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
-from hybrid.run.events import RequestSent, RequestSettled, Started
 from hybrid.run.span_tuner import BLOCK
-from hybrid.spend import Price
+from hybrid.spend import TARIFFS, Price, TokenTimes
 from hybrid.types import CloudUsage
 
-CACHES, UNKNOWN = Capabilities("m", keeps_cache=True), Capabilities("m")
+TELLS, UNKNOWN = Capabilities("m", keeps_cache=True, tells_cache=True), Capabilities("m")
 PRICE = Price.parse("1/0.1/4")
 
 
-def ask(terms, prompt, *, sent=True, cached=0):
-    terms.observe(Started(prompt, "auto"))
-    if sent:
-        terms.observe(RequestSent("r", "check", 0, 4, 100))
-        terms.observe(RequestSettled("r", "check", CloudUsage(len(prompt), 1, cached), 100, 1.0))
-
-
-def test_a_prefix_counts_as_cached_once_a_question_with_it_was_sent_and_the_cache_was_seen_to_be_read():
+def test_a_prefix_counts_as_cached_once_a_question_with_it_was_sent_to_an_endpoint_that_has_a_cache():
     first, second = tuple(range(3 * BLOCK)), (*range(2 * BLOCK + 5), 9999, 9998)
     terms = EndpointTerms()
-    assert terms.shared(second, CACHES) == 0
-    ask(terms, first, sent=False)
-    assert terms.shared(second, CACHES) == 0, "it was answered without a request"
-    ask(terms, first)
-    assert terms.shared(second, CACHES) == 2 * BLOCK, "whole blocks"
+    assert terms.shared(second, TELLS) == 0
+    terms.add(first)
+    assert terms.shared(second, TELLS) == 2 * BLOCK, "whole blocks"
+    assert terms.shared(second, replace(UNKNOWN, tells_cache=True)) == 2 * BLOCK
     assert terms.shared(second, UNKNOWN) == terms.shared(second, None) == 0
-    assert terms.shared((1, *second), CACHES) == 0
-    ask(terms, (7, 8), cached=1)
-    assert terms.shared(second, UNKNOWN) == 2 * BLOCK, "told by the charge of another question"
+    assert terms.shared((1, *second), TELLS) == 0
 
 
 def test_the_prices_are_those_of_the_endpoint_with_what_is_shared():
     terms, prompt = EndpointTerms(), tuple(range(4 * BLOCK))
-    ask(terms, prompt)
-    found = terms.prices(prompt, PRICE, CACHES, None)
+    terms.add(prompt)
+    found = terms.prices(prompt, PRICE, TELLS, None)
     assert (found.scoring, found.shared, found.unit, found.in_one_request) == ("cached", 4 * BLOCK, "nanousd", True)
     found = terms.prices(prompt, PRICE, Capabilities("m", scoring_method="forced"), None)
     assert (found.scoring, found.shared, found.in_one_request) == ("uncached", 0, False)
     assert terms.prices(prompt, None, None, None).note is not None
+
+
+@each("tells", [None, False, True])
+@each("tariff", [None, *TARIFFS])
+def test_a_token_that_was_sent_before_is_priced_in_full_unless_it_is_told_as_cached_or_a_tariff_says_so(tells, tariff):
+    """The endpoint of the demonstration, and vLLM as it comes, tell nothing: a request pays for its whole prompt."""
+    price, can = Price.parse("1/0.1/4" + (f":{tariff}" if tariff else "")), replace(TELLS, tells_cache=tells)
+    terms, prompt = EndpointTerms(), tuple(range(2 * BLOCK))
+    terms.add(prompt)
+    for reachable in (can, None):
+        told = bool(reachable and tells)
+        found = terms.prices(prompt, price, reachable, None)
+        for known in (0, 1, 200, 299):
+            shared = min(max(known, 2 * BLOCK), 299) if told else 0
+            repeated = known if tariff in {"cached", "new"} else 0
+            cached = max(known if told else 0, shared)
+            usage = CloudUsage(300, 8, cached, 1, repeated_tokens=repeated)
+            assert found.write(300, 8, known) == pytest.approx(price.cost(usage), abs=1)
+
+
+@each("price", [None, Price.parse("free")])
+def test_time_is_saved_by_a_cache_whether_it_is_told_or_not(price):
+    terms, times = EndpointTerms(), TokenTimes(20.0, 0.5, 0.01, 30.0)
+    for measured in (times, None):
+        silent, told = (
+            terms.prices((1,), price, replace(TELLS, tells_cache=tells), measured) for tells in (False, True)
+        )
+        assert silent == told
+        assert silent.write(100, 1, 99) < silent.write(100, 1, 0)
 
 
 def test_a_block_is_what_is_drafted_in_the_time_and_a_little_noise_decides_nothing():

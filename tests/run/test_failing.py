@@ -94,7 +94,7 @@ def test_the_attempts_to_connect_share_it_too(house, run):
         asked_at.append(since)
         raise Unreachable("refused", trouble="connect", sent=False)
 
-    h.client._connect = refuse
+    h.client._connection._connect = refuse
     run(h.client.generate(PROMPT, max_tokens=5))
     run(h.client.generate(PROMPT, max_tokens=5))
     assert [asked_at.count(one) for one in sorted(set(asked_at))] == [3, 2], "and then the breaker is open"
@@ -108,7 +108,7 @@ def test_retries_can_be_turned_off(house, run):
 
 def test_connecting_is_tried_again_too(house, run):
     h = house()
-    connect, tries = h.client._connect, []
+    connect, tries = h.client._connection._connect, []
 
     async def flaky(asked_at):
         tries.append(1)
@@ -116,7 +116,7 @@ def test_connecting_is_tried_again_too(house, run):
             raise Unreachable("refused", trouble="connect", sent=False)
         return await connect(asked_at)
 
-    h.client._connect = flaky
+    h.client._connection._connect = flaky
     assert run(h.client.generate(PROMPT, policy="greedy-exact", max_tokens=10)).degraded is None
     assert len(tries) == 3
 
@@ -248,7 +248,7 @@ def test_while_the_breaker_is_open_nobody_connects_either(house, run):
         tries.append(1)
         raise Unreachable("refused", sent=False)
 
-    h.client._connect = refused
+    h.client._connection._connect = refused
     for _ in range(8):
         assert "refused" in run(h.client.generate(PROMPT, max_tokens=5)).degraded
     assert len(tries) == 5
@@ -257,7 +257,7 @@ def test_while_the_breaker_is_open_nobody_connects_either(house, run):
 def reached_late(house, **can):
     """A house whose endpoint is reached at the second try, and can do this."""
     h = outage(house, never)
-    connect, tries = h.client._connect, []
+    connect, tries = h.client._connection._connect, []
 
     async def late(asked_at):
         tries.append(1)
@@ -266,7 +266,7 @@ def reached_late(house, **can):
         cloud, capabilities = await connect(asked_at)
         return cloud, replace(capabilities, **can)
 
-    h.client._connect = late
+    h.client._connection._connect = late
     return h
 
 
@@ -297,13 +297,13 @@ def test_a_law_that_cannot_be_kept_with_what_is_shown_is_refused_late_as_at_firs
     """Five are drawn from where four are shown: at first the user is to mend it, later the answer is local."""
     drawn = {"policy": "exact", "temperature": 0.7, "top_k": 5}
     at_once = house()
-    connect = at_once.client._connect
+    connect = at_once.client._connection._connect
 
     async def few(asked_at):
         cloud, capabilities = await connect(asked_at)
         return cloud, replace(capabilities, most_k=4)
 
-    at_once.client._connect = few
+    at_once.client._connection._connect = few
     with pytest.raises(MissingCapability, match="the last of 4 shown tokens may be tied"):
         run(at_once.client.generate(PROMPT, **drawn))
     h = reached_late(house, most_k=4)

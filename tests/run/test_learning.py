@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from cases import each
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.defer import DraftSignals, PriorScore
+from hybrid.defer.online import OnlineLearner
 from hybrid.policy.plan import PlanCosts
 from hybrid.policy.planning import Planner
 from hybrid.run.answer import Token
@@ -181,6 +183,36 @@ def test_what_one_answer_shows_the_next_is_decided_by_and_so_is_the_next_clients
     assert chances[30] == pytest.approx(chances[29], abs=0.05)
     (path,) = kept(a_home)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_answers_that_end_together_are_learned_from_one_after_another_and_all_of_them(a_home, monkeypatch):
+    """Two threads in one learner's sums would lose what one of them adds; a planner is bound between two of them."""
+    at_work, most, add = [], [], OnlineLearner.add
+
+    def slowly(learner, outcomes):
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.01)
+        at_work.pop()
+        return add(learner, outcomes)
+
+    monkeypatch.setattr(OnlineLearner, "add", slowly)
+
+    async def use():
+        source = PairSource(PairFacts("abc"))
+        bound = await asyncio.gather(*(source.bind(asked()) for _ in range(6)))
+        assert len({id(one.pair) for one in bound}) == 1, "what is known of a pair is read once"
+        for one in bound:
+            one.hear(planned())
+            one.hear(judged(4))
+            source.learn(one)
+        found = await source.bind(asked())
+        await source.aclose()
+        return found
+
+    found = asyncio.run(use())
+    assert most == [1] * 7, "once as it is made, and once an answer"
+    assert len(found.pair.learner.outcomes) == 6
 
 
 def test_a_planner_that_is_bound_changes_no_more(a_home):

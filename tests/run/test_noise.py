@@ -26,7 +26,10 @@ def with_local_noise(house, noise, shift=None):
     """The same client, but that its local model's noise was measured."""
     client = house.client
     again = AsyncClient(
-        LocalModel(house.engine, house.worker, noise, shift), client._connect, client._account, client._settings
+        LocalModel([(house.engine, house.worker)], noise, shift),
+        client._connection._connect,
+        client._account,
+        client._settings,
     )
     return replace(house, client=again)
 

@@ -150,7 +150,7 @@ def test_rows_are_let_go_of_once_they_are_behind(picky_house, run):
     """A row is as long as the vocabulary: an answer may not keep all of its own."""
     h = picky_house(99)
     run(gather(h.client, policy="kl", span=2, threshold=float("inf"), max_tokens=MAX_TOKENS))
-    assert len(h.client._cursor._rows) <= 2 * (2 + 1) + 1
+    assert len(h.client._contexts.pool.free[0].cursor._rows) <= 2 * (2 + 1) + 1
 
 
 def test_rows_are_let_go_of_while_the_cloud_writes(picky_house, run):
@@ -158,7 +158,7 @@ def test_rows_are_let_go_of_while_the_cloud_writes(picky_house, run):
     h = picky_house(99)
     events = run(gather(h.client, policy="doubt", entropy=0, threshold=0, max_tokens=MAX_TOKENS))
     assert events[-1].answer.usage.cloud_tokens == len(events[-1].answer.tokens) >= 6
-    assert len(h.client._cursor._rows) <= 1
+    assert len(h.client._contexts.pool.free[0].cursor._rows) <= 1
 
 
 def test_nothing_is_ready_where_nothing_was_decoded_ahead(house, run):

@@ -40,7 +40,7 @@ class Source:
     def __init__(self, planner):
         self.planner = planner
 
-    def observe(self, event):
+    def sent(self, prompt):
         """Hear nothing."""
 
     async def bind(self, asked):

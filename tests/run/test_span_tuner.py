@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cases import each
 
-from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted, Started
+from hybrid.run.events import Finished, RequestSent, RequestSettled, SpanDrafted
 from hybrid.run.span_tuner import SpanTuner, best_length
 from hybrid.spend import TARIFFS, Price
 from hybrid.types import CloudUsage
@@ -101,9 +101,20 @@ def test_what_costs_nothing_or_nobody_knows_what_has_no_cheapest_length():
 
 
 def checked(pace, usage, prompt_tokens=400, position=100, span=16):
-    pace.observe(Started(tuple(range(prompt_tokens)), "kl"))
-    pace.observe(RequestSent("r", "check", position, span, None))
-    pace.observe(RequestSettled("r", "check", usage, None, 50.0))
+    pace.observe(RequestSent("r", "check", position, span, None), prompt_tokens)
+    pace.observe(RequestSettled("r", "check", usage, None, 50.0), prompt_tokens)
+
+
+def test_a_check_is_measured_by_its_own_text_whatever_is_sent_beside_it():
+    """Two answers take turns: what the check of the long text was charged is no news of the short one."""
+    alone, beside, usage = SpanTuner(), SpanTuner(), CloudUsage(516, 1, cached_tokens=500)
+    checked(alone, usage)
+    beside.observe(RequestSent("r", "check", 100, 16, None), 400)
+    beside.observe(RequestSent("other", "check", 3, 8, None), 20)
+    beside.observe(RequestSettled("r", "check", usage, None, 50.0), 400)
+    assert beside.cheap(PRICE, 500, keeps_cache=False) == alone.cheap(PRICE, 500, keeps_cache=False)
+    beside.observe(RequestSettled("other", "check", CloudUsage(31, 1), None, 50.0), 20)
+    assert beside.cheap(PRICE, 500, keeps_cache=False) == alone.cheap(PRICE, 500, keeps_cache=False)
 
 
 def test_what_checks_were_charged_goes_before_what_is_said_of_the_cache():

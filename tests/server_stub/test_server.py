@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from asking import TEXT, assert_greedy, assert_row, by_id, choice, cold, complete, streamed
 
+from hybrid.types import Message
+
 pytestmark = pytest.mark.slow
 
 
@@ -105,6 +107,15 @@ class TestText:
         assert found["prompt_token_ids"] == prompt
         [control] = server.client.post("/tokenize", json={"prompt": oracle.text([oracle.control])}).json()["tokens"]
         assert control == oracle.control
+
+    def test_a_conversation_is_tokenized_as_the_models_template_writes_it(self, server, oracle):
+        """As vLLM's ``TokenizeChatRequest``; a client compares templates with it."""
+        turns = (Message("user", "Why?"), Message("assistant", "So."), Message("user", "Oh?"))
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        told = server.client.post("/tokenize", json={"messages": messages, "add_generation_prompt": True}).json()
+        assert told["tokens"] == list(oracle.weights.render(turns))
+        for nothing in ({}, {"messages": []}, {"messages": [{"role": "owl", "content": "?"}]}):
+            assert server.client.post("/tokenize", json=nothing).status_code == 400
 
     def test_a_seed_repeats_and_others_differ(self, server, prompt, no_end):
         fields = {"prompt": prompt, "max_tokens": 20, "temperature": 1.5, "logit_bias": no_end}

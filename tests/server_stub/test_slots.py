@@ -78,6 +78,15 @@ def test_an_answer_depends_on_the_prompt_alone(scripted, calls, last, how):
                 assert slot.engine.ids == ids
 
 
+def test_where_prompts_are_computed_whole_every_one_is_and_is_charged_as_cached_all_the_same(scripted):
+    """Else the last bits of a row would tell what was asked before: other batches are other sums."""
+    slot, ids = Slot(scripted(), None, TOP, recomputes=True), (1, 2, 0, 1, 2)
+    for cached in (0, 4):
+        before = slot.engine.num_decoded
+        assert slot.prefill(ids, never)[1] == cached
+        assert slot.engine.num_decoded == before + 5
+
+
 def test_a_kept_prefix_is_scored_once(scripted):
     slot, ids = Slot(scripted(), None, TOP), (1, 2, 0, 1, 2)
     assert ask(slot, "score again", ids)[2] == 0

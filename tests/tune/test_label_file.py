@@ -24,7 +24,7 @@ def bought(number):
 def test_cut_at_every_byte_it_keeps_every_line_that_stands_whole_and_grows_again_as_if_nothing_were(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hybrid.tune.label_file.os.fsync", lambda _: None)  # whether the disk holds it is not asked
+    monkeypatch.setattr("hybrid.line_file.os.fsync", lambda _: None)  # whether the disk holds it is not asked
     path = tmp_path / "labels" / "pair.jsonl"
     file = LabelFile(path, PAIR)
     for number in range(2):
@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("hybrid.tune.label_file.os.write", full)
+        patched.setattr("hybrid.line_file.os.write", full)
         with pytest.raises(OSError, match=r"pair\.jsonl: No space left"):
             file.add("q1", "local", bought(1))
     assert path.read_bytes() == before

@@ -90,7 +90,7 @@ async def open_driver(local: Path, cloud: Path) -> AsyncIterator[ServedClient]:
         account = Account(Price.parse(PRICE), MemoryLedger())
         planners = ArmPlanners()
         client = AsyncClient(
-            LocalModel(engine, worker, UNMEASURED), connect, account, world_settings(), planners=planners
+            LocalModel([(engine, worker)], UNMEASURED), connect, account, world_settings(), planners=planners
         )
         stack.push_async_callback(client.aclose)
         yield ServedClient(client, engine, planners)

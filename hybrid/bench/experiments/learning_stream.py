@@ -14,20 +14,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hybrid.bench.experiments.decisions import KeptForecasts
 from hybrid.bench.experiments.tariffs import PRICES, PriceSetting, ask_prices
 from hybrid.defer import (
     Calibration,
     DraftOutcome,
     DraftSignals,
-    Forecast,
     LabelledQuestion,
     OnlineLearner,
     PriorScore,
-    QuestionForecast,
-    Score,
     floor_coin,
 )
-from hybrid.defer.familiarity import Familiarity
 from hybrid.policy.plan import DraftPlan, PlanAction, Worth
 from hybrid.policy.planning import Planner
 from hybrid.spend import AskPrices
@@ -101,7 +98,7 @@ class LearningStream:
     def __post_init__(self) -> None:
         """Begin with what is known of the pair."""
         fitted = PriorScore(self.judge) if self.calibration is None else self.calibration.score
-        self._base = RememberedScore(fitted)
+        self._base = KeptForecasts(fitted)
         self.learner = OnlineLearner(self._base, (), self.calibration)
 
     def run(self, questions: Iterable[TaughtQuestion]) -> list[DecidedQuestion]:
@@ -187,39 +184,6 @@ def outcome(question: TaughtQuestion, plan: DraftPlan, prices: AskPrices) -> Dec
 
 def _turned_down(question: TaughtQuestion) -> bool:
     return question.labelled.draft.first_rejection is not None
-
-
-@dataclass(frozen=True, eq=False)
-class RememberedScore:
-    """A score that forecasts each draft once: a stream meets the same drafts again and again."""
-
-    score: Score
-    told: dict[int, tuple[DraftSignals, Forecast]] = field(default_factory=dict)
-
-    @property
-    def judge(self) -> str:
-        """The score's."""
-        return self.score.judge
-
-    @property
-    def again(self) -> float:
-        """The score's."""
-        return self.score.again
-
-    @property
-    def familiarity(self) -> Familiarity:
-        """The score's."""
-        return self.score.familiarity
-
-    def forecast(self, signals: DraftSignals) -> Forecast:
-        """Forecast a draft, or remember its forecast."""
-        if id(signals) not in self.told:  # with the signals themselves, so that nothing else gets their place
-            self.told[id(signals)] = signals, self.score.forecast(signals)
-        return self.told[id(signals)][1]
-
-    def before(self, words: tuple[int, ...], prompt_tokens: int) -> QuestionForecast:
-        """Forecast from the question alone."""
-        return self.score.before(words, prompt_tokens)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ one by itself, as a draft is written. Without, it is such a context's within the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hybrid.engine import Engine, Interrupted, IsCancelled, num_shared
+from hybrid.engine import NO_ARGS, Engine, Interrupted, IsCancelled, ThoughtMarks, num_shared
 from hybrid.engine.port import MEND_CONTEXT, Logits, never
 from hybrid.errors import ContextOverflow
-from hybrid.types import Ids, Message
+from hybrid.types import Ids, Message, TemplateArg
 
 # A row of 49,152 scores takes 197 kB, so this many take half a gigabyte: a question's, under some thirty rules.
 MAX_ROWS = 2500
@@ -39,6 +39,7 @@ class MemoEngine:
         self.num_tokens, self.end_ids, self.num_context = engine.num_tokens, engine.end_ids, engine.num_context
         self.together: int | None = None
         """Tokens at the beginning that are decoded at once, those after them one by one; None: all as they come."""
+        self.prompt_block, self.waited_s = engine.prompt_block, 0.0
         self.num_decoded = 0
         """Tokens decoded so far."""
 
@@ -55,12 +56,18 @@ class MemoEngine:
         """Return the bytes of one token."""
         return self._engine.piece(token)
 
-    def render(self, messages: Sequence[Message]) -> Ids:
+    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
         """Render a conversation; a template takes as long as ten tokens, and every rule asks the same."""
+        if args:
+            return self._engine.render(messages, args)
         key = tuple(messages)
         if key not in self._rendered:
             self._rendered[key] = self._engine.render(messages)
         return self._rendered[key]
+
+    def thoughts(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> ThoughtMarks | None:
+        """Return the marks around thoughts."""
+        return self._engine.thoughts(messages, args)
 
     def extend(self, ids: Ids, num_rows: int = 1, cancelled: IsCancelled = never) -> Logits:
         """Append tokens and return the rows after the last ``num_rows`` of them, decoding what is not known."""
@@ -93,6 +100,9 @@ class MemoEngine:
         self._rendered.clear()
         self._ids = ()
         self._engine.rewind(0)
+
+    def settle(self, length: int) -> None:
+        """Say nothing: the other engine's cache is behind."""
 
     def close(self) -> None:
         """Free the engine's memory."""

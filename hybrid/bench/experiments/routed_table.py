@@ -28,13 +28,12 @@ from hybrid.bench.experiments.rule_table import (
 )
 from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.tariffs import PRICES, PriceSetting, TokenPrices, ask_prices
-from hybrid.defer import Calibration, DraftSignals, PriorScore, RoutedQuestions
+from hybrid.defer import DEFAULT_JUDGE, Calibration, DraftSignals, PriorScore, RoutedQuestions
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.policy.plan import DraftPlan, Worth
 from hybrid.policy.planning import Planner
 from hybrid.prob import Floats
-from hybrid.run.pair_knowledge import JUDGE
 from hybrid.tasks.statistics import rpi, wilson
 from hybrid.tasks.text_statistics import bill_ratio
 
@@ -127,7 +126,7 @@ class RoutedTable:
 
         Nobody tells it a verdict here: what it learns is how sure its drafts are, and what they would cost.
         """
-        learner = OnlineLearner(PriorScore(JUDGE))
+        learner = OnlineLearner(PriorScore(DEFAULT_JUDGE))
         decided = []
         for record, signals in zip(self.records, self._signals, strict=True):
             planner = Planner(

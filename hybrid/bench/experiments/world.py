@@ -42,7 +42,7 @@ from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
 from hybrid.run import AsyncClient, Finished, LocalModel, RequestSettled
 from hybrid.run.answer import Answer
 from hybrid.run.deferral import AskedQuestion, BoundPlanner
-from hybrid.run.events import Event, RequestKind, Started
+from hybrid.run.events import RequestKind, Started
 from hybrid.spend import Account, MemoryLedger, Price
 from hybrid.types import CloudUsage, Ids, Message, Sampling
 
@@ -106,7 +106,7 @@ class World:
         account = Account(Price.parse(PRICE), MemoryLedger())
         self._planners = ArmPlanners()
         self._client = AsyncClient(
-            LocalModel(local, worker, UNMEASURED), self._connect, account, world_settings(), planners=self._planners
+            LocalModel([(local, worker)], UNMEASURED), self._connect, account, world_settings(), planners=self._planners
         )
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
@@ -174,7 +174,7 @@ class ArmPlanners:
         """Begin without a planner."""
         self.planner: Planner | None = None
 
-    def observe(self, event: Event) -> None:
+    def sent(self, prompt: Ids) -> None:
         """Hear nothing."""
 
     async def bind(self, asked: AskedQuestion) -> BoundPlanner:  # noqa: ARG002  (the port's shape)

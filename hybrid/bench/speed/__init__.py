@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hybrid.bench.speed import bill, check, engine, kl, ledger, overlap, prefix
+from hybrid.bench.speed import batch, bill, check, engine, kl, ledger, overlap, parallel, prefix, recurrent
 from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport
 from hybrid.bench.speed.prefix import LENGTHS, MeasuredServer
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
 
 # Pairs of runs where nobody says how many: enough for a steady median, and no benchmark above a few minutes.
-REPETITIONS = {"engine": 100, "kl": 100, "check": 30, "prefix": 8, "bill": 1, "overlap": 40, "ledger": 300}
+REPETITIONS = {
+    "engine": 100,
+    "kl": 100,
+    "check": 30,
+    "prefix": 8,
+    "bill": 1,
+    "overlap": 40,
+    "ledger": 300,
+    "recurrent": 8,
+    "parallel": 30,
+    "batch": 1,
+}
 
 
 def run(
@@ -29,14 +40,17 @@ def run(
     ``check`` and ``overlap`` decode with instead of random weights.
     """
     num = repetitions or REPETITIONS[benchmark]
-    if benchmark == "kl":
-        return kl.run(report_progress, num, pair)
-    if benchmark == "ledger":
-        return ledger.run(folder, report_progress, num)
-    if benchmark == "prefix":
-        return prefix.run(folder, report_progress, num, server)
-    if benchmark == "bill":
-        return bill.run(report_progress, num, server)
+    own_models: Mapping[str, Callable[[], BenchmarkReport]] = {
+        "kl": lambda: kl.run(report_progress, num, pair),
+        "ledger": lambda: ledger.run(folder, report_progress, num),
+        "recurrent": lambda: recurrent.run(folder, report_progress, num),
+        "parallel": lambda: parallel.run(report_progress, num),
+        "batch": lambda: batch.run(report_progress, num),
+        "prefix": lambda: prefix.run(folder, report_progress, num, server),
+        "bill": lambda: bill.run(report_progress, num, server),
+    }
+    if benchmark in own_models:
+        return own_models[benchmark]()
     if pair is not None:
         room = {"engine": engine.room(num), "check": check.ROOM, "overlap": overlap.CONTEXT}[benchmark]
         load = BenchmarkLoad.of(pair.local, room)

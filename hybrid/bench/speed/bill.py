@@ -202,6 +202,6 @@ async def _client(url: str, dialect: str | None) -> AsyncIterator[tuple[AsyncCli
 
         settings = Settings.model_construct(cloud=url, threads=1, max_tokens=MAX_TOKENS, seed=0, retries=0)
         account = Account(Price.parse(PRICE), MemoryLedger(), url, None, None)
-        client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, settings)
+        client = AsyncClient(LocalModel([(engine, worker)], UNMEASURED), connect, account, settings)
         stack.push_async_callback(client.aclose)
         yield client, behind

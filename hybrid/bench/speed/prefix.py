@@ -178,7 +178,7 @@ async def _client(model: Path, server: MeasuredServer) -> AsyncIterator[tuple[As
 
     settings = Settings.model_construct(cloud=server.url, threads=1, ctx=CONTEXT, cloud_top_k=TOP_K)
     account = Account(Price(0, 0, 0), MemoryLedger(), server.url, None, settings.spender)
-    client = AsyncClient(LocalModel(engine, worker, UNMEASURED), connect, account, settings)
+    client = AsyncClient(LocalModel([(engine, worker)], UNMEASURED), connect, account, settings)
     try:
         yield client, watched
     finally:

@@ -60,10 +60,10 @@ def write_random_model(
     writer = gguf.GGUFWriter(unfinished, "llama")
     rng = np.random.default_rng(seed)
     if vocabulary_of is None:
-        _add_vocabulary(writer, shape.num_tokens)
+        add_vocabulary(writer, shape.num_tokens)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
         for name, rows, columns in _matrices(shape):
-            writer.add_tensor(name, _random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor(name, random_q8(rng, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     else:
         kinds = _copy_vocabulary(writer, vocabulary_of)
         shape = replace(shape, num_tokens=kinds.size)
@@ -119,7 +119,7 @@ def _norms(shape: RandomModelShape) -> list[str]:
     ]
 
 
-def _random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+def random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     """Return uniform weights of variance 1 / columns, as bytes of Q8_0 blocks; shape (rows, bytes of a row)."""
     blocks = np.empty((rows, columns // BLOCK), dtype=[("scale", "<f2"), ("weights", "i1", (BLOCK,))])
     blocks["scale"] = np.sqrt(3 / columns) / 127  # a uniform number in -127 .. 127 has a variance of 127^2 / 3
@@ -127,7 +127,7 @@ def _random_q8(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     return blocks.view(np.uint8).reshape(rows, -1)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
     """Add three special tokens, every byte, and words up to ``num_tokens``."""
     words = [f"\N{LOWER ONE EIGHTH BLOCK}w{i}" for i in range(num_tokens - NUM_BYTES - len(SPECIAL))]
     control, byte, normal = gguf.TokenType.CONTROL, gguf.TokenType.BYTE, gguf.TokenType.NORMAL

@@ -117,9 +117,12 @@ async def _label(
         local, endpoint, can = _identity(settings), _endpoint(settings), await client.capabilities()
         names = PairNames(local, endpoint, can.model or settings.cloud_model or "")
         prices = AskPrices.of(
-            _price(settings, can), keeps_cache=can.keeps_cache, in_one_request=can.scoring_method == "one request"
+            _price(settings, can),
+            keeps_cache=can.keeps_cache,
+            in_one_request=can.scoring_method == "one request",
+            tells_cache=can.tells_cache is True,
         )
-        cap = None if settings.cap is None else usd_to_nanousd(settings.cap)
+        cap = None if settings.cap is None else usd_to_nanousd(settings.cap, "cap")
         with closing(LabelFile(names.file(labels_folder()), names)) as file:
             bought = await buy(client, own, file, _teller(name, cap, tell))
         return PairLabels(name, names, bought, prices, len({each.name for each in own}))
@@ -158,7 +161,9 @@ async def _model_there(opener: ClientOpener) -> set[str]:
 
 def _with_settings(choices: AnswerChoices, settings: Settings) -> AnswerChoices:
     """Return choices that name all that decides a text, so that another system message is another question."""
-    own = _stated(system=settings.system, raw=settings.raw or None) | {"max_tokens": settings.max_tokens}
+    own = _stated(
+        system=settings.system, raw=settings.raw or None, template_args=dict(settings.template_args) or None
+    ) | {"max_tokens": settings.max_tokens}
     return cast(AnswerChoices, own | choices)
 
 

@@ -23,6 +23,8 @@ from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 
 CHAT = "/v1/chat/completions"
+# As the local model's template has it: many servers' templates drop a role that they do not know.
+ROLES = {"developer": "system"}
 # A turn is more than its text: names of roles and marks around them, in any template a few tokens.
 TURN = 16
 # What a server may put before a conversation, whose length nothing tells beforehand. The longest default system message
@@ -70,9 +72,13 @@ class Chat(OpenAi):
         if question.begun or not question.turns:
             return None
         only_documented(question, "top_k", "min_p")
+        if question.has_template_args:
+            raise MissingCapability("this endpoint takes messages, and documents no arguments for its chat template")
+        if question.turns[-1].role == "assistant":
+            raise MissingCapability("this endpoint takes messages, and begins a new turn after an open one")
         body: dict[str, Any] = {
             "model": self.setup.model,
-            "messages": [{"role": turn.role, "content": turn.content} for turn in question.turns],
+            "messages": [{"role": ROLES.get(turn.role, turn.role), "content": turn.content} for turn in question.turns],
             "max_tokens": question.limit,
             "temperature": question.sampling.temperature,
             "top_p": question.sampling.top_p,

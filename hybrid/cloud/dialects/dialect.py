@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
@@ -31,7 +31,7 @@ from hybrid.cloud.port import (
     min_usage,
 )
 from hybrid.errors import CloudError, MissingCapability
-from hybrid.types import NO_USAGE, CloudUsage
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -148,9 +148,11 @@ class Dialect(ABC):
 
     def learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> Self:
         """Return the dialect with what the usage of an answer shows of its endpoint; itself if that is nothing new."""
-        if usage.cached_tokens > 0 and isinstance(question, ScoreQuestion) and not self.can.keeps_cache:
-            return replace(self, can=replace(self.can, keeps_cache=True))
-        return self
+        if usage.cached_tokens <= 0:
+            return self
+        keeps_cache = isinstance(question, ScoreQuestion) or self.can.keeps_cache
+        can = replace(self.can, keeps_cache=keeps_cache, tells_cache=True)
+        return self if can == self.can else replace(self, can=can)
 
     def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Return the dialect with what an error shows of its endpoint; itself if that is nothing new.
@@ -201,6 +203,9 @@ class OpenAi(Dialect, ABC):
 TokenizeRoute: TypeAlias = tuple[str, Callable[[str, str], Json]]
 """A tokenizer's route, and a function from a model's name and a text to its body."""
 
+ChatRoute: TypeAlias = Callable[[str, Sequence[Message]], Generator[tuple[str, Json], Any, Ids]]
+"""The ids of a conversation as the server's own template writes it: yields routes and bodies, is sent the replies."""
+
 
 @dataclass(frozen=True)
 class DialectSpec:
@@ -214,5 +219,7 @@ class DialectSpec:
     detect_key: str = ""
     """A field of the free route's reply. Empty: a refusal of an empty body is the evidence that there is the route."""
     tokenize_route: TokenizeRoute | None = None
+    chat_route: ChatRoute | None = None
+    """How its own chat template is asked for, at no charge. None: it cannot be."""
     models_route: str = ""
     """A list of models of its own, where the server may lack OpenAI's."""

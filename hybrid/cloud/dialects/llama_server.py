@@ -16,7 +16,7 @@ stream ends without [DONE]; a grammar that names an end token fails with 500.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -32,6 +32,7 @@ from hybrid.cloud.dialects.reading import (
     id_list,
     number,
     raise_error_in,
+    read_tokens,
     row_of,
     rows_for,
     usage_of,
@@ -40,7 +41,7 @@ from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import NO_USAGE, CloudUsage, Ids
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message
 
 COMPLETION, PROPS = "/completion", "/props"
 FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -55,6 +56,7 @@ class LlamaServer(Dialect):
         scoring_method="forced",
         scoring_methods=("forced", "prefixes", "generate"),
         keeps_cache=True,
+        tells_cache=True,
     )
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
@@ -133,12 +135,31 @@ class LlamaServer(Dialect):
         return body | ({"logit_bias": [[token, False] for token in sorted(question.ban)]} if question.ban else {})
 
 
+def chat_route(_: str, turns: Sequence[Message]) -> Generator[tuple[str, Json], Any, Ids]:
+    """Ask for a conversation's text by the server's template, then for its tokens, as the chat route makes them.
+
+    A BOS token that the template writes is taken off there where the tokenizer adds one.
+    """
+    messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+    text = _prompt((yield "/apply-template", {"messages": messages}))
+    return read_tokens((yield "/tokenize", {"content": text, "add_special": True, "parse_special": True}))
+
+
+@guarded
+def _prompt(reply: Json) -> str:
+    if not isinstance(reply["prompt"], str):
+        msg = "not a text"
+        raise TypeError(msg)
+    return reply["prompt"]
+
+
 SPEC = DialectSpec(
     "llama-server",
     LlamaServer,
     (PROPS, None),
     "default_generation_settings",
     ("/tokenize", lambda _, text: {"content": text, "add_special": False, "parse_special": False}),
+    chat_route,
 )
 
 

@@ -133,6 +133,16 @@ def rows_for(rows: object, ids: Ids) -> list[Any]:
     return rows
 
 
+@guarded
+def read_tokens(reply: Mapping[str, Any]) -> Ids:
+    """Read the ids of a tokenised text."""
+    tokens = reply.get("tokens")
+    if not isinstance(tokens, list):
+        msg = "the endpoint's tokenizer gave no tokens"
+        raise BadReply(msg)
+    return tuple(tokens)
+
+
 def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsage:
     """Build a usage from what a server tells. A value that cannot be a count was not told: 0 (``cloud.port``).
 

@@ -47,7 +47,11 @@ class Sglang(Dialect):
     """The dialect of ``/generate``."""
 
     can: Capabilities = Capabilities(
-        dialect="sglang", rows_altered_by=frozenset(("temperature", "ban")), candidates=True, keeps_cache=True
+        dialect="sglang",
+        rows_altered_by=frozenset(("temperature", "ban")),
+        candidates=True,
+        keeps_cache=True,
+        tells_cache=True,
     )
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:

@@ -16,7 +16,7 @@ The server scores a prompt in one request, reads no prefix cache for it, and giv
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict
@@ -40,13 +40,14 @@ from hybrid.cloud.dialects.reading import (
     guarded,
     id_list,
     number,
+    read_tokens,
     read_usage,
     row_of,
 )
 from hybrid.cloud.port import Capabilities, Chunk, ScoreQuestion, Scores, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
-from hybrid.types import Ids
+from hybrid.types import Ids, Message
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 # What OpenAI-style servers take as "never": a token at this bias is not drawn.
@@ -89,7 +90,15 @@ TOKENIZE_ROUTE: TokenizeRoute = (
     "/tokenize",
     lambda model, text: {"model": model, "prompt": text, "add_special_tokens": False},
 )
-SPEC = DialectSpec("vllm", Vllm, ("/version", None), "version", TOKENIZE_ROUTE)
+
+
+def chat_route(model: str, turns: Sequence[Message]) -> Generator[tuple[str, Json], Any, Ids]:
+    """Ask the tokenizer for a conversation: it writes it as the chat route does (``TokenizeChatRequest``)."""
+    messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+    return read_tokens((yield "/tokenize", {"model": model, "messages": messages, "add_generation_prompt": True}))
+
+
+SPEC = DialectSpec("vllm", Vllm, ("/version", None), "version", TOKENIZE_ROUTE, chat_route)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:

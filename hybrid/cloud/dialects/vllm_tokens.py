@@ -39,7 +39,7 @@ from hybrid.cloud.dialects.reading import (
     read_usage,
     rows_for,
 )
-from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE, due_rows, ranked_row
+from hybrid.cloud.dialects.vllm import BAN, TOKENIZE_ROUTE, chat_route, due_rows, ranked_row
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, Scores, WriteQuestion, min_usage
 from hybrid.errors import BadReply, CloudError, MissingCapability
 from hybrid.prob import Floats, TopK
@@ -124,7 +124,7 @@ class VllmTokens(OpenAi):
 
 
 # The same server as vllm's: nothing but its own flags tells whether it takes tokens, so this is named.
-SPEC = DialectSpec("vllm-tokens", VllmTokens, tokenize_route=TOKENIZE_ROUTE)
+SPEC = DialectSpec("vllm-tokens", VllmTokens, tokenize_route=TOKENIZE_ROUTE, chat_route=chat_route)
 
 
 def score_body(question: ScoreQuestion, model: str, salt: str | None) -> dict[str, Any]:

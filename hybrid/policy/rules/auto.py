@@ -6,6 +6,7 @@ whose verdict the score forecasts, so that what is planned is what happens.
 
 from __future__ import annotations
 
+from hybrid.defer import DEFAULT_NATS
 from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.planning import Planner
@@ -24,8 +25,7 @@ def _auto(choices: PolicyOptions, nats: float) -> Policy:
     return Policy("auto", span, ALWAYS, judge, handoff_tokens=planner.back, planner=planner, pricer=planner)
 
 
-# That of the bundled pair's score, which turns down hardly any draft that is right (defer/README.md).
-JUDGED_AT = NumberRange(0.7, "the judge's threshold in nats, where the calibration's own is not taken")
+JUDGED_AT = NumberRange(DEFAULT_NATS, "the judge's threshold in nats, where the calibration's own is not taken")
 
 AUTO = Preset(
     "auto",

@@ -1,0 +1,132 @@
+"""Lines of a batch's output: what is read back of one, where it stands, and which line of the input it answers.
+
+    {"line":1,"input":"8d5e1f...","id":"sum","text":"133",...}
+    {"line":2,"input":"07c3a9...","id":null,"error":"the line cannot be read as JSON: ..."}
+
+``input`` is the digest of the line that was answered, so that a file itself says how far the work is and of what.
+
+The law: a whole line that no batch wrote is refused, and so is one that answers another line of the input; a torn one
+is told from any other text by its beginning (``tests/cli/test_batch_output.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hybrid.cli.questions import InputLine
+from hybrid.errors import UsageError
+
+# How every line begins, with its number and its digest set to zeros.
+_HEAD = b'{"line":0,"input":"0000000000000000",'
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Who wrote an answer, in tokens, and how often the cloud was asked."""
+
+    local_tokens: int
+    cloud_tokens: int
+    cloud_requests: int
+
+
+class BillRecord(msgspec.Struct, frozen=True):
+    """An answer's bill in nano-dollars; None where no price is known."""
+
+    nanousd: int | None
+    cloud_only_nanousd: int | None
+    cloud_only_cached_nanousd: int | None = None
+
+
+class Outcome(IntEnum):
+    """What a line came to, the worse the less."""
+
+    FAILED = 0
+    DEGRADED = 1
+    ANSWERED = 2
+
+
+class OutputLine(msgspec.Struct, frozen=True):
+    """What is read back of a line of the output: all but the answer itself."""
+
+    line: int
+    input: str
+    error: str | None = None
+    degraded: str | None = None
+    usage: TokenCounts | None = None
+    bill: BillRecord | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it holds an error, an answer that the local model ended alone, or one as it was asked for."""
+        if self.error is not None:
+            return Outcome.FAILED
+        return Outcome.ANSWERED if self.degraded is None else Outcome.DEGRADED
+
+
+class StoredLine(NamedTuple):
+    """Where a line stands: an open file, its first byte there and its length."""
+
+    fd: int
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        """Return the line."""
+        return os.pread(self.fd, self.size, self.start)
+
+
+def encode(line: InputLine, found: Mapping[str, Any]) -> bytes:
+    """Return the line of the output that says what a line of the input came to."""
+    return msgspec.json.encode({"line": line.number, "input": line.digest, **found}, enc_hook=float) + b"\n"
+
+
+def decode(raw: bytes, path: Path) -> OutputLine:
+    """Read a whole line. Raises UsageError, naming the file, where no batch wrote it."""
+    try:
+        entry = msgspec.json.decode(raw, type=OutputLine)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise foreign(path) from None
+    if not raw.endswith(b"\n") or not raw.startswith(_head(entry.line, entry.input)):
+        raise foreign(path)
+    return entry
+
+
+def check_answers(entry: OutputLine, line: InputLine, path: Path) -> None:
+    """Raise UsageError, naming the file, where a line of the output does not answer this line of the input."""
+    if (entry.line, entry.input) != (line.number, line.digest):
+        msg = (
+            f"{path}: line {entry.line} there does not answer line {line.number} of the input: give another file, or "
+            "the input that it was begun with"
+        )
+        raise UsageError(msg)
+
+
+def foreign(path: Path) -> UsageError:
+    """Return the refusal of a file that holds something else."""
+    return UsageError(f"{path} holds something that no batch wrote: give another file")
+
+
+def too_many(path: Path) -> UsageError:
+    """Return the refusal of a file that goes on behind the end of the input."""
+    return UsageError(f"{path} holds more lines than the input: give another file")
+
+
+def is_torn(raw: bytes, line: InputLine | None = None) -> bool:
+    """Whether these bytes are the beginning, and not the whole, of a line of the output: of ``line``'s, or of any."""
+    if raw.endswith(b"\n"):
+        return False
+    head = _HEAD if line is None else _head(line.number, line.digest)
+    if line is None:
+        raw = re.sub(rb'\A(\{"line":)[0-9]+', rb"\g<1>0", raw[:80])
+        raw = re.sub(rb'\A(\{"line":0,"input":")([0-9a-f]{1,16})', lambda found: found[1] + b"0" * len(found[2]), raw)
+    return raw.startswith(head) or head.startswith(raw)
+
+
+def _head(number: int, digest: str) -> bytes:
+    return b'{"line":%d,"input":"%s",' % (number, digest.encode())

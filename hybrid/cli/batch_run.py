@@ -1,0 +1,154 @@
+"""Several lines of a batch at once: tasks that answer, one loop that begins and keeps lines, and what ends it.
+
+The law: at most so many lines are being answered at once as there are places; they are begun in the input's order; what
+ends the batch (a failure that is no line's, Ctrl-C, SIGTERM) cancels those that are being answered and returns when
+they are settled, and what was finished until then is kept (``tests/cli/test_batch_run.py``). One line at a time is the
+same loop. What a line asks, and where it is kept, is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Thread
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from hybrid.cli.questions import InputLine
+
+Found = TypeVar("Found")
+Result = TypeVar("Result")
+# As Ctrl-C ends a batch, so do these.
+ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@dataclass(frozen=True)
+class ParallelLines(Generic[Found]):
+    """How lines are begun, answered and kept, and how many at once.
+
+    ``begin`` takes a line before anything else is done with it and returns what it comes to where that is known;
+    ``is_full`` says that no other may be begun yet. ``keep`` may raise what ends the batch.
+    """
+
+    parallel: int
+    is_full: Callable[[], bool]
+    begin: Callable[[InputLine], Found | None]
+    answer: Callable[[InputLine], Coroutine[Any, Any, Found]]
+    keep: Callable[[InputLine, Found], None]
+
+    async def run(self, todo: Iterator[InputLine]) -> None:
+        """Answer all these lines. Raises what ended the batch; nothing is being answered any more then."""
+        running: dict[asyncio.Task[Found], InputLine] = {}
+        reading: asyncio.Task[InputLine | None] | None = None
+        is_over = False
+        try:
+            while True:
+                if not (is_over or reading or len(running) >= self.parallel or self.is_full()):
+                    reading = asyncio.create_task(_read(todo))
+                if not (waiting := {*running, *([reading] if reading else [])}):
+                    return
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                self._keep(running, done)
+                if reading in done:
+                    line, reading = reading.result(), None
+                    is_over = line is None
+                    if line is not None:
+                        self._start(line, running)
+        finally:
+            await _settled({*running, *([reading] if reading else [])})
+            with suppress(asyncio.CancelledError, Exception):  # what ended the batch is told
+                self._keep(running, set(running))
+
+    def _start(self, line: InputLine, running: dict[asyncio.Task[Found], InputLine]) -> None:
+        if (known := self.begin(line)) is None:
+            running[asyncio.create_task(self.answer(line))] = line
+        else:
+            self.keep(line, known)
+
+    def _keep(self, running: dict[asyncio.Task[Found], InputLine], done: set[asyncio.Task[Any]]) -> None:
+        """Keep what lines came to, and only then raise what one of them raised."""
+        finished = sorted(done & running.keys(), key=lambda task: running[task].number)
+        failed = [task for task in finished if task.cancelled() or task.exception()]
+        for task in finished:
+            line = running.pop(task)
+            if task not in failed:
+                self.keep(line, task.result())
+        for task in failed:
+            task.result()
+
+
+def run_until_interrupted(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Run a coroutine function on an event loop of its own. The first Ctrl-C, SIGTERM or SIGHUP cancels it.
+
+    Raises KeyboardInterrupt, with the signal's number, once it has come to rest. The second one ends the process at
+    once, as the system does it.
+    """
+    heard: list[int] = []
+
+    async def main() -> Result:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def interrupt(number: int, _: FrameType | None) -> None:
+            heard.append(number)
+            signal.signal(number, signal.SIG_DFL)
+            if task and len(heard) == 1:
+                loop.call_soon_threadsafe(task.cancel)
+
+        with _handled(interrupt):
+            return await work()
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt(*heard[:1]) from None
+
+
+@contextmanager
+def _handled(interrupt: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, interrupt) for number in _ours()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ours() -> list[signal.Signals]:
+    """Return the signals that somebody here handles: one that is ignored (nohup) stays ignored."""
+    known = [signal.Signals[name] for name in ENDINGS if name in signal.Signals.__members__]
+    return [number for number in known if callable(signal.getsignal(number))]
+
+
+async def _read(lines: Iterator[InputLine]) -> InputLine | None:
+    """Return the next line, None at the end. It is read in a thread that nobody waits for: a pipe may stay silent."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[InputLine | None] = loop.create_future()
+
+    def read() -> None:
+        try:
+            found = next(lines, None)
+        except Exception as error:  # noqa: BLE001  (raised where the line is waited for)
+            tell(line.set_exception, error)
+        else:
+            tell(line.set_result, found)
+
+    def tell(how: Callable[[Any], None], what: object) -> None:
+        with suppress(RuntimeError):  # the batch has ended, and its loop is closed
+            loop.call_soon_threadsafe(lambda: None if line.done() else how(what))
+
+    Thread(target=read, daemon=True).start()
+    return await line
+
+
+async def _settled(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and return once they have ended."""
+    for task in tasks:
+        task.cancel()
+    while any(not task.done() for task in tasks):
+        with suppress(asyncio.CancelledError):  # asked to hurry: they are ending already
+            await asyncio.wait(tasks)
+    for task in tasks:
+        _ = task.cancelled() or task.exception()  # seen, so that nobody reports it as lost

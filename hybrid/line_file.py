@@ -1,0 +1,100 @@
+"""A file of one's own that grows by whole lines: a process that is killed leaves whole lines, perhaps a torn one.
+
+The law: what ``append`` was given is on the disk whole when it returns, and nothing of it is there when it raises; no
+two processes write one file (``tests/test_line_file.py``). What a line means, and what is done about a torn one, is the
+business of those who read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hybrid.errors import UsageError
+
+# The mode of a file that is made here: it holds questions and answers, so it is for its owner alone.
+OWNERS = 0o600
+
+
+class LineFile:
+    """A file that is locked for as long as this lives. ``end``: its length in bytes."""
+
+    def __init__(self, path: Path, busy: str = "another process is writing it") -> None:
+        """Open or make the file; ``busy`` says what it means that another process has it.
+
+        Raises UsageError where it cannot be opened, is no file (nothing else keeps what is written), or is locked.
+        """
+        self.path = path
+        self.fd = _locked(path, busy)
+        self.end = os.fstat(self.fd).st_size
+
+    def append(self, lines: Iterable[bytes], *, durable: bool = True) -> None:
+        """Write some bytes behind the last and wait until the disk has them, once for all of them.
+
+        ``durable``: False leaves it to the system when the disk has them. Raises OSError, naming the file, where they
+        cannot be written; what was there before stays.
+        """
+        start = self.end
+        try:
+            for raw in lines:
+                left = memoryview(raw)
+                while left:
+                    left = left[os.write(self.fd, left) :]
+                self.end += len(raw)
+            if durable:
+                os.fsync(self.fd)
+        except BaseException as error:
+            self.cut(start)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, f"{self.path}: {error.strerror}") from error
+            raise
+
+    def cut(self, end: int) -> None:
+        """Shorten the file to so many bytes."""
+        os.ftruncate(self.fd, end)
+        self.end = end
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield what stands there, from the start and line by line; the last may have no line break."""
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        with open(self.fd, "rb", closefd=False) as file:
+            yield from file
+
+    def close(self) -> None:
+        """Close the file and give the lock back."""
+        os.close(self.fd)
+
+
+def _locked(path: Path, busy: str) -> int:
+    while True:
+        fd = _opened(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_there(path, fd):
+                return fd
+            os.close(fd)  # another file has taken its place since: that one is meant
+        except OSError as error:
+            os.close(fd)
+            said = busy if isinstance(error, BlockingIOError) else f"cannot be locked: {error.strerror}"
+            msg = f"{path}: {said}"
+            raise UsageError(msg) from None
+
+
+def _is_there(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _opened(path: Path) -> int:
+    try:
+        if path.exists() and not path.is_file():
+            msg = f"{path}: not a file"
+            raise UsageError(msg)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNERS)
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise UsageError(msg) from None

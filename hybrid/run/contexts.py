@@ -1,0 +1,90 @@
+"""The local model for several questions at once: prompts are read in order, and each answer borrows a context.
+
+Laws (``tests/run/test_contexts.py``): texts, requests, bills and traces of a question do not depend on what runs beside
+it, apart from times, identifiers and ``Queued``; those who wait are served in the order in which they asked; a context
+comes back whoever leaves, and how. Which context is lent is decided in ``hybrid.engine.pool``. Knows no cloud and no
+money.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from hybrid.config import Settings
+from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Worker
+from hybrid.errors import ContextOverflow, UsageError
+from hybrid.run.conversation import TextOrTurns, turns_of
+from hybrid.run.events import Publish, Queued
+from hybrid.run.known_families import KnownFamilies
+from hybrid.run.verifier import RenderedPrompt
+from hybrid.types import Ids
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """The local model: a context or more over the same weights, each with the one thread that may touch it.
+
+    ``noise`` and ``shift``: what its rows may be off by, as ``prob.Dense`` has it. ``ms_per_token``: what was measured
+    of its speed. ``notes``: what a user should know of how it was opened, a sentence each.
+    ``families``: the questions that it can answer at all, None: any.
+    """
+
+    contexts: Sequence[tuple[Engine, Worker]]
+    noise: float = 0.0
+    shift: float | None = None
+    ms_per_token: float | None = None
+    notes: tuple[str, ...] = ()
+    families: KnownFamilies | None = None
+
+
+class LocalContexts:
+    """Reads prompts and lends contexts. One for a client."""
+
+    def __init__(self, local: LocalModel, settings: Settings) -> None:
+        """Take the model, and from the settings how many may wait for a context, and how long."""
+        contexts = [
+            CursorContext(engine, worker, Cursor(engine, local.noise, local.shift)) for engine, worker in local.contexts
+        ]
+        self.words = contexts[0].engine
+        """The model's vocabulary, and how long a text may be: the same in every context."""
+        self.parallel = len(contexts)
+        """How many questions are answered at once."""
+        bound, deadline = settings.max_queued, settings.queue_timeout_s
+        self.pool = ContextPool(contexts, max_queued=bound, timeout_s=deadline)
+        self._reader = Worker("hybrid-prompts")
+
+    async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
+        """Return a prompt as the model reads it. Raises UsageError and ContextOverflow."""
+        return await self._reader.do(lambda _: self._rendered(prompt, settings))
+
+    def borrow(self, ids: Ids, settings: Settings, publish: Publish) -> AbstractAsyncContextManager[CursorContext]:
+        """Lend a context for a prompt, its conversation's own where one holds it; ``Queued`` is told while it waits.
+
+        Raises QueueFull and QueueTimeout.
+        """
+        return self.pool.borrow(ids, conversation=settings.conversation, told=lambda ahead: publish(Queued(ahead)))
+
+    def close(self) -> None:
+        """End the reader's thread; the contexts stay their owner's to close."""
+        self._reader.close()
+
+    def _rendered(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
+        if not (prompt.strip() if isinstance(prompt, str) else prompt):
+            msg = "the prompt is empty"
+            raise UsageError(msg)
+        turns, args = turns_of(prompt, settings.system), settings.template_args
+        if isinstance(prompt, str) and settings.raw:
+            if args:
+                raise UsageError("template_args change nothing with raw: no chat template is used")
+            rendered = RenderedPrompt(self.words.tokenize(prompt, special=True), turns)
+        else:
+            rendered = RenderedPrompt(self.words.render(turns, args), turns, args, self.words.thoughts(turns, args))
+        if not rendered.ids:
+            msg = "the prompt is empty"
+            raise UsageError(msg)
+        if len(rendered.ids) >= (room := self.words.num_context):
+            msg = f"the prompt has {len(rendered.ids)} tokens and the local context holds {room}: {MEND_CONTEXT}"
+            raise ContextOverflow(msg)
+        return rendered

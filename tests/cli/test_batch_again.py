@@ -1,0 +1,244 @@
+"""``hybrid batch --again``: some lines are asked anew, the others stay, and the output is the old one or the new."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import hybrid
+from hybrid.cli import app
+from hybrid.errors import EngineError, UsageError
+from hybrid.run.spending import Spent
+
+QUESTIONS = [f"question {i}" for i in range(1, 9)]
+
+
+class Opening:
+    """A client that is about to be opened."""
+
+    def __init__(self, settings, client):
+        self.settings, self.client = settings, client
+
+    async def __aenter__(self):
+        return self.client
+
+    async def __aexit__(self, *_):
+        pass
+
+
+class Answers:
+    """What stands behind ``hybrid.open``: what each question comes to, and who was asked."""
+
+    def __init__(self):
+        self.asked, self.degraded, self.failing, self.faults, self.said = [], set(), set(), {}, "first"
+
+    def open(self, **flags):
+        self.spender = flags["spender"]
+        settings = SimpleNamespace(parallel=flags["parallel"] or 1, cap=None, seed=None)
+        client = SimpleNamespace(settings=settings, parallel=settings.parallel, spent=Spent(), notes=())
+        client.generate, client.cap_statuses = self.generate, self.cap_statuses
+        return Opening(settings, client)
+
+    async def cap_statuses(self):
+        return ()
+
+    async def generate(self, prompt, **choices):
+        number = int(prompt.split()[1])
+        self.asked.append(number)
+        await asyncio.sleep(0.001 * (number % 3))
+        if fault := self.faults.get(number):
+            if isinstance(fault, signal.Signals):
+                await asyncio.sleep(0.05)  # the lines beside it are finished meanwhile
+                os.kill(os.getpid(), fault)
+                await asyncio.sleep(60)
+            raise fault
+        if number in self.failing:
+            msg = f"{self.said} fails"
+            raise UsageError(msg)
+        degraded = "the cap" if number in self.degraded else None
+        return SimpleNamespace(to_json=lambda: {"text": f"{self.said} {number}", "degraded": degraded})
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    found = Answers()
+    monkeypatch.setattr(hybrid, "open", found.open, raising=False)
+    return found
+
+
+@pytest.fixture
+def batch(tmp_path, answers):
+    (tmp_path / "in").write_text("".join(f"{json.dumps(each)}\n\n" for each in QUESTIONS))
+
+    def run(*flags):
+        answers.asked.clear()
+        return CliRunner().invoke(app, ["batch", str(tmp_path / "in"), str(tmp_path / "out"), *flags])
+
+    return run
+
+
+@pytest.fixture
+def begun(batch, answers, tmp_path):
+    """An output in which lines 2 and 5 are degraded and 3 and 8 hold an error; the next answers say ``second``."""
+    answers.degraded, answers.failing = {2, 5}, {3, 8}
+    assert batch().exit_code == 5
+    answers.said = "second"
+    return (tmp_path / "out").read_bytes().splitlines()
+
+
+def texts(tmp_path):
+    found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
+    return [each.get("text") or each["error"] for each in found]
+
+
+@pytest.mark.parametrize("parallel", ["1", "4"])
+@pytest.mark.parametrize(
+    ("words", "asked"), [("degraded", {2, 5}), ("failed", {3, 8}), ("failed, degraded", {2, 3, 5, 8})]
+)
+def test_the_lines_that_are_named_are_asked_anew_and_all_others_stay_byte_for_byte(
+    batch, answers, begun, tmp_path, words, asked, parallel
+):
+    answers.degraded, answers.failing = {5}, set()
+    done = batch("--again", words, "--json", "--parallel", parallel)
+    assert sorted(answers.asked) == sorted(asked)
+    after = (tmp_path / "out").read_bytes().splitlines()
+    assert [i for i in range(1, 9) if after[i - 1] != begun[i - 1]] == sorted(asked - {5})
+    assert texts(tmp_path) == [
+        f"second {i}" if i in asked - {5} else json.loads(begun[i - 1]).get("text", "first fails") for i in range(1, 9)
+    ]
+    summary = json.loads(done.stdout)
+    assert (summary["asked_again"], summary["better"]) == (len(asked), len(asked - {5}))
+    assert summary["kept"] == 8 - len(asked)
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+    assert answers.spender == f"batch {tmp_path / 'out'}", "under the same cap"
+
+
+def test_the_summary_says_how_many_are_better(batch, answers, begun):
+    answers.degraded, answers.failing = {5}, set()
+    assert "hybrid: 4 lines asked again, 3 of them better than before\n" in batch("--again", "degraded,failed").stderr
+
+
+def test_an_answer_gives_way_only_to_a_better_one_and_the_newer_of_two_errors_stands(batch, answers, begun, tmp_path):
+    answers.degraded, answers.failing = {5, 3}, {2, 8}
+    summary = json.loads(batch("--again", "degraded,failed", "--json").stdout)
+    assert texts(tmp_path) == [
+        "first 1", "first 2", "second 3", "first 4", "first 5", "first 6", "first 7", "second fails"
+    ]  # fmt: skip
+    assert (summary["asked_again"], summary["better"]) == (4, 1)
+
+
+@pytest.mark.parametrize("words", ["", "all", "degraded,", "degraded failed", "Failed"])
+def test_other_words_are_refused_before_anything_is_touched(batch, answers, begun, tmp_path, words):
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    done = batch("--again", words)
+    assert done.exit_code == 2
+    assert "give degraded, failed or degraded,failed" in done.stderr
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_another_input_a_missing_output_and_a_pipe_are_refused(batch, answers, begun, tmp_path):
+    before = (tmp_path / "out").read_bytes()
+    (tmp_path / "in").write_text('"question 1"\n"another"\n')
+    assert "line 3 there does not answer line 2 of the input" in batch("--again", "failed").stderr
+    (tmp_path / "in").write_text('"question 1"\n')
+    assert "holds more lines than the input" in batch("--again", "failed").stderr
+    said = CliRunner().invoke(app, ["batch", "-", str(tmp_path / "out"), "--again", "failed"], input='"question 1"\n')
+    assert (said.exit_code, "give a file" in said.stderr) == (2, True)
+    assert (tmp_path / "out").read_bytes() == before
+    (tmp_path / "out").unlink()
+    assert "is not there" in batch("--again", "failed").stderr
+    assert {each.name for each in tmp_path.iterdir()} == {"in"}
+
+
+@pytest.mark.parametrize("parallel", ["1", "4"])
+@pytest.mark.parametrize("last", [2, 3, 5, 8])
+def test_interrupted_it_leaves_the_old_output_and_the_same_command_goes_on(
+    batch, answers, begun, tmp_path, last, parallel
+):
+    flags = ("--again", "failed,degraded", "--parallel", parallel)
+    old = (tmp_path / "out").read_bytes()
+    answers.degraded, answers.failing = {5}, set()
+    assert batch(*flags, "--json").exit_code == 0
+    new = (tmp_path / "out").read_bytes()
+    (tmp_path / "out").write_bytes(old)
+    answers.faults = {last: signal.SIGINT}
+    done = batch(*flags)
+    assert (done.exit_code, (tmp_path / "out").read_bytes()) == (130, old)
+    first = set(answers.asked) - {last}
+    answers.faults = {}
+    summary = json.loads(batch(*flags, "--json").stdout)
+    if parallel == "1":
+        assert not first & set(answers.asked)
+    assert (tmp_path / "out").read_bytes() == new
+    assert (summary["asked_again"], summary["better"], summary["answered"]) == (4, 3, 8)
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+@pytest.mark.parametrize("num_moved", [0, 1])
+def test_killed_around_the_move_the_output_is_the_old_one_or_the_new_one(
+    batch, answers, begun, tmp_path, monkeypatch, num_moved
+):
+    """What waited for the old output is removed after the move; the same command ends in the new one either way."""
+    answers.degraded, answers.failing = set(), set()
+    old, replace = (tmp_path / "out").read_bytes(), type(tmp_path).replace
+
+    def dying(self, target):
+        if num_moved:
+            replace(self, target)
+        raise EngineError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tmp_path), "replace", dying)
+        assert batch("--again", "degraded,failed").exit_code == 3
+    assert ((tmp_path / "out").read_bytes() == old) is (num_moved == 0)
+    assert batch("--again", "degraded,failed").exit_code == 0
+    assert answers.asked == []
+    assert texts(tmp_path) == [f"{'second' if i in {2, 3, 5, 8} else 'first'} {i}" for i in range(1, 9)]
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_an_output_that_is_not_finished_is_finished_too_and_what_waited_is_taken_over(batch, answers, tmp_path):
+    answers.degraded, answers.faults = {2}, {4: signal.SIGINT}
+    assert batch("--parallel", "4").exit_code == 130
+    waiting = {json.loads(line)["line"] for line in (tmp_path / "out.part").read_bytes().splitlines()}
+    held = {json.loads(line)["line"] for line in (tmp_path / "out").read_bytes().splitlines()} | waiting
+    answers.degraded, answers.faults, answers.said = set(), {}, "second"
+    assert batch("--again", "degraded").exit_code == 0
+    expected = {i for i in range(1, 9) if 2 * i - 1 not in held} | {2}
+    assert set(answers.asked) == expected
+    assert texts(tmp_path) == [f"{'second' if i in expected else 'first'} {i}" for i in range(1, 9)]
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_what_was_begun_for_another_output_is_refused(batch, answers, begun, tmp_path):
+    old = (tmp_path / "out").read_bytes()
+    answers.faults = {5: signal.SIGINT}
+    assert batch("--again", "degraded").exit_code == 130
+    (tmp_path / "out").write_bytes(old.replace(b"first 1", b"other 1"))
+    done = batch("--again", "degraded")
+    assert done.exit_code == 2
+    assert "out.again-degraded was begun for another output than" in done.stderr
+
+
+def test_the_new_output_has_the_mode_of_the_old_one_and_a_link_leads_to_it(batch, answers, begun, tmp_path):
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").chmod(0o640)
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    answers.degraded, answers.failing = set(), set()
+    assert batch("--again", "failed").exit_code == 0
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o640
+    assert texts(tmp_path)[2] == "second 3"
+
+
+def test_where_nothing_is_to_be_asked_nobody_is(batch, answers, tmp_path):
+    batch()
+    before = (tmp_path / "out").read_bytes()
+    assert batch("--again", "degraded,failed").exit_code == 0
+    assert (answers.asked, (tmp_path / "out").read_bytes()) == ([], before)

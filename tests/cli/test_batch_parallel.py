@@ -1,0 +1,122 @@
+"""``hybrid batch`` with several lines at once, over scripted models: the lines of one at a time, whatever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+
+import pytest
+
+from hybrid.cli import batch_output, batch_work
+from hybrid.errors import EngineError
+from hybrid.run import AsyncClient
+
+GOOD = [json.dumps({"id": f"n{i}", "prompt": f"a {'b ' * i}c"}) for i in range(5)]
+BAD = ["nope", '{"id": "z", "prompt": " "}', '{"id": "z", "prompt": "a", "policy": "nix"}']
+HOT = [json.dumps("a b c")] * 6
+
+
+@pytest.fixture
+def tables_are_slow(monkeypatch):
+    """Let every answer take so long by its line's text: ``a b b c`` is two moments."""
+    generate = AsyncClient.generate
+
+    async def slow(self, prompt, **choices):
+        await asyncio.sleep(0.005 * (4 - str(prompt).count("b") % 5))
+        return await generate(self, prompt, **choices)
+
+    monkeypatch.setattr(AsyncClient, "generate", slow)
+
+
+@pytest.mark.parametrize("parallel", [2, 4, 8])
+def test_answered_several_at_once_the_lines_are_those_of_one_at_a_time(batch, out, scripted, tmp_path, parallel):
+    lines = [*GOOD, *BAD, *GOOD, *HOT]
+    flags = ("--price", "1/0.1/4", "--temperature", "1.5", "--policy", "cloud", "--json")
+    first = json.loads(batch(lines, *flags).stdout)
+    expected = out()
+    done = batch(lines, *flags, "--parallel", str(parallel), again=True)
+    assert (done.exit_code, json.loads(done.stdout)) == (5, first)
+    assert out() == expected
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+@pytest.mark.usefixtures("tables_are_slow")
+def test_interrupted_with_several_under_way_it_ends_in_the_same_file_and_asks_no_finished_line_again(
+    scripted, batch, out, tmp_path
+):
+    lines = [*GOOD, *GOOD]
+    batch(lines)
+    expected = out()
+    waited = 0
+    for before in (1, 4, 7, 10):
+        scripted.asked, scripted.before, scripted.fault = 0, before, signal.SIGINT
+        done = batch(lines, "--parallel", "4", again=True)
+        assert done.exit_code == 130
+        kept, part = out(), tmp_path / "out.part"
+        waiting = len(part.read_bytes().splitlines()) if part.exists() else 0
+        last = kept[-1]["line"] if kept else None
+        said = "nothing is answered yet" if last is None else f"all up to line {last} is answered"
+        said += f", and {waiting} after the next" if waiting else ""
+        assert done.stderr == f"hybrid: {said}; the same command goes on from there\n"
+        assert kept == expected[: len(kept)]
+        scripted.fault, scripted.asked = None, 0
+        summary = json.loads(batch(lines, "--parallel", "4", "--json").stdout)
+        assert out() == expected
+        assert not part.exists()
+        assert scripted.asked == 10 - len(kept) - waiting
+        assert (summary["kept"], summary["answered"]) == (len(kept) + waiting, 10)
+        waited += waiting
+    assert waited > 0, "some were finished early"
+
+
+@pytest.mark.usefixtures("tables_are_slow")
+def test_a_failure_that_is_no_lines_ends_it_and_keeps_what_waits(scripted, batch, out, tmp_path):
+    scripted.before, scripted.fault = 6, EngineError("said")
+    assert batch(GOOD * 2, "--parallel", "3").exit_code == 3
+    part = tmp_path / "out.part"
+    num_kept = len(out()) + (len(part.read_bytes().splitlines()) if part.exists() else 0)
+    scripted.fault, scripted.asked = None, 0
+    assert batch(GOOD * 2).exit_code == 0
+    assert scripted.asked == 10 - num_kept
+    assert [line["line"] for line in out()] == list(range(1, 11))
+
+
+def test_where_a_cap_is_reached_with_several_under_way_it_is_not_passed(batch, out):
+    done = batch(GOOD * 4, "--price", "1/0.1/4", "--cap", "0.0003", "--json", "--parallel", "4")
+    found, summary = out(), json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert 0 < summary["bill"]["nanousd"] == sum(line["bill"]["nanousd"] for line in found) <= 300_000
+    assert summary["degraded"] > 0
+
+
+def test_no_more_than_so_many_lines_are_begun_behind_one_that_takes_long(scripted, batch, monkeypatch, out):
+    monkeypatch.setattr(batch_output, "OPEN_LINES_EACH", 3)
+    generate, asked, seen = AsyncClient.generate, [], []
+
+    async def slow(self, prompt, **choices):
+        asked.append(prompt)
+        if prompt == "a a a":
+            await asyncio.sleep(0.3)
+            seen.append(len(asked))
+        return await generate(self, prompt, **choices)
+
+    monkeypatch.setattr(AsyncClient, "generate", slow)
+    assert batch([json.dumps("a a a"), *GOOD * 4], "--parallel", "2").exit_code == 0
+    assert seen == [6]
+    assert len(out()) == 21
+
+
+def test_progress_is_told_to_a_file_rarely_and_not_at_all_with_json(batch, monkeypatch, tables_are_slow):
+    monkeypatch.setattr(batch_work, "FILE_EVERY_S", 0.004)
+    batch(GOOD, "--price", "1/0.1/4", "--cap", "1", "--json", again=False)
+    told = batch([*GOOD, *GOOD], "--price", "1/0.1/4", "--cap", "1", "--parallel", "2").stderr.splitlines()[:-1]
+    assert [
+        each
+        for each in told
+        if not re.match(r"hybrid: ([5-9]|10) of 10 lines, 0(\.\d+)? of 1 USD(, [\d.]+ lines/s(, 0:\d\d left)?)?$", each)
+    ] == []
+    assert len(told) > 1
+    quiet = batch([*GOOD, *GOOD, *GOOD], "--json")
+    assert quiet.stderr == ""
