@@ -1,0 +1,71 @@
+"""What every route of the endpoint is given: the client, what was chosen at the start, and who watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import SecretStr
+
+from hybrid.config import Settings
+from hybrid.run import AsyncClient, Event
+from hybrid.run.conversation import Prompt
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What is chosen when the endpoint is started, beside the settings of its client.
+
+    ``key``: what callers must show; None: nothing (loopback only). ``hosts``: names that a Host header may have beside
+    those of loopback. ``origins``: pages of other origins that may ask. ``shows_texts``: the monitor shows prompts and
+    answers, not only counts.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8088
+    key: SecretStr | None = None
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+    shows_texts: bool = False
+
+
+class Backend(Protocol):
+    """The client behind the endpoint, which may still be loading its model."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the client is opened with; known before it is open."""
+        ...
+
+    async def client(self) -> AsyncClient:
+        """Return the client once it is open. Raises HybridError: why it cannot be."""
+        ...
+
+
+class AnswerWatch(Protocol):
+    """Whoever watches one answer."""
+
+    def hear(self, event: Event) -> None:
+        """Take what happened. Never waits."""
+        ...
+
+    def end(self, why: str | None = None) -> None:
+        """Take that nothing more comes: the answer is finished (None), failed, or was left; a sentence says which."""
+        ...
+
+
+class Watch(Protocol):
+    """Whoever watches all answers: the monitor and the metrics."""
+
+    def begin(self, answer_id: str, model: str, prompt: Prompt | None = None, *, relayed: bool = False) -> AnswerWatch:
+        """Begin to watch an answer. ``model``: as the caller named it. ``prompt`` None: it is not to be shown."""
+        ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """One endpoint. A Starlette route finds it as ``request.app.state.served``."""
+
+    backend: Backend
+    options: ServeOptions
+    watch: Watch
