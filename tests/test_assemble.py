@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +13,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid import assemble
+from hybrid.assemble import opening, reaching
 from hybrid.cli import app
 from hybrid.endpoint_key import endpoint_key
 from hybrid.errors import UsageError, VocabularyMismatch
@@ -33,10 +34,10 @@ def built(monkeypatch):
             raise Built(values, named)
 
         async def connect():
-            async with assemble.AsyncExitStack() as stack:
-                await assemble._connect(load(**settings), SimpleNamespace(), stack)
+            async with AsyncExitStack() as stack:
+                await reaching.reach(load(**settings), SimpleNamespace(), stack)
 
-        monkeypatch.setattr(assemble, name, build)
+        monkeypatch.setattr(reaching, name, build)
         with pytest.raises(Built) as found:
             asyncio.run(connect())
         return found.value.args
@@ -136,7 +137,7 @@ def test_a_price_is_found_once_the_endpoint_has_said_which_model_it_serves(price
     async def connected(*_):
         return object(), Capabilities("m")
 
-    monkeypatch.setattr(assemble, "_connect", connected)
+    monkeypatch.setattr(opening, "reach", connected)
 
     async def learned():
         async with assemble.ClientOpener(load(prices=prices, cloud="http://gpu:8000")) as client:
@@ -160,7 +161,7 @@ def test_a_price_for_the_bundled_server_binds_this_client_and_is_never_in_the_us
     async def spend():
         settings = load(cloud=cloud, price="1/0.1/4", cap="0.0001", ledger=path)
         async with (
-            assemble.AsyncExitStack() as stack,
+            AsyncExitStack() as stack,
             assemble.ClientOpener(settings).account(stack).open_budget() as purse,
         ):
             first = await purse.reserve(10, 10)
@@ -281,8 +282,8 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
         used.append(threads)
         raise Built(threads)
 
-    monkeypatch.setattr(assemble, "bundled_server", server)
-    monkeypatch.setattr(assemble.Weights, "context", context)
+    monkeypatch.setattr(reaching, "bundled_server", server)
+    monkeypatch.setattr(opening.Weights, "context", context)
     for cloud, threads, name in [(None, 1, "large.gguf"), ("mid", 1, "mid.gguf"), ("http://gpu:8000", None, None)]:
         settings = load(cloud=cloud, dialect="sglang")
         with pytest.raises(Built), assemble.ClientOpener(settings):
@@ -293,18 +294,18 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
             raise Built(values)
 
         async def connect(settings=settings):
-            async with assemble.AsyncExitStack() as stack:
-                await assemble._connect(settings, SimpleNamespace(), stack)
+            async with AsyncExitStack() as stack:
+                await reaching.reach(settings, SimpleNamespace(), stack)
 
         with monkeypatch.context() as patch:
-            patch.setattr(assemble, "Endpoint", build)
+            patch.setattr(reaching, "Endpoint", build)
             with pytest.raises(Built) as built:
                 asyncio.run(connect())
         assert built.value.args[0][4] == ("vllm" if name else "sglang")
         assert served == ([name] if name else [])
         served.clear()
         words = SimpleNamespace(vocabulary_digest="")
-        assert (assemble._probe_cache(settings, words) is None) is (name is not None)
+        assert (reaching.probe_cache(settings, words) is None) is (name is not None)
 
 
 def test_an_endpoint_that_is_neither_an_address_nor_a_name_is_refused():

@@ -242,7 +242,7 @@ def test_a_card_as_json_is_the_same_card_and_writes_no_file(folder):
 
 def test_a_card_is_of_the_problems_that_were_asked_for(carded, monkeypatch):
     """As many as are published, and the models that ship, where nothing else is said."""
-    from hybrid.assemble import MODELS
+    from hybrid.model_names import MODELS
 
     chosen = []
 

@@ -13,13 +13,14 @@ import pytest
 from cases import each
 from typer.testing import CliRunner
 
-from hybrid.assemble import BUNDLED_LOCAL, MODELS, ProbeReport
+from hybrid.assemble import BUNDLED_LOCAL, ProbeReport
 from hybrid.cli import app
 from hybrid.cli.probe import least_rejected, told, working
 from hybrid.cloud import Capabilities
 from hybrid.cloud.probe_result import OUTSIDE_NAMES, FlagAdvice, ProbeResult
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache
+from hybrid.model_names import MODELS
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.prob import Dense, TopK, kl_divergence
 from hybrid.spend import Price

@@ -16,7 +16,7 @@ import pytest
 from cases import each
 
 import hybrid
-from hybrid import assemble
+from hybrid.assemble import reaching
 from hybrid.cloud.wire import Wire
 from hybrid.errors import NotAnApi
 from hybrid.run import Degraded, Event, Finished, RequestRetried, RequestSent, RequestSettled
@@ -95,7 +95,7 @@ def struck(stub, monkeypatch, tmp_path):
                 self._client.event_hooks = {"request": [strike]}
                 wires.append(self)
 
-        monkeypatch.setattr(assemble, "Wire", Struck)
+        monkeypatch.setattr(reaching, "Wire", Struck)
 
         def sockets():
             here = psutil.Process().net_connections("tcp")

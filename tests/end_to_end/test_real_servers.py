@@ -88,7 +88,7 @@ def test_a_local_model_of_another_vocabulary_is_refused(real):
 
 def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     """By asking alone, in 600 tokens at most; what it found is believed by the next client."""
-    monkeypatch.setattr("hybrid.assemble.findings_file", lambda: tmp_path / "endpoints.json")
+    monkeypatch.setattr("hybrid.assemble.reaching.findings_file", lambda: tmp_path / "endpoints.json")
     probed = asyncio.run(hybrid.assemble.probe(lambda _: None, cloud=real.url, price="free"))
     found, can = probed.findings, probed.can
     exact = real.family == "llama-server"

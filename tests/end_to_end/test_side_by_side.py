@@ -27,7 +27,7 @@ OF_THE_MOMENT = {"ms", "wait_ms", "away_ms", "timing", "request_id", "num_ready"
 @pytest.fixture(autouse=True)
 def no_counts(monkeypatch):
     """That checking costs more is told once in a client, with the share that its answers have shown so far."""
-    monkeypatch.setattr("hybrid.assemble.pair_record", lambda *_: None)
+    monkeypatch.setattr("hybrid.assemble.opening.pair_record", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,61 +1,46 @@
-"""The composition root: settings in, running objects out. It knows which bundled models are the default."""
+"""Settings in, a client out. It knows which bundled models are the default."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from anyio.from_thread import start_blocking_portal
 
-from hybrid.bundled_server import BUNDLED_CLOUD, bundled_server
+from hybrid.assemble.prices import known_price
+from hybrid.assemble.reaching import PROBE, probe_cache, reach, served_here
 from hybrid.cloud import Capabilities, Cloud
-from hybrid.cloud.bounds import Timeouts
-from hybrid.cloud.endpoint import Endpoint
-from hybrid.cloud.probe import Probe
-from hybrid.cloud.probe_charges import paid_from
-from hybrid.cloud.probe_result import FlagAdvice, ProbeCache, ProbeResult, apply_result, flag_advice
-from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import OpenArguments, Settings
-from hybrid.endpoint_address import is_loopback
-from hybrid.endpoint_key import endpoint_key, key_hint
+from hybrid.endpoint_key import endpoint_key
 from hybrid.engine import Engine, Worker
 from hybrid.engine.llama import Weights
-from hybrid.engine.local_memory import LocalMemory
 from hybrid.engine.model_folders import models_on_disk
-from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
+from hybrid.engine.noise import LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import check_installed, check_model_name, model_file
 from hybrid.engine.speed import drafting_ms
-from hybrid.errors import EngineError, UsageError, VocabularyMismatch
+from hybrid.errors import EngineError, UsageError
 from hybrid.model_names import BUNDLED, MODELS, NAMED
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.run.composition import check_effect, check_endpoint, check_pair, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
-from hybrid.run.local_habits import local_habits, render_or_text
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_record import JudgedTokens, pair_record, seen_of_pair
-from hybrid.sources import checked, findings_file, ledger_file, load, models_file, price_file
-from hybrid.spend import Account, MemoryLedger, Price, PriceFile, endpoint_id, usd_to_nanousd
+from hybrid.run.pair_record import pair_record
+from hybrid.sources import checked, ledger_file, load, models_file
+from hybrid.spend import Account, MemoryLedger, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
-from hybrid.types import Message
 
 BUNDLED_LOCAL = MODELS / "small.gguf"
-# What the two vocabularies are compared on: digits, capitals, spaces in a row, a line break, more than one script.
-PROBE = 'The 3 boxes hold 12345 pens.\n  {"key": "value"} é ß 中 x^2 + C'
 # The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
 # small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
 MEASURED_AT_ONCE = 2_000_000
 # So many models of this disk are named in a sentence; ``hybrid models list`` names all.
 MOST_NAMED = 5
-# The bundled server is a process of ours on this machine: nobody sends a bill for it.
-OWN = Price(0, 0, 0, source="the bundled server runs on this machine")
 
 
 def open(  # noqa: A001  (hybrid.open is the front door's name)
@@ -158,12 +143,12 @@ class ClientOpener:
         stack.callback(weights.close)
         _mind_length(weights, settings.ctx)
         # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
-        threads = settings.threads or (1 if _served_here(settings) else None)
+        threads = settings.threads or (1 if served_here(settings) else None)
         contexts = await self._contexts(weights, worker, threads, stack)
         engine, account = contexts[0][0], self.account(stack)
 
         async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
-            cloud, capabilities = await _connect(settings, engine, stack, _probe_cache(settings, weights), asked_at)
+            cloud, capabilities = await reach(settings, engine, stack, probe_cache(settings, weights), asked_at)
             self.learn(account, capabilities)
             return cloud, capabilities
 
@@ -176,7 +161,7 @@ class ClientOpener:
         notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
         families = KnownFamilies.of_bundled() if _is_bundled_pair(settings) else None
         local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families)
-        facts = PairFacts.of(path, settings.cloud, lambda: _probe_cache(settings, weights))
+        facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights))
         facts = replace(facts, shipped_only=self._shipped_only)
         self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
         return self._client
@@ -217,74 +202,17 @@ class ClientOpener:
         """
         path, cloud = ledger_file(self.settings), self.settings.cloud
         endpoint = "bundled" if cloud is None or cloud in NAMED else endpoint_id(cloud)
-        if path is None or _served_here(self.settings):
+        if path is None or served_here(self.settings):
             return Account(self._price, MemoryLedger(), endpoint, self._cap, self.settings.spender)
         ledger = FileLedger(path.expanduser())
         stack.push_async_callback(asyncio.to_thread, ledger.close)
         return Account(self._price, ledger, endpoint, self._cap, self.settings.spender)
 
 
-def known_price(settings: Settings) -> tuple[Price | None, PriceFile | None]:
-    """Return the price, if it is known before the endpoint is asked, and else the file that may hold it."""
-    if settings.price:
-        return Price.parse(settings.price), None
-    if settings.cloud is None or settings.cloud in NAMED:
-        return OWN, None
-    path = price_file(settings)
-    prices = PriceFile.read(path) if path else None
-    return (prices.price(settings.cloud, settings.cloud_model) if prices and settings.cloud_model else None), prices
-
-
-def _served_here(settings: Settings) -> Path | str | None:
-    """Return the model that a server of our own is started for: none named, or one by its name; None for a URL."""
-    return BUNDLED_CLOUD if settings.cloud is None else settings.cloud if settings.cloud in NAMED else None
-
-
 def _is_bundled_pair(settings: Settings) -> bool:
     """Whether both models are bundled: beside an endpoint, whoever names the small one knows what it is."""
     local = settings.local is None or str(settings.local) in BUNDLED
     return local and (settings.cloud is None or settings.cloud in BUNDLED)
-
-
-def served_model(settings: Settings) -> str | None:
-    """Return what a server of our own calls its model; None where an endpoint is named by its address."""
-    served = _served_here(settings)
-    return None if served is None else model_file(served).stem
-
-
-async def _connect(
-    settings: Settings,
-    engine: Engine,
-    stack: AsyncExitStack,
-    probe_cache: ProbeCache | None = None,
-    asked_at: float | None = None,
-) -> tuple[Cloud, Capabilities]:
-    """Reach the endpoint (starting the bundled one where none is named) and hear what it can do."""
-    async with AsyncExitStack() as opened:
-        url, dialect = settings.cloud or "", settings.dialect
-        if served := _served_here(settings):
-            server = bundled_server(await asyncio.to_thread(model_file, served))
-            url, asked_at, dialect = await opened.enter_async_context(server), None, "vllm"  # no waiting for an answer
-        wire = _wire(settings, url)
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, probe_cache)
-        opened.push_async_callback(endpoint.aclose)
-        try:
-            capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
-        except VocabularyMismatch:
-            if settings.cloud is not None:
-                raise
-            msg = (
-                f"no --cloud was named, so the bundled large model is asked, and {settings.local} has another "
-                "vocabulary: name an endpoint of its vocabulary, or take --offline to let it answer alone"
-            )
-            raise VocabularyMismatch(msg) from None
-        stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
-        return endpoint, capabilities
-
-
-def _probe_cache(settings: Settings, words: Weights) -> ProbeCache | None:
-    """Return where findings are kept; the bundled server has nothing to be found out about."""
-    return None if _served_here(settings) else ProbeCache(findings_file(), words.vocabulary_digest)
 
 
 def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
@@ -312,86 +240,3 @@ def _mind_length(weights: Weights, ctx: int) -> None:
     if (longest := weights.longest_context) is not None and ctx > longest:
         msg = f"ctx: {ctx} tokens are more than the {longest} that {weights.path} was trained with"
         raise UsageError(msg)
-
-
-def _measured(weights: Weights, threads: int | None) -> LocalNoise:
-    """Measure the local model's noise in a context of its own."""
-    with contextlib.closing(weights.context(MEASURED, threads)) as engine:
-        return measure(engine, engine.tokenize(PROBE))
-
-
-@dataclass(frozen=True)
-class ProbeReport:
-    """What was found, what the endpoint can do by that, the local model's noise, and flags that would help.
-
-    ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
-    ``seen``: the tokens that the model there has judged, by judge. ``memory``: what the local model takes, and where.
-    """
-
-    findings: ProbeResult
-    can: Capabilities
-    local_noise: LocalNoise
-    hints: tuple[FlagAdvice, ...] = ()
-    price: Price | None = None
-    charged_nanousd: int = 0
-    seen: Mapping[str, JudgedTokens] = field(default_factory=dict)
-    memory: LocalMemory | None = None
-
-
-async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
-    """Establish by asking what the endpoint can do, keep it for later runs, and return it.
-
-    ``flags`` are those of ``open``: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError
-    (no endpoint, or a cap that does not allow a question), EngineError, CloudError.
-    """
-    settings = load(**flags)
-    if settings.cloud is None:
-        msg = "which endpoint? hybrid probe URL"
-        raise UsageError(msg)
-    opening = checked(ClientOpener, settings, **flags)
-    async with AsyncExitStack() as stack:
-        local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
-        words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type)
-        stack.callback(words.close)
-        url, served = settings.cloud, _served_here(settings)
-        if served:
-            url = await stack.enter_async_context(bundled_server(await asyncio.to_thread(model_file, served)))
-        wire = _wire(settings, url)
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
-        stack.push_async_callback(endpoint.aclose)
-        tell("what kind of endpoint this is")
-        said = await endpoint.discover(PROBE, words.tokenize(PROBE))
-        tell("the local model's own noise")
-        noise = await asyncio.to_thread(_measured, words, settings.threads)
-        habits = None
-        if said.same_words is not False:
-            tell("how the local model begins an answer")
-            habits = await asyncio.to_thread(local_habits, words, settings.threads, noise)
-        account = opening.account(stack)
-        opening.learn(account, said)
-        purse = await stack.enter_async_context(account.open_budget(settings.conversation))
-        turns = (Message("user", "What is 47 + 86?"),)
-        timed = account.price is None or account.price.free  # else what a token costs is money
-        ids, _ = render_or_text(words, turns)
-        asked = Probe(endpoint, ids, turns, partial(paid_from, purse), tell, timed=timed, local=habits)
-        findings = await asked.run(said, wire.url)
-        if not served:  # our own server has another address the next time
-            ProbeCache(findings_file(), words.vocabulary_digest).write(findings)
-        NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
-        advice = flag_advice(findings, settings.cloud_top_k)
-        charged = purse.charged_nanousd
-        seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
-        can, memory = apply_result(said, findings), words.memory(settings.ctx)
-        return ProbeReport(findings, can, noise, advice, account.price, charged, seen, memory)
-
-
-def _wire(settings: Settings, url: str) -> Wire:
-    first_byte, read = settings.first_byte_timeout_s, settings.read_timeout_s
-    deadlines = Timeouts(settings.connect_timeout_s, first_byte, read, settings.request_timeout_s)
-    # A proxy of the environment is for the world outside; it would not find a server on this machine.
-    key = endpoint_key(settings)
-    hint = key_hint(settings.api_key_env, KEY_HINT, sent=key is not None)
-    return Wire(url, key, deadlines, through_proxies=not is_loopback(url), key_hint=hint)
-
-
-__all__ = ["BUNDLED_CLOUD", "ClientOpener", "bundled_server", "open"]

@@ -1,0 +1,101 @@
+"""``hybrid probe``: what an endpoint can do and what a local model takes, found out by asking."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hybrid.assemble.opening import BUNDLED_LOCAL, ClientOpener
+from hybrid.assemble.reaching import PROBE, findings_cache, served_here, wire_to
+from hybrid.bundled_server import bundled_server
+from hybrid.cloud import Capabilities
+from hybrid.cloud.endpoint import Endpoint
+from hybrid.cloud.probe import Probe
+from hybrid.cloud.probe_charges import paid_from
+from hybrid.cloud.probe_result import FlagAdvice, ProbeResult, apply_result, flag_advice
+from hybrid.engine.llama import Weights
+from hybrid.engine.local_memory import LocalMemory
+from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
+from hybrid.engine.real_models import model_file
+from hybrid.errors import UsageError
+from hybrid.run.local_habits import local_habits, render_or_text
+from hybrid.run.pair_record import JudgedTokens, seen_of_pair
+from hybrid.sources import checked, load, models_file
+from hybrid.spend import Price
+from hybrid.types import Message
+
+
+def _measured(weights: Weights, threads: int | None) -> LocalNoise:
+    """Measure the local model's noise in a context of its own."""
+    with contextlib.closing(weights.context(MEASURED, threads)) as engine:
+        return measure(engine, engine.tokenize(PROBE))
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """What was found, what the endpoint can do by that, the local model's noise, and flags that would help.
+
+    ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
+    ``seen``: the tokens that the model there has judged, by judge. ``memory``: what the local model takes, and where.
+    """
+
+    findings: ProbeResult
+    can: Capabilities
+    local_noise: LocalNoise
+    hints: tuple[FlagAdvice, ...] = ()
+    price: Price | None = None
+    charged_nanousd: int = 0
+    seen: Mapping[str, JudgedTokens] = field(default_factory=dict)
+    memory: LocalMemory | None = None
+
+
+async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
+    """Establish by asking what the endpoint can do, keep it for later runs, and return it.
+
+    ``flags`` are those of ``open``: ``cloud`` is needed; every question is paid for from the ledger. Raises UsageError
+    (no endpoint, or a cap that does not allow a question), EngineError, CloudError.
+    """
+    settings = load(**flags)
+    if settings.cloud is None:
+        msg = "which endpoint? hybrid probe URL"
+        raise UsageError(msg)
+    opening = checked(ClientOpener, settings, **flags)
+    async with AsyncExitStack() as stack:
+        local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
+        words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type)
+        stack.callback(words.close)
+        url, served = settings.cloud, served_here(settings)
+        if served:
+            url = await stack.enter_async_context(bundled_server(await asyncio.to_thread(model_file, served)))
+        wire = wire_to(settings, url)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
+        stack.push_async_callback(endpoint.aclose)
+        tell("what kind of endpoint this is")
+        said = await endpoint.discover(PROBE, words.tokenize(PROBE))
+        tell("the local model's own noise")
+        noise = await asyncio.to_thread(_measured, words, settings.threads)
+        habits = None
+        if said.same_words is not False:
+            tell("how the local model begins an answer")
+            habits = await asyncio.to_thread(local_habits, words, settings.threads, noise)
+        account = opening.account(stack)
+        opening.learn(account, said)
+        purse = await stack.enter_async_context(account.open_budget(settings.conversation))
+        turns = (Message("user", "What is 47 + 86?"),)
+        timed = account.price is None or account.price.free  # else what a token costs is money
+        ids, _ = render_or_text(words, turns)
+        asked = Probe(endpoint, ids, turns, partial(paid_from, purse), tell, timed=timed, local=habits)
+        findings = await asked.run(said, wire.url)
+        if not served:  # our own server has another address the next time
+            findings_cache(words).write(findings)
+        NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
+        advice = flag_advice(findings, settings.cloud_top_k)
+        charged = purse.charged_nanousd
+        seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
+        can, memory = apply_result(said, findings), words.memory(settings.ctx)
+        return ProbeReport(findings, can, noise, advice, account.price, charged, seen, memory)
