@@ -159,7 +159,9 @@ class TextSettings(SettingsGroup):
             flag="--template-arg",
         ),
     ] = {}
-    max_tokens: Annotated[int, Field(ge=1), SettingInfo("Most tokens in the answer", "N", KNOB | OPENED)] = 512
+    max_tokens: Annotated[
+        int, Field(ge=0), SettingInfo("Most tokens in the answer; 0: the rest of the context", "N", KNOB | OPENED)
+    ] = 512
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
         SettingInfo("End the text before this string; may be given again", "TEXT", KNOB),

@@ -390,5 +390,5 @@ def test_an_answers_choices_are_laid_over_its_clients_settings_and_no_source_is_
     mine = load(max_tokens=7, seed=3)
     (here / CONFIG_FILE).write_text("temperature = 2\nno_such_setting = 1\n")
     assert choosing(mine, {"seed": 4, "policy": None}) == mine.model_copy(update={"seed": 4})
-    with pytest.raises(UsageError, match=r"^max_tokens: .* \(it is 0\)$"):
-        choosing(mine, {"max_tokens": 0})
+    with pytest.raises(UsageError, match=r"^max_tokens: .* \(it is -1\)$"):
+        choosing(mine, {"max_tokens": -1})

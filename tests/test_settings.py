@@ -128,7 +128,7 @@ def test_every_setting_is_in_one_group_and_has_a_sentence():
         assert sum(name in group.model_fields for group in GROUPS.values()) == 1, name
         assert setting(name).help[-1] not in ".,;", name
         assert help_of(name).count("(") <= 1, name
-    assert help_of("max_tokens") == "Most tokens in the answer (512)."
+    assert help_of("max_tokens") == "Most tokens in the answer; 0: the rest of the context (512)."
     assert help_of("overlap") == "Draft on while a check is waited for (on)."
     assert help_of("offline") == "Send no request."
     assert help_of("span").endswith("(8; kl: 32).")

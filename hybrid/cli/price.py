@@ -30,8 +30,8 @@ It sends nothing: the question is only counted, in the tokens of the local model
 so far anew, so checking pays only where enough of the drafted tokens are kept; from which share on, the price says
 (P/C/O), and how it charges a prefix that is sent again: `:cached`, `:uncached`, or `:new`, where only new tokens are
 charged. What was seen of the pair is counted while answers are given; what an endpoint can do is what hybrid probe
-has found there. The text before a draft is taken as the prompt and half of --max-tokens. Without a question the prompt
-is taken as 100 tokens.
+has found there. The text before a draft is taken as the prompt and half of --max-tokens (0: of an answer that fills the
+local context, asked for at once). Without a question the prompt is taken as 100 tokens.
 
 Under auto, what is expected of a question is worked out from the question alone (nothing is drafted) and from what is
 known of the pair: the chance that auto asks about it, and its bill. Without a calibration of the pair (hybrid
@@ -85,24 +85,27 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     from hybrid.engine.llama import Weights  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
     from hybrid.run.auto_quote import AutoQuote  # noqa: PLC0415
-    from hybrid.run.composition import policy_of  # noqa: PLC0415
+    from hybrid.run.composition import most_tokens, policy_of  # noqa: PLC0415
     from hybrid.run.conversation import turns_of, words_of  # noqa: PLC0415
     from hybrid.run.deferral import AskedQuestion, PairSource  # noqa: PLC0415
     from hybrid.run.pair_facts import PairFacts  # noqa: PLC0415
     from hybrid.run.pair_record import JudgedTokens, pair_record  # noqa: PLC0415
     from hybrid.run.quote import UNPROBED, PriceQuote  # noqa: PLC0415
 
-    policy, (stated, prices) = policy_of(settings), known_price(settings)
+    policy_of(settings)  # what contradicts itself is refused before a model is loaded
+    stated, prices = known_price(settings)
     if question is not None and not question.strip():
         raise UsageError("the prompt is empty")
     path = model_file(settings.local or BUNDLED_LOCAL)
     with closing(Weights(path)) as weights:
         ids = () if question is None else weights.render(turns_of(question, settings.system), settings.template_args)
         probes = _probes(settings, weights)
+        room = weights.memory(settings.ctx).num_context - (len(ids) or SHORT_PROMPT)
     probed = probes.read_all(settings.cloud, settings.cloud_model) if probes and settings.cloud else []
     record = pair_record(settings.cloud, path)
     models = [settings.cloud_model] if settings.cloud_model else [each.model for each in probed]
     models = models or (record.models()[-1:] if record else [])
+    policy, answer_tokens = policy_of(settings, room=room), most_tokens(settings, room)
     if stated is None and prices is not None and settings.cloud and models:
         stated = prices.price(settings.cloud, models[-1])
     if stated is None:
@@ -111,7 +114,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
         raise UsageError(msg)
     seen = record.read(models[-1]).get(str(policy.judge), JudgedTokens()) if record and models else JudgedTokens()
     found = probed[-1] if probed else UNPROBED
-    quote = PriceQuote(stated, policy, len(ids) or SHORT_PROMPT, settings.max_tokens, found, seen)
+    quote = PriceQuote(stated, policy, len(ids) or SHORT_PROMPT, answer_tokens, found, seen)
     if question is None or policy.planner is None:
         return quote, None
     asked = AskedQuestion(words_of(question), ids, settings, _capabilities(settings, models, probed), stated)

@@ -19,6 +19,9 @@ from hybrid.types import Ability, Sampling
 SPAN = 8
 # The first block that the cloud writes after a handoff; doubled while it keeps the pen.
 HANDOFF_TOKENS = 4
+# A draft keeps the whole row of each of its tokens: so many of them are 0.3 GB over a vocabulary of 150,000. A rule
+# that drafts the whole answer drafts a longer one in parts.
+LONGEST_DRAFT = 512
 
 
 class PolicyOptions(PolicyChoices):

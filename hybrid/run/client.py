@@ -25,7 +25,7 @@ from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
-from hybrid.run.composition import check_effect, choices_of, policy_of, sampling_of, seeded, within_reach
+from hybrid.run.composition import check_effect, choices_of, most_tokens, policy_of, sampling_of, seeded, within_reach
 from hybrid.run.connecting import SharedConnection
 from hybrid.run.contexts import LocalContexts, LocalModel
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
@@ -166,6 +166,7 @@ class AsyncClient:
         observe, words = self._spending.observe, self._contexts.words
         rendered = await self._contexts.read(question, settings)
         ids = rendered.ids
+        room = words.num_context - len(ids)
         async with (
             self._contexts.borrow(ids, settings, observe) as context,
             self._account.open_budget(settings.conversation) as budget,
@@ -176,7 +177,7 @@ class AsyncClient:
             verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
             drafter = Drafter(context.cursor, ids, Sampling(), SeededCoin(0))
             reader = TextReader(rendered, drafter, context.worker, verifier)
-            found = await reader.read(writer, min(settings.max_tokens, words.num_context - len(ids)), can)
+            found = await reader.read(writer, min(most_tokens(settings, room), room), can)
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]
         return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
@@ -222,8 +223,11 @@ class AsyncClient:
         self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
     ) -> Answer:
         """Answer a question in the context that was lent for it."""
-        rendered, policy, sampling = asked.rendered, policy_of(settings), sampling_of(settings)
+        rendered, sampling = asked.rendered, sampling_of(settings)
         ids = rendered.ids
+        words, price = self._contexts.words, lambda: budget.price
+        room = words.num_context - len(ids)
+        policy = policy_of(settings, room=room)
         bound: BoundPlanner | None = None
 
         def published(event: Event) -> None:
@@ -237,12 +241,12 @@ class AsyncClient:
             for note in bound.notes if bound is not None and isinstance(event, Started) else ():
                 builder.note(note)
 
-        piece, price = self._contexts.words.piece, lambda: budget.price
-        builder = AnswerBuilder(len(ids), piece, price, asked.at, published, settings.stop, rendered.thoughts)
+        builder = AnswerBuilder(len(ids), words.piece, price, asked.at, published, settings.stop, rendered.thoughts)
         if self._families is not None and (said := self._families.told(asked.prompt)):
             builder.note(said)
         caller = RetryingCaller(self._health, published)
-        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows)
+        open_ended = not settings.max_tokens
+        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows, open_ended=open_ended)
         connect = partial(self._connection.make_for, policy, settings)
         verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
         connected, decides = self._connection.made is not None, policy.planner is not None
@@ -251,11 +255,11 @@ class AsyncClient:
         span = self._span(settings, len(ids), can)
         if policy.planner is not None or policy.pricer is not None:
             bound = await self._bound(settings, asked.prompt, ids, can, budget)
-        policy = policy_of(settings, span, bound.planner if bound else None)
+        policy = policy_of(settings, span, bound.planner if bound else None, room)
         if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
             builder.note(dear)
         recording = choices_of(settings, policy) if settings.trace_rows else None
-        limits = AnswerLimits(settings.max_tokens, settings.overlap, recording)
+        limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         drafter = Drafter(context.cursor, ids, sampling, SeededCoin(sampling.seed))
         try:
             return await Driver(rendered, drafter, context.worker, verifier, builder, limits).answer(policy)

@@ -36,6 +36,8 @@ _OUTGROWN = "the text has outgrown the cloud model's context"
 _UNWEIGHED = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
 # The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
 CANDIDATES = 4
+# The first request to write of an answer without a limit of its own; see ``block_tokens``.
+BLOCK = 512
 # What decoded pieces hold where a token is only part of a character; such pieces say nothing.
 _PART = "\N{REPLACEMENT CHARACTER}"
 
@@ -46,12 +48,29 @@ class RowsWanted:
 
     ``top_k``: log-probabilities in a row. ``everywhere``: rows are wanted of tokens that no policy weighs, too.
     ``whole``: a text is of no use in parts, so that nothing is written where a cap does not allow its limit.
+    ``open_ended``: nobody has chosen a limit for the answer, so that no request reserves all of it (``block_tokens``).
     """
 
     sampling: Sampling
     top_k: int
     everywhere: bool = False
     whole: bool = False
+    open_ended: bool = False
+
+
+def block_tokens(num_shown: int) -> int:
+    """Return how many tokens one request may write of an answer that has no limit and shows ``num_shown`` by now.
+
+    As many as the answer has, and 512 at the least: most answers are shorter than that and take one request, as with a
+    limit of their own. What is reserved, and what a stream that is left early counts as, is then no more than what was
+    written, or 512 tokens. Each further block has the endpoint read the prompt and the answer so far again. For an
+    answer of N tokens that is the prompt log2(N / 512) times more and less than 2 N tokens; in blocks of one length it
+    would grow with N squared. ``run/README.md`` has what it cost.
+
+    >>> [block_tokens(shown) for shown in (0, 512, 1024, 2048)]
+    [512, 512, 1024, 2048]
+    """
+    return max(BLOCK, num_shown)
 
 
 @dataclass(frozen=True)
@@ -196,7 +215,8 @@ class CloudVerifier:
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)
         limit, top_k = min(request.limit, endpoint.max_context - len(prefix)), endpoint.top_k if rows else 0
         asked = WriteQuestion(prefix, limit, top_k, sampling, request.ban, begun, prompt.turns, time.monotonic())
-        return replace(asked, has_template_args=bool(prompt.template_args))
+        asked = replace(asked, has_template_args=bool(prompt.template_args))
+        return _in_parts(asked, endpoint) if self._wanted.open_ended else asked
 
     def _pending(self, chunk: Chunk) -> tuple[PendingToken, ...]:
         written = zip(chunk.ids, chunk.rows, strict=True)
@@ -275,6 +295,18 @@ class CloudVerifier:
     def _no_answer(self, why: str, kind: DegradedKind) -> NoAnswer:
         self._builder.degrade(why, kind)
         return NoAnswer(why)
+
+
+def _in_parts(question: WriteQuestion, endpoint: ReachedEndpoint) -> WriteQuestion:
+    """Ask for a block, where the endpoint can go on from it; the loop then asks for the next.
+
+    Where it cannot, as a chat service, all is asked for at once, less what its own template may add to the prompt: more
+    than its context is refused by some.
+    """
+    if endpoint.can.continues:
+        return replace(question, limit=min(question.limit, block_tokens(question.begun)))
+    left = endpoint.max_context - endpoint.cloud.max_usage(question).prompt_tokens
+    return replace(question, limit=min(question.limit, max(BLOCK, left)))
 
 
 def _kind(error: CloudError) -> DegradedKind:

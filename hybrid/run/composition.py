@@ -14,6 +14,7 @@ from hybrid.config import Settings
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
+from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
 from hybrid.sources import choosing
@@ -32,11 +33,23 @@ def sampling_of(settings: Settings) -> Sampling:
     return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed or 0, settings.min_p)
 
 
-def policy_of(settings: Settings, measured: int | None = None, planner: Planner | None = None) -> Policy:
+def most_tokens(settings: Settings, room: int) -> int:
+    """Return the most tokens of an answer that has ``room`` for so many; ``max_tokens`` 0 takes all of it.
+
+    >>> most_tokens(Settings(max_tokens=0), 8000), most_tokens(Settings(max_tokens=512), 100)
+    (8000, 512)
+    """
+    return settings.max_tokens or room
+
+
+def policy_of(
+    settings: Settings, measured: int | None = None, planner: Planner | None = None, room: int = TO_THE_END
+) -> Policy:
     """Build the policy that the settings name.
 
     ``measured`` is the span that ``auto`` or ``cheap`` stands for, None the policy's own. ``planner``: what weighs a
-    draft, where the policy has one; None: that of a pair of which nothing is known.
+    draft, where the policy has one; None: that of a pair of which nothing is known. ``room``: tokens that the context
+    has for the answer, as far as that is known.
 
     Raises UsageError where they contradict each other.
     """
@@ -46,7 +59,7 @@ def policy_of(settings: Settings, measured: int | None = None, planner: Planner 
         **{name: getattr(settings, name) for name in PolicyChoices.model_fields}
         | {"span": settings.span if isinstance(settings.span, int) else measured},
         sampling=sampling_of(settings),
-        max_tokens=settings.max_tokens,
+        max_tokens=most_tokens(settings, room),
         cloud_top_k=settings.cloud_top_k,
         planner=planner,
     )
@@ -136,6 +149,8 @@ def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str,
     chosen = {} if settings.offline else {name: getattr(settings, name) for name in PolicyChoices.model_fields}
     # ``auto`` was a number by then; the span of a whole answer follows from its length.
     chosen |= {"span": policy.span if policy.span <= MOST_SPAN else None, "cloud_top_k": settings.cloud_top_k}
+    # A recording has a number of tokens; beside it stands that nobody chose it, and so the cloud writes block by block.
+    chosen |= {} if settings.max_tokens else {"max_tokens": settings.max_tokens}
     written = {name: str(value) for name, value in chosen.items() if value is not None}  # JSON has no infinity
     return {**written, "stop": settings.stop}
 

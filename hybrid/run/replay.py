@@ -16,7 +16,7 @@ from hybrid.policy_choices import PolicyChoices
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.cloud_verifier import CloudVerifier, Connection, RowsWanted
-from hybrid.run.composition import check_effect, policy_of, sampling_of
+from hybrid.run.composition import check_effect, most_tokens, policy_of, sampling_of
 from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
@@ -57,15 +57,15 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
         len(trace.prompt), piece, lambda: budget.price, began, publish, settings.stop, trace.thoughts
     )
     caller = RetryingCaller(EndpointHealth(), publish)
-    wanted = RowsWanted(sampling, settings.cloud_top_k)
+    wanted = RowsWanted(sampling, settings.cloud_top_k, open_ended=not settings.max_tokens)
     verifier = CloudVerifier(connect, caller, budget, cursor.engine, builder, wanted)
-    limits = AnswerLimits(settings.max_tokens, overlap=False)
+    limits = AnswerLimits(most_tokens(settings, trace.max_tokens), overlap=False)
     worker = Worker("hybrid-replay")
     try:
         driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits)
-        policy = policy_of(settings)
+        policy = policy_of(settings, room=trace.max_tokens)
         if policy.planner is not None or policy.pricer is not None:
-            policy = policy_of(settings, planner=await _planner(trace, settings, budget.price))
+            policy = policy_of(settings, None, await _planner(trace, settings, budget.price), trace.max_tokens)
         return await driver.answer(policy)
     finally:
         worker.close()

@@ -185,12 +185,14 @@ class ReplayVocabulary:
 
     ids: Ids = ()
     has_exact_rewind = False
-    num_context = 2**31
     waited_s = 0.0
 
     def __init__(self, trace: ReplayTrace) -> None:
         """Take the trace."""
         self.end_ids = trace.end_ids
+        # Where nobody chose a limit, the context was it: no row was read after its last token.
+        fills_context = trace.choices.get("max_tokens") == "0"
+        self.num_context = len(trace.prompt) + trace.max_tokens if fills_context else 2**31
         self.num_tokens = len(trace.pieces)
         self._pieces = trace.pieces
 

@@ -63,6 +63,8 @@ def test_a_question_is_counted_as_the_local_model_reads_it_and_none_is_a_hundred
     found = quoted("--price", "1/0.1/4", "--max-tokens", "64")
     assert (found["prompt_tokens"], found["answer_tokens"], found["tokens_before_a_draft"]) == (100, 64, 132)
     assert found["cloud_only_nanousd"] == 100_000 + 64 * 4000
+    found = quoted("--price", "1/0.1/4", "--max-tokens", "0")
+    assert (found["prompt_tokens"], found["answer_tokens"]) == (100, 1024 - 100), "the rest of the context"
 
 
 def test_nothing_is_written_and_nobody_is_asked(own):

@@ -122,7 +122,7 @@ def test_a_dead_endpoint_still_answers_and_exits_0(invoke):
         (["--threshold", "-1"], "threshold"),
         (["--threshold", "nan"], "threshold"),
         (["--span", "0"], "span"),
-        (["--max-tokens", "0"], "max_tokens"),
+        (["--max-tokens", "-1"], "max_tokens"),
         (["--temperature", "-1"], "temperature"),
         (["--top-p", "0"], "top_p"),
         (["--policy", "greedy-exact", "--temperature", "1"], "temperature 0"),

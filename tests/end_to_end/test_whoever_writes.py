@@ -145,7 +145,7 @@ def test_a_setting_means_the_same_whoever_writes(desk, setting):
 
 IMPOSSIBLE = [
     *({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"min_p": 1.0}, {"min_p": -0.1}),
-    *({"seed": -1}, {"stop": [""]}, {"max_tokens": 0}, {"temperature": float("nan")}),
+    *({"seed": -1}, {"stop": [""]}, {"max_tokens": -1}, {"temperature": float("nan")}),
 ]
 
 

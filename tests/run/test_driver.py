@@ -356,6 +356,6 @@ def test_greedy_exact_refuses_to_sample(house, run):
 
 
 def test_a_setting_that_cannot_be_is_one_sentence(house, run):
-    for choices in ({"policy": "nonsense"}, {"max_tokens": 0}, {"top_p": 0}, {"span": -1}, {"colour": "red"}):
+    for choices in ({"policy": "nonsense"}, {"max_tokens": -1}, {"top_p": 0}, {"span": -1}, {"colour": "red"}):
         with pytest.raises(UsageError):
             run(house().client.generate(PROMPT, **choices))

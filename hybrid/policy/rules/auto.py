@@ -7,7 +7,7 @@ whose verdict the score forecasts, so that what is planned is what happens.
 from __future__ import annotations
 
 from hybrid.defer import DEFAULT_NATS
-from hybrid.policy.choices import NumberRange, PolicyOptions, Preset
+from hybrid.policy.choices import LONGEST_DRAFT, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
@@ -21,7 +21,7 @@ def _auto(choices: PolicyOptions, nats: float) -> Policy:
     name, _, number = planner.score.judge.partition(":")
     limit = nats if choices.threshold is not None or not number else float(number.partition(":")[0])
     judge = excess_judge(choices, limit) if name == "excess" else threshold_judge(choices, limit)
-    span = choices.span or choices.max_tokens
+    span = choices.span or min(choices.max_tokens, LONGEST_DRAFT)
     return Policy("auto", span, ALWAYS, judge, handoff_tokens=planner.back, planner=planner, pricer=planner)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
-from hybrid.policy.choices import HANDOFF_TOKENS, SPAN, NumberRange, PolicyOptions, Preset
+from hybrid.policy.choices import HANDOFF_TOKENS, LONGEST_DRAFT, SPAN, NumberRange, PolicyOptions, Preset
 from hybrid.policy.gates import ALWAYS, EntropyGate, number_text
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict
 from hybrid.policy.policy import Policy
@@ -177,9 +177,13 @@ def _kl(choices: PolicyOptions, nats: float) -> Policy:
 
 
 def _once(choices: PolicyOptions, nats: float) -> Policy:
-    """Make the span and the handoff as long as the answer: at most one check and one request to write."""
+    """Make the span and the handoff as long as the answer: at most one check and one request to write.
+
+    Of an answer beyond ``LONGEST_DRAFT`` each such part is checked once.
+    """
     whole = choices.max_tokens
-    return Policy("once", whole, ALWAYS, threshold_judge(choices, nats), handoff_tokens=whole)
+    span = min(whole, LONGEST_DRAFT)
+    return Policy("once", span, ALWAYS, threshold_judge(choices, nats), handoff_tokens=whole)
 
 
 def _doubt(choices: PolicyOptions, nats: float) -> Policy:
