@@ -61,8 +61,10 @@ def watch() -> None:
         return said
 
     async def closed(self):
-        await close(self)
-        at("at the end")
+        try:
+            await close(self)
+        finally:  # it raises where a reader that has its answer cancels the rest
+            at("at the end")
 
     @contextlib.contextmanager
     def watched(self, *, flushed):
@@ -108,9 +110,16 @@ async def answer(ledger: Path, url: str) -> None:
     from acting import acting
 
     import hybrid
+    from hybrid.cloud.bounds import QuestionDeadlines
+    from hybrid.cloud.port import unrecorded
     from hybrid.cloud.wire import Wire
 
-    post, stream = Wire.post, Wire.stream
+    mark_sent, post, stream = QuestionDeadlines.mark_sent, Wire.post, Wire.stream
+
+    async def marked(self, *args):
+        await mark_sent(self, *args)
+        if self._before_send is not unrecorded:  # a request that costs
+            at("before dispatch")
 
     async def posted(self, path, *args, **named):
         if "completions" not in path:
@@ -130,7 +139,7 @@ async def answer(ledger: Path, url: str) -> None:
                 first = False
                 yield reply
 
-    Wire.post, Wire.stream = posted, streamed
+    QuestionDeadlines.mark_sent, Wire.post, Wire.stream = marked, posted, streamed
     flags = {"cloud": url, "price": PRICE, "ledger": ledger, "threads": 1, "max_tokens": 24, "cache_salt": "crash"}
     for policy in ("kl", "cloud", "doubt"):
         async with hybrid.open(local="small", **acting(policy, span=8, threshold=0.01), **flags) as client:

@@ -105,7 +105,7 @@ def test_a_real_client_killed_a_hundred_times_has_recorded_what_the_server_charg
         if spenders.end(ledger, tmp_path / "none", label, times, server.url) == 0:
             survived.append((label, times))
         assert settled_charge(server) <= recorded(ledger) <= cap
-    assert len(survived) <= 10, survived
+    assert not survived, "every step is reached three times in six answers"
 
 
 def settled_charge(server):
