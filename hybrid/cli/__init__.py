@@ -12,6 +12,7 @@ from hybrid.cli.batch import batch
 from hybrid.cli.bench import bench
 from hybrid.cli.budget import budget
 from hybrid.cli.calibrate import calibrate
+from hybrid.cli.chat import chat
 from hybrid.cli.demo import demo
 from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(chat)
 app.command(cls=GroupedCommand)(batch)
 app.command(cls=GroupedCommand)(calibrate)
 app.command()(demo)

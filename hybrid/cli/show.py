@@ -54,6 +54,7 @@ class Screen:
         self._end_thought()
         if self._shown and self._out.is_terminal:
             print(flush=True)  # noqa: T201  (the answer's last line)
+        self._shown = False
 
     def _thought(self, text: str) -> None:
         if text and self._thoughts:

@@ -19,6 +19,7 @@ from hybrid.run.client import AsyncClient
 from hybrid.run.conversation import Prompt
 from hybrid.run.events import Event, Finished, text_of
 from hybrid.run.spending import Spent
+from hybrid.spend import CapStatus
 
 
 class Client:
@@ -43,6 +44,10 @@ class Client:
     def spent(self) -> Spent:
         """What all answers have cost so far; see ``AsyncClient.spent``."""
         return self._client.spent
+
+    def cap_statuses(self, conversation: str | None = None) -> tuple[CapStatus, ...]:
+        """Return the status of the caps that bind an answer now; see ``AsyncClient.cap_statuses``."""
+        return self._portal.call(self._client.cap_statuses, conversation)
 
     def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
         """Answer a question; see ``AsyncClient.generate``. An interruption ends the answer before it is raised."""

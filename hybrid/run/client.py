@@ -103,9 +103,12 @@ class AsyncClient:
         """What all answers have cost so far, those that were left early or failed among them."""
         return self._spending.spent
 
-    async def cap_statuses(self) -> tuple[CapStatus, ...]:
-        """Return the status of the caps that bind an answer now; none where the ledger cannot be read."""
-        async with self._account.open_budget() as budget:
+    async def cap_statuses(self, conversation: str | None = None) -> tuple[CapStatus, ...]:
+        """Return the status of the caps that bind an answer now; none where the ledger cannot be read.
+
+        ``conversation``: the one that the answer counts to; None: the client's own.
+        """
+        async with self._account.open_budget(conversation or self._settings.conversation) as budget:
             return await budget.cap_statuses()
 
     async def generate(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> Answer:
