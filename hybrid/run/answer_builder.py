@@ -94,7 +94,7 @@ class AnswerBuilder:
     def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
         """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``."""
         if self._degraded is None or again:
-            self.publish(events.Degraded(why))
+            self.publish(events.Degraded(why, kind))
         if self._degraded is None:
             self._degraded, self._degraded_kind = why, kind
 
@@ -102,7 +102,7 @@ class AnswerBuilder:
         """Add to any such reason that the endpoint charged more than was reserved, and publish that."""
         self._degraded = why if self._degraded is None else f"{self._degraded}; {why}"
         self._degraded_kind = self._degraded_kind or "charge"
-        self.publish(events.Degraded(why))
+        self.publish(events.Degraded(why, "charge"))
 
     def note(self, why: str) -> None:
         """Keep and publish, once, what the user should know though the cloud did help."""

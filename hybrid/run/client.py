@@ -34,7 +34,7 @@ from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.pair_record import PairObserver, PairRecord
-from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
+from hybrid.run.retrying import BreakerConfig, BreakerState, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
 from hybrid.run.text_rows import TextReader, TextRows, Writer
@@ -52,6 +52,23 @@ class AskedPrompt:
     prompt: TextOrTurns
     rendered: RenderedPrompt
     at: float
+
+
+@dataclass(frozen=True)
+class ClientStatus:
+    """How a client stands at a moment.
+
+    ``busy`` of its ``contexts`` are lent, and ``queued`` questions wait for one. ``breaker_left_s``: until the endpoint
+    is asked again. ``drifts``: whether drafts of a pair that were kept are turned down far more often than expected;
+    None: nothing is learned, so that nobody watches.
+    """
+
+    contexts: int
+    busy: int
+    queued: int
+    breaker: BreakerState
+    breaker_left_s: float
+    drifts: bool | None
 
 
 class AsyncClient:
@@ -102,6 +119,14 @@ class AsyncClient:
     def spent(self) -> Spent:
         """What all answers have cost so far, those that were left early or failed among them."""
         return self._spending.spent
+
+    @property
+    def status(self) -> ClientStatus:
+        """How its contexts, its line and its endpoint stand now."""
+        pool, breaker = self._contexts.pool, self._health.breaker
+        drifts = self._planners.drifts if self._settings.learn else None
+        busy = self.parallel - len(pool.free)
+        return ClientStatus(self.parallel, busy, pool.num_queued, breaker.state, breaker.remaining_s, drifts)
 
     async def cap_statuses(self, conversation: str | None = None) -> tuple[CapStatus, ...]:
         """Return the status of the caps that bind an answer now; none where the ledger cannot be read.

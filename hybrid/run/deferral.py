@@ -24,6 +24,7 @@ import numpy as np
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.defer import DEFAULT_JUDGE, floor_coin
+from hybrid.defer.floor import FLOOR
 from hybrid.defer.pacing import worth_factor
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
@@ -93,6 +94,11 @@ class BoundPlanner:
 class PlannerSource(Protocol):
     """Where a client's planners come from."""
 
+    @property
+    def drifts(self) -> bool | None:
+        """Whether a pair's kept drafts are turned down far more often than expected; None: no pair is known yet."""
+        ...
+
     def sent(self, prompt: Ids) -> None:
         """Hear that an answer is over, or was left, that had sent requests with a prompt."""
         ...
@@ -121,6 +127,11 @@ class PairSource:
         self._pairs: dict[tuple[str, str | None], PairKnowledge] = {}
         self._reading = asyncio.Lock()
         self._learning: set[asyncio.Task[None]] = set()
+
+    @property
+    def drifts(self) -> bool | None:
+        """Whether the alarm of a pair that was asked about stands; None: none was."""
+        return any(pair.learner.floor > FLOOR for pair in self._pairs.values()) if self._pairs else None
 
     def sent(self, prompt: Ids) -> None:
         """Count a prompt as one that the endpoint's cache may hold."""

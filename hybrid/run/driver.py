@@ -85,7 +85,7 @@ class Driver:
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, publishing every event as it happens."""
-        self._publish(events.Started(self._prompt.ids, policy.name))
+        self._publish(events.Started(self._prompt.ids, policy.name, str(policy)))
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording, policy)
         loop, reply = decode(policy, self._drafter.coin), None

@@ -19,7 +19,7 @@ from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
-from hybrid.types import CloudUsage, Ids, Sampling
+from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write"]
 
@@ -33,10 +33,11 @@ class Queued:
 
 @dataclass(frozen=True)
 class Started:
-    """A question was understood: its prompt, and the policy that will answer it."""
+    """A question was understood: its prompt, and the policy that will answer it, by its name and as it is composed."""
 
     prompt: Ids
     policy: str
+    composed: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class Degraded:
     """The cloud was not asked, or did not answer; the local model goes on. Once, and again after ``CloudRecovered``."""
 
     why: str
+    kind: DegradedKind | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ class Backend(Protocol):
         """What the client is opened with; known before it is open."""
         ...
 
+    @property
+    def opened(self) -> AsyncClient | None:
+        """The client, if it is open by now."""
+        ...
+
     async def client(self) -> AsyncClient:
         """Return the client once it is open. Raises HybridError: why it cannot be."""
         ...

@@ -174,6 +174,11 @@ class ArmPlanners:
         """Begin without a planner."""
         self.planner: Planner | None = None
 
+    @property
+    def drifts(self) -> bool | None:
+        """Nobody watches."""
+        return None
+
     def sent(self, prompt: Ids) -> None:
         """Hear nothing."""
 

@@ -1,0 +1,279 @@
+"""The monitor: a page that shows the hybrid at work, live, and the metrics of the same state.
+
+The page is one template, one script and one style, from here alone: its content policy allows nothing inline and
+nothing from elsewhere. It is told by server-sent events what changed, some times a second. A page that does not read
+is dropped after ``SLOW_S`` and never waited for; its browser comes back by itself. With a key, the page needs the
+cookie of ``page_key.py`` or the key itself. Laws: ``tests/serve/test_monitor.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from hybrid.run import Event
+from hybrid.run.conversation import Prompt
+from hybrid.serve.answer_log import AnswerLog, AskedAnswer
+from hybrid.serve.feed import Follower
+from hybrid.serve.metrics import CONTENT_TYPE, metrics
+from hybrid.serve.page_key import PageKey
+from hybrid.serve.reducer import MonitorState
+from hybrid.serve.served import Served, ServeOptions
+from hybrid.serve.standing import FRESH_S, StandingReader
+
+# A page is told what is new at most so often: faster than anybody reads.
+TICK_S = 0.05
+# A page that takes nothing for so long is dropped; what it was sent waits in the connection's own buffer meanwhile.
+SLOW_S = 5.0
+ONCE = "once"
+NO_CONTENT_FROM_ELSEWHERE = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": NO_CONTENT_FROM_ELSEWHERE,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+NOT_LET_IN = (
+    "This endpoint has a key. Its monitor opens by the one-time address that was printed at the start; "
+    "restart the endpoint for another, or send the key as a bearer token.\n"
+)
+
+
+class Monitor:
+    """The ``Watch`` of a server: keeps the state of all answers, wakes its pages. Belongs to one event loop."""
+
+    def __init__(self, options: ServeOptions, clock: Callable[[], float] = time.time) -> None:
+        """Begin with nothing. ``clock``: seconds since 1970, for when an answer was asked."""
+        self.options = options
+        self.state = MonitorState(shows_texts=options.shows_texts)
+        self.page_key = PageKey()
+        self.standing = StandingReader()
+        self.pages: set[asyncio.Event] = set()
+        """One a page that is open: set where there is something to tell it."""
+        self.closed = False
+        """Whether all pages are to end."""
+        self.clock = clock
+
+    def begin(
+        self, answer_id: str, model: str, prompt: Prompt | None = None, *, relayed: bool = False
+    ) -> WatchedAnswer:
+        """Begin to watch an answer."""
+        asked = AskedAnswer(answer_id, model, self.clock(), prompt, relayed)
+        watched = WatchedAnswer(self, self.state.begin(asked))
+        self.wake()
+        return watched
+
+    def one_time_path(self) -> str | None:
+        """Return the path that opens the page once, where there is a key; an earlier one is void. None: no key."""
+        return None if self.options.key is None else f"/?{ONCE}={self.page_key.new_token()}"
+
+    def wake(self) -> None:
+        """Have every page look for news."""
+        for page in self.pages:
+            page.set()
+
+    def close(self) -> None:
+        """End all pages, so that a server that is stopped waits for none."""
+        self.closed = True
+        self.wake()
+
+    def lets_in(self, request: Request) -> bool:
+        """Tell whether a request may see the page: it shows the cookie or the key, or there is no key."""
+        key = self.options.key
+        if key is None:
+            return True
+        shown = request.headers.get("authorization", "").removeprefix("Bearer ") or request.headers.get("x-api-key", "")
+        by_key = hmac.compare_digest(key.get_secret_value().encode(), shown.encode("utf-8", "replace"))
+        return by_key | self.page_key.knows(request.cookies.get(_cookie_name(request), ""))
+
+
+class WatchedAnswer:
+    """The ``AnswerWatch`` of one answer."""
+
+    def __init__(self, monitor: Monitor, log: AnswerLog) -> None:
+        """Take the answer's place in the state."""
+        self._monitor = monitor
+        self._log = log
+
+    def hear(self, event: Event) -> None:
+        """Take what happened."""
+        self._monitor.state.hear(self._log, event)
+        self._monitor.wake()
+
+    def end(self, why: str | None = None) -> None:
+        """Take that nothing more comes."""
+        self._monitor.state.end(self._log, why)
+        self._monitor.wake()
+
+
+# ---- routes ----------------------------------------------------------------------------------------------------------
+
+
+async def page(request: Request) -> Response:
+    """Return the page; or, for a token that is good once, the cookie that opens it."""
+    monitor = _monitor(request)
+    once = request.query_params.get(ONCE)
+    cookie = monitor.page_key.exchange(once) if once is not None else None
+    if cookie is not None:
+        response = RedirectResponse("/", 303, HEADERS)
+        response.set_cookie(_cookie_name(request), cookie, path="/", httponly=True, samesite="strict")
+        return response
+    if not monitor.lets_in(request):
+        return PlainTextResponse(NOT_LET_IN, 401, HEADERS)
+    return HTMLResponse(live_page(), headers=HEADERS)
+
+
+async def script(_: Request) -> Response:
+    """Return the page's script, which holds nothing of anybody."""
+    return Response(asset("monitor.js"), headers=HEADERS, media_type="text/javascript")
+
+
+async def style(_: Request) -> Response:
+    """Return the page's style."""
+    return Response(asset("monitor.css"), headers=HEADERS, media_type="text/css")
+
+
+async def events(request: Request) -> Response:
+    """Return what happens, as server-sent events."""
+    if not _monitor(request).lets_in(request):
+        return PlainTextResponse(NOT_LET_IN, 401, HEADERS)
+    return EventsResponse(request.app.state.served, _monitor(request))
+
+
+async def metrics_page(request: Request) -> Response:
+    """Return the metrics."""
+    monitor, served = _monitor(request), request.app.state.served
+    text = metrics(monitor.state, await monitor.standing.read(served.backend))
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+ROUTES = [
+    Route("/", page),
+    Route("/monitor/script.js", script),
+    Route("/monitor/style.css", style),
+    Route("/monitor/events", events),
+]
+PATHS = frozenset(route.path for route in ROUTES)
+"""Where the cookie is good in the place of the key: these routes look at both themselves."""
+
+
+class EventsResponse(Response):
+    """One page's events: the whole state first, and then what changed."""
+
+    def __init__(self, served: Served, monitor: Monitor) -> None:
+        """Take what is told."""
+        super().__init__(headers=HEADERS, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._served = served
+        self._monitor = monitor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (the port's shape)
+        """Tell until the page leaves, the server stops, or the page does not read."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        left, news = asyncio.create_task(_left(receive)), asyncio.Event()
+        left.add_done_callback(lambda _: news.set())
+        self._monitor.pages.add(news)
+        try:
+            async with asyncio.timeout(SLOW_S):
+                await send(start)
+            await self._tell(send, news, left)
+        except TimeoutError:
+            return  # it does not read: whatever it missed it gets when it comes back
+        finally:
+            self._monitor.pages.discard(news)
+            left.cancel()
+
+    async def _tell(self, send: Send, news: asyncio.Event, left: asyncio.Task[None]) -> None:
+        follower, first = Follower(self._monitor.state), True
+        while not (left.done() or self._monitor.closed):
+            news.clear()
+            standing = await self._monitor.standing.read(self._served.backend)
+            told = follower.news() | {"standing": standing.to_json(), "now": self._monitor.clock()}
+            if first:
+                told |= {"snapshot": True, "texts": self._monitor.options.shows_texts}
+            first = False
+            async with asyncio.timeout(SLOW_S):
+                await send(_body(b"data: " + msgspec.json.encode(told) + b"\n\n"))
+            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FRESH_S):
+                    await news.wait()
+        async with asyncio.timeout(SLOW_S):
+            await send(_body(b"", more=False))
+
+
+def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the page is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _monitor(request: Request) -> Monitor:
+    watch = request.app.state.served.watch
+    assert isinstance(watch, Monitor)
+    return watch
+
+
+def _cookie_name(request: Request) -> str:
+    """Return a name of this server alone: browsers do not tell the ports of a host apart."""
+    server = request.scope.get("server")
+    return f"hybrid_monitor_{server[1] if server else 0}"
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def asset(name: str) -> str:
+    """Return a static file of the page."""
+    return files("hybrid.serve").joinpath("static", name).read_text(encoding="utf-8")
+
+
+@lru_cache
+def _templates() -> Environment:
+    return Environment(loader=PackageLoader("hybrid.serve"), autoescape=True, undefined=StrictUndefined)
+
+
+@lru_cache
+def live_page() -> str:
+    """Return the page that follows a server."""
+    return _templates().get_template("monitor.html").render(title="hybrid", recorded=None)
+
+
+def recorded_page(title: str, told: dict[str, Any]) -> str:
+    """Return a page that shows what is given, as one file: no server, no request.
+
+    Its content policy names its own script and style by their hashes.
+    """
+    texts = {"script": asset("monitor.js"), "style": asset("monitor.css")}
+    hashes = {name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for name, text in texts.items()}
+    own = f"script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'"
+    policy = f"default-src 'none'; {own}; img-src data:"
+    inline = {name: Markup(text) for name, text in texts.items()}  # noqa: S704  (files of this package)
+    return _templates().get_template("monitor.html").render(title=title, recorded=told, policy=policy, **inline)

@@ -1,0 +1,180 @@
+"""The monitor's state is a fold over events: its laws, over streams that the real builder published."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+from event_streams import Stream, streams
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.run.events import RequestSent, RequestSettled, Started, TokenEmitted
+from hybrid.run.spending import Spending
+from hybrid.serve.answer_log import LEFT, AskedAnswer
+from hybrid.serve.reducer import MOST_REASONS, NUM_FINISHED, MonitorState, reason_class
+from hybrid.types import CloudUsage
+
+
+def fold(events, *, shows_texts=True, prompt="secret question", state=None, name="one"):
+    state = state or MonitorState(shows_texts=shows_texts)
+    log = state.begin(AskedAnswer(name, "hybrid", 1.0, prompt))
+    for event in events:
+        state.hear(log, event)
+    return state, log
+
+
+def shown(log):
+    return {"head": log.head, "tokens": log.tokens.items, "requests": log.requests.items, "spans": log.spans.items}
+
+
+@settings(max_examples=40)
+@given(streams(), st.data())
+def test_every_beginning_of_every_stream_gives_a_state_and_its_counts_are_those_of_the_tokens(stream: Stream, data):
+    """A page may be opened, and an answer left, at any moment."""
+    num = data.draw(st.integers(0, len(stream.events)))
+    state, log = fold(stream.events[:num])
+    tokens = [event.token for event in stream.events[:num] if isinstance(event, TokenEmitted)]
+    assert len(log.tokens.items) == len(tokens)
+    counts = Counter(token.source for token in tokens) + Counter(token.how for token in tokens)
+    assert {name: count for name, count in log.head["counts"].items() if count and name in counts} == dict(counts)
+    assert state.totals.tokens == Counter((token.source, token.how) for token in tokens)
+    assert json.loads(json.dumps(shown(log), allow_nan=False))
+    state.end(log, LEFT if num % 2 else None)
+    assert state.totals.cost.reserved == 0
+    assert log.head["reserved"] == 0
+
+
+@settings(max_examples=40)
+@given(streams())
+def test_the_counts_at_the_end_are_the_answers_own(stream: Stream):
+    """Every figure is held against the answer that the real builder made."""
+    _, log = fold(stream.events)
+    answer, head = stream.answer, log.head
+    assert "".join(token["text"] for token in log.tokens.items) == answer.text
+    assert "".join(token["thoughts"] for token in log.tokens.items) == answer.thoughts
+    assert (head["counts"]["local"], head["counts"]["cloud"]) == (answer.usage.local_tokens, answer.usage.cloud_tokens)
+    assert head["counts"]["certified"] == answer.usage.certified
+    assert head["counts"]["thoughts"] == answer.usage.thought_tokens
+    assert head["drafted"] == answer.usage.drafted
+    assert head["checks"] == answer.usage.checks
+    assert len(log.requests.items) == answer.usage.cloud_requests
+    assert [tuple(each) for each in head["handoffs"]] == [(h.position, h.reason, h.tokens) for h in answer.handoffs]
+    assert head["answer"]["bill"] == answer.bill.nanousd
+    assert head["notes"] == list(answer.notes)
+    assert (head["degraded"] and head["degraded"]["kind"]) == answer.degraded_kind
+    for token, drawn in zip(answer.tokens, log.tokens.items, strict=True):
+        ends = None if token.kl is None else [token.kl.lower, token.kl.upper if math.isfinite(token.kl.upper) else None]
+        assert (drawn["kl"] and drawn["kl"][:2]) == ends
+
+
+@settings(max_examples=40)
+@given(streams(), st.data())
+def test_spent_and_reserved_are_together_what_the_client_counts_and_spent_never_falls(stream: Stream, data):
+    """Two tills that disagree would each be believed by somebody."""
+    own, state = Spending(), MonitorState()
+    log = state.begin(AskedAnswer("one", "hybrid", 1.0))
+    before = 0
+    for event in stream.events:
+        own.observe(event)
+        state.hear(log, event)
+        cost = state.totals.cost
+        known = None if cost.spent is None or cost.reserved is None else cost.spent + cost.reserved
+        assert known == own.spent.nanousd
+        assert cost.spent is None or cost.spent >= before
+        before = cost.spent or 0
+    state.end(log)
+    assert state.totals.cost.spent == own.spent.nanousd
+
+
+@settings(max_examples=40)
+@given(streams())
+def test_without_texts_nothing_that_anybody_wrote_is_kept(stream: Stream):
+    """Counts, bill and KL always; prompts, answers, candidates and what an endpoint said only where that was chosen."""
+    state, log = fold(stream.events, shows_texts=False)
+    state.end(log, "a secret failure")
+    said = json.dumps([shown(log), state.totals.to_json()])
+    assert "secret" not in said
+    assert all(token["text"] is None and token["candidates"] is None for token in log.tokens.items)
+
+
+def test_candidates_stand_with_the_token_that_they_led_to_and_say_which_one_stands():
+    """Rows come before their token, along with those of drafts that were turned down."""
+    _, log = fold(_example())
+    first = log.tokens.items[0]["candidates"]
+    assert [row[0] for row in first["local"]][:2] == ["a", " b"]
+    assert [row[2] for row in first["cloud"]] == [True, False, False]
+    assert first["local"][0][1] == pytest.approx(0.4)
+    assert log.tokens.items[1]["candidates"] is None
+
+
+def _example():
+    from event_streams import PIECES, ROW
+
+    from hybrid.prob import TopK
+    from hybrid.run.answer import Token
+    from hybrid.run.events import RecordingStarted, Rows
+
+    return [
+        Started((1,), "kl"),
+        RecordingStarted(PIECES, (), sampling=None, max_tokens=9),
+        Rows((), local=ROW),
+        Rows((5,), local=ROW),  # along a draft that was turned down
+        Rows((), cloud=TopK.from_dense(ROW, 3)),
+        TokenEmitted(0, Token(0, "a", "cloud", "recovered", why="KL 1 nats, above 0.5")),
+        TokenEmitted(1, Token(1, " b", "cloud", "written")),
+    ]
+
+
+def test_a_request_that_was_never_settled_counts_as_the_most_it_can_cost():
+    state, log = fold([RequestSent("r", "write", 0, 4, 500)])
+    assert (log.head["spent"], log.head["reserved"]) == (0, 500)
+    state.end(log, LEFT)
+    assert (log.head["spent"], log.head["reserved"], log.head["state"]) == (500, 0, LEFT)
+    assert state.totals.cost.spent == 500
+
+
+def test_what_is_not_known_is_none_and_never_zero():
+    state, log = fold([RequestSent("r", "write", 0, 4, None)])
+    assert log.head["reserved"] is None
+    state.hear(log, RequestSettled("r", "write", CloudUsage(3, 1), None, 2.0))
+    assert (log.head["spent"], log.head["reserved"]) == (None, 0)
+    assert log.head["prompt_tokens"] is None
+    assert log.head["threshold"] is None
+    assert log.head["answer"] is None
+
+
+def test_the_threshold_is_the_judges_and_only_of_kl():
+    _, log = fold([Started((1,), "kl", "kl span=32 gate=always judge=kl:0.5 hold=4 handback=kl:0.2")])
+    assert log.head["threshold"] == 0.5
+    _, log = fold([Started((1,), "kl", "kl span=32 gate=always judge=js:0.1")])
+    assert log.head["threshold"] is None
+
+
+def test_the_state_is_bounded_and_the_oldest_finished_answers_are_dropped_first():
+    """An endpoint runs for months."""
+    state = MonitorState()
+    first = state.begin(AskedAnswer("under way", "hybrid", 0.0))
+    for number in range(3 * NUM_FINISHED):
+        _, log = fold([], state=state, name=f"n{number}")
+        state.end(log)
+        state.end(log)  # said twice, counted once
+    assert len(state.answers) == NUM_FINISHED + 1
+    assert state.answers["under way"] is first
+    assert state.totals.answers["finished"] == 3 * NUM_FINISHED
+    for number in range(1000):
+        state.totals.count_handoff("reason " + "x" * number)
+    assert len(state.totals.handoffs) <= MOST_REASONS + 1
+
+
+def test_reasons_are_told_apart_without_their_numbers():
+    assert reason_class("KL 7.93 nats, above 0.5") == reason_class("KL 1e-05 nats, above 12") == "KL # nats, above #"
+
+
+def test_a_failure_is_told_by_its_sentence_only_where_texts_are_shown():
+    for texts, why in ((True, "the engine failed"), (False, None)):
+        state, log = fold([], shows_texts=texts)
+        state.end(log, "the engine failed")
+        assert (log.head["state"], log.head["why"]) == ("failed", why)
