@@ -21,6 +21,7 @@ from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
 from hybrid.cli.tasks import tasks
+from hybrid.cli.trace_show import trace
 
 app = typer.Typer(
     name="hybrid",
@@ -43,6 +44,7 @@ app.add_typer(bench)
 app.add_typer(budget)
 app.add_typer(tasks)
 app.add_typer(models)
+app.add_typer(trace)
 
 
 def _version(wanted: bool) -> None:

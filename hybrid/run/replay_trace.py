@@ -73,7 +73,7 @@ class ReplayTrace:
         trace = cls()
         try:
             with path.open(encoding="utf-8") as file:
-                _check_header(file.readline(), path)
+                check_header(file.readline(), path)
                 for number, line in enumerate(file, start=2):
                     trace._read_line(line, f"{path} is damaged: line {number} is no event of a trace")
         except OSError as error:
@@ -113,7 +113,7 @@ class ReplayTrace:
                 if line["local"] is not None:
                     self.local[key] = unpacked(line["local"], self.noise, self.shift)
                 if line["cloud"] is not None:
-                    self.cloud[key] = _row(**line["cloud"])
+                    self.cloud[key] = row_from_json(**line["cloud"])
                 if line["written"] is not None:
                     drawn = key, frozenset(line["banned"])
                     self.written[drawn] = line["written"]
@@ -121,7 +121,7 @@ class ReplayTrace:
                         self.rowless.add(drawn)
 
 
-def _check_header(line: str, path: Path) -> None:
+def check_header(line: str, path: Path) -> None:
     """Raise UsageError for another first line than a trace's, or one of a version that is not read."""
     try:
         header = json.loads(line)
@@ -138,7 +138,8 @@ def _check_header(line: str, path: Path) -> None:
     raise UsageError(msg)
 
 
-def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
+def row_from_json(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
+    """Read a row that ``events.to_json`` wrote. Raises ValueError, or TypeError, for what is none."""
     TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
     return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
 

@@ -47,14 +47,14 @@ _COUNTS = ("local", "cloud", "accepted", "unchecked", "recovered", "bonus", "wri
 
 @dataclass(frozen=True)
 class AskedAnswer:
-    """An answer that begins. ``model``: as its caller named it; ``at``: when it was asked, in seconds since 1970.
+    """An answer that begins. ``model``: as its caller named it.
 
-    ``prompt`` None: it is not to be shown.
+    ``at``: when it was asked, in seconds since 1970; None: not known. ``prompt`` None: it is not to be shown.
     """
 
     id: str
     model: str
-    at: float
+    at: float | None
     prompt: Prompt | None = None
     relayed: bool = False
 

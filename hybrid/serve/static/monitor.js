@@ -236,7 +236,8 @@ function drawTotals(totals) {
     column.title = number === 0 ? `not known: ${count}` : number <= bounds.length ? `at most ${bounds[number - 1]}: ${count}` : `above ${bounds.at(-1)}: ${count}`;
     return column;
   }));
-  $("spread").replaceChildren(columns, make("div", "scale", make("span", "", "not known"), make("span", "", "0.001"), make("span", "", "0.1"), make("span", "", "10 nats")));
+  $("spread").replaceChildren(columns, make("div", "scale", ...["?", "", "0.003", "", "0.03", "", "0.3", "", "3", "10"].map(edge => make("span", "", edge))),
+    make("p", "hint", "Upper ends, in nats; “?”: not asked, not known"));
   $("why").replaceChildren(...(totals.handoffs.length ? totals.handoffs.map(([why, count]) => pair(why.replaceAll("#", "…"), count)) : [make("p", "hint", "none")]));
 }
 

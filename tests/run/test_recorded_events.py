@@ -1,0 +1,142 @@
+"""What a trace file holds comes back as the events that they were, whichever version wrote it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import each
+
+from hybrid.errors import UsageError
+from hybrid.run.answer import Token
+from hybrid.run.events import TRACE_VERSION, Finished, Planned, RecordingStarted, Rows, TokenEmitted, to_json
+from hybrid.run.recorded_events import RecordedAnswer
+from hybrid.types import Divergence
+
+RECORDED = Path(__file__).parent / "recorded_0_1_0"
+
+
+async def recorded(house, path, **choices):
+    """Answer, and write every event as the command line does; returns the events."""
+    heard = []
+    with path.open("w") as file:
+        print(json.dumps({"trace": TRACE_VERSION}), file=file)
+        async for event in house.client.stream("a b c", raw=True, max_tokens=24, **choices):
+            print(json.dumps(to_json(event)), file=file)
+            heard.append(event)
+    return heard
+
+
+def comparable(event):
+    """What of an event is told by a trace, and has an equality."""
+    if isinstance(event, Finished):
+        return event.answer.to_json()
+    if isinstance(event, RecordingStarted):
+        return event.pieces, event.end_ids, event.sampling
+    return event
+
+
+@each("policy", ["kl", "exact", "doubt", "local", "auto"])
+def test_what_was_written_comes_back(house, run, tmp_path, policy):
+    path = tmp_path / "trace.jsonl"
+    heard = run(recorded(house(), path, policy=policy))
+    expected = [comparable(event) for event in heard if not isinstance(event, Planned)]
+    assert [comparable(event) for event in RecordedAnswer.read(path).events()] == expected
+    assert RecordedAnswer.read(path).prompt is None
+
+
+def test_rows_come_back_at_their_places_and_those_of_turned_down_drafts_do_not(house, run, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    heard = run(recorded(house(), path, policy="kl", trace_rows=True, threshold=0.05))
+    text = tuple(event.token.id for event in heard if isinstance(event, TokenEmitted))
+    expected = [event for event in heard if isinstance(event, Rows) and event.at == text[: len(event.at)]]
+    assert len(expected) < sum(isinstance(event, Rows) for event in heard)
+    found = [event for event in RecordedAnswer.read(path).events() if isinstance(event, Rows)]
+    assert [(row.at, row.written, row.banned) for row in found] == [(r.at, r.written, r.banned) for r in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.local is None, one.cloud is None) == (other.local is None, other.cloud is None)
+        if one.local is not None:
+            assert np.allclose(one.local.logits, other.local.logits, rtol=1e-6)
+    assert RecordedAnswer.read(path).prompt.split() == ["a", "b", "c"]
+
+
+@each("name", ["agreed", "doubt", "exact", "stop"])
+def test_a_trace_of_version_0_1_0_comes_back_under_todays_names(tmp_path, name):
+    """Files on users' disks outlive a version."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()))
+    heard = list(RecordedAnswer.read(path).events())
+    finished = heard[-1]
+    assert isinstance(finished, Finished)
+    told = Counter(type(event).__name__ for event in heard)
+    assert told["TokenEmitted"] == len(finished.answer.tokens) > 0
+    assert told["RequestSent"] == told["RequestSettled"] == finished.answer.usage.cloud_requests > 0
+    assert told["CheckAnswered"] == finished.answer.usage.checks
+    assert told["Rows"] >= told["TokenEmitted"]
+    assert RecordedAnswer.read(path).prompt.startswith("<|im_start|>")
+
+
+def write(path, *lines, end="\n"):
+    path.write_text("\n".join(json.dumps(line) for line in ({"trace": TRACE_VERSION}, *lines)) + end)
+    return path
+
+
+def test_an_unbounded_divergence_comes_back_unbounded(tmp_path):
+    token = Token(1, "a", "local", "accepted", Divergence(1.0, 1.0, math.inf))
+    path = write(tmp_path / "t", to_json(TokenEmitted(0, token)))
+    assert "null" in path.read_text()
+    assert list(RecordedAnswer.read(path).events()) == [TokenEmitted(0, token)]
+
+
+def test_an_event_of_tomorrow_is_passed_over_and_a_cut_off_last_line_ends_the_trace(tmp_path):
+    token = TokenEmitted(0, Token(1, "a", "local", "accepted"))
+    path = write(tmp_path / "t", {"event": "dreamt", "of": [1]}, to_json(token), end='\n{"event": "token_emi')
+    assert list(RecordedAnswer.read(path).events()) == [token]
+
+
+GOOD = to_json(TokenEmitted(0, Token(1, "a", "local", "accepted")))
+
+
+@each(
+    "line",
+    [
+        [],
+        7,
+        {"no": "event"},
+        {"event": 3.5, "position": []},
+        {**GOOD, "position": "first"},
+        {**GOOD, "token": None},
+        {**GOOD, "token": {**GOOD["token"], "source": "somebody"}},
+        {"event": "rows", "key": [], "local": None},
+        {"event": "started", "prompt": [1], "policy": None},
+        {"event": "recording_started", "pieces": ["zz"]},
+        {"event": "finished", "tokens": 3},
+    ],
+)
+def test_a_damaged_line_is_a_sentence_that_names_it(tmp_path, line):
+    path = write(tmp_path / "t", GOOD, line, GOOD)
+    with pytest.raises(UsageError, match="line 3 is no event"):
+        list(RecordedAnswer.read(path).events())
+
+
+@each("content", [b"", b"[]\n", b"\xff\xfe", b'{"trace": 99}\n', b'{"trace": 5}\n\xff\n'])
+def test_what_is_no_trace_is_a_sentence(tmp_path, content):
+    path = tmp_path / "t"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="trace"):
+        RecordedAnswer.read(path)
+    with pytest.raises(UsageError, match="No such file"):
+        RecordedAnswer.read(tmp_path / "nowhere")
+
+
+def test_the_reader_of_rows_needs_the_same_tokens(tmp_path):
+    """A token id that was changed by hand moves no row to another text."""
+    changed = {**GOOD, "token": {**GOOD["token"], "id": 2}}
+    row = to_json(Rows((1,)))
+    path = write(tmp_path / "t", changed, row)
+    assert [type(event) for event in RecordedAnswer.read(path).events()] == [TokenEmitted]
