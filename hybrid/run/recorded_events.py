@@ -74,15 +74,20 @@ class RecordedAnswer:
         ids: list[int] = []
         prompt: list[int] = []
         pieces: tuple[bytes, ...] = ()
-        for line in _lines(path, lambda line: line):
-            match line:
-                case {"event": "token_emitted", "token": {"id": int(token)}}:
-                    ids.append(token)
-                case {"event": "started", "prompt": list(found)}:
-                    prompt = found
-                case {"event": "recording_started", "pieces": list(found)}:
-                    pieces = tuple(map(bytes.fromhex, found))
-        known = all(0 <= token < len(pieces) for token in prompt)
+
+        def read(line: dict[str, Any]) -> None:
+            nonlocal prompt, pieces
+            match line["event"]:
+                case "token_emitted":
+                    ids.append(int(line["token"]["id"]))
+                case "started":
+                    prompt = list(line["prompt"])
+                case "recording_started":
+                    pieces = tuple(map(bytes.fromhex, line["pieces"]))
+
+        for _ in _lines(path, read):
+            pass
+        known = all(isinstance(token, int) and 0 <= token < len(pieces) for token in prompt)
         text = b"".join(pieces[token] for token in prompt).decode("utf-8", "replace") if pieces and known else None
         return cls(path, tuple(ids), text)
 
