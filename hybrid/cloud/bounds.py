@@ -81,18 +81,18 @@ class QuestionDeadlines:
         self._until = self._ends_at
         self._timeout: asyncio.Timeout | None = None
 
-    async def mark_sent(self, epoch: int | None) -> None:
+    async def mark_sent(self, epoch: int | None, num_bytes: int = 0) -> None:
         """Await ``before_send`` and start the clock of the first byte; to be called just before the request leaves.
 
-        ``epoch``: the wire's at that time, kept as ``sent_in_epoch``. No deadline passes during ``before_send``: the
-        endpoint is not waited for.
+        ``num_bytes``: its body's. ``epoch``: the wire's at that time, kept as ``sent_in_epoch``. No deadline passes
+        during ``before_send``: the endpoint is not waited for.
         """
         self.sent_in_epoch = epoch
         if self._timeout is not None:
             self._timeout.reschedule(None)
         began = self._now()
         try:
-            await self._before_send()
+            await self._before_send(num_bytes)
         finally:
             self._ends_at += self._now() - began
         self._stage = "first byte"

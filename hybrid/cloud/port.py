@@ -17,7 +17,7 @@ computed and is free. The charge of any other failed request is unknown, and its
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
@@ -33,14 +33,19 @@ by letting the model generate and comparing."""
 RowAlteration: TypeAlias = Literal["temperature", "cut", "ban"]
 """What may alter the rows of written tokens: another temperature than 1, top-k, top-p or min-p, and tokens banned."""
 
-BeforeSend: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it.
 
-Every ``Cloud`` awaits it: a question that failed without it is settled as one of which nothing left.
-"""
+class BeforeSend(Protocol):
+    """Awaited before a request's first byte leaves, so that what may have left is on record; what it raises stops it.
+
+    Every ``Cloud`` awaits it: a question that failed without it is settled as one of which nothing left.
+    """
+
+    async def __call__(self, num_bytes: int = 0) -> None:
+        """Take that a request leaves now whose body has so many bytes."""
+        ...
 
 
-async def unrecorded() -> None:
+async def unrecorded(num_bytes: int = 0) -> None:
     """Let a request leave that nobody keeps a record of."""
 
 

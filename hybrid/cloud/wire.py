@@ -182,7 +182,7 @@ class Wire:
                 # The connection that was open has closed meanwhile, and this is another one.
                 if only_in is not None and epoch != only_in:
                     raise ServerChanged
-                await deadlines.mark_sent(epoch)
+                await deadlines.mark_sent(epoch, len(request.content))
 
         request.extensions["trace"] = trace
         try:

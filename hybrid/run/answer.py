@@ -54,7 +54,7 @@ class Usage:
 
     ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows and their noise allow
     is below the least at which the two models' most likely tokens can differ. ``thought_tokens`` are among the local
-    and the cloud tokens.
+    and the cloud tokens. ``bytes_sent``: of the bodies of all requests that left this machine, or may have.
     """
 
     local_tokens: int
@@ -68,6 +68,7 @@ class Usage:
     cloud_completion_tokens: int
     certified: int = 0
     thought_tokens: int = 0
+    bytes_sent: int = 0
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class AnswerBuilder:
         self.kept = 0
         self.checks = 0
         self.requests = 0
+        self.bytes_sent = 0
+        """Bytes of the bodies of all HTTP requests that left, or may have: retries and other ways to ask count."""
         self._degraded: str | None = None
         self._degraded_kind: DegradedKind | None = None
         self._notes: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ class AnswerBuilder:
             cloud_completion_tokens=charged.completion_tokens,
             certified=sum(token.certified for token in tokens if token.source == "local"),
             thought_tokens=sum(token.thought for token in tokens),
+            bytes_sent=self.bytes_sent,
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(

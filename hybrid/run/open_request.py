@@ -123,15 +123,16 @@ class OpenRequest:
         """The most it can be charged: nothing cached, everything written."""
         return CloudUsage(self.grant.prompt_tokens, self.grant.limit, requests=self.grant.requests)
 
-    async def before_send(self) -> None:
+    async def before_send(self, num_bytes: int = 0) -> None:
         """Mark the reservation as sent, before the first byte; only the first HTTP request of a question does so.
 
-        Raises RequestDenied where that cannot be recorded.
+        ``num_bytes``: of the body that leaves now. Raises RequestDenied where that cannot be recorded.
         """
         if not self._sent:
             if (denial := await self._billing.budget.mark_sent(self.grant)) is not None:
                 raise RequestDenied(denial.why)
             self._sent = True
+        self._billing.builder.bytes_sent += num_bytes
 
     def mark_answered(self) -> None:
         """Record that the endpoint has read its prompt: requests after this one repeat it."""

@@ -190,7 +190,7 @@ def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader
                 outgoing.write(b"data: [DONE]\n\n" if reader == "stream" else b"{            }")
         outgoing.close()
 
-    async def leaving():
+    async def leaving(_num_bytes=0):
         for _ in range(50):  # whatever was sent before this would be there by now
             await asyncio.sleep(0.002)
         seen.append("recorded")
@@ -226,10 +226,11 @@ def test_a_request_leaves_once_that_is_recorded_and_there_is_a_connection(reader
 def test_waiting_for_a_record_is_not_waiting_for_the_endpoint():
     """Whoever keeps the record says so in its own words; no deadline of the endpoint passes meanwhile."""
 
-    async def slow():
+    async def slow(num_bytes):
+        assert num_bytes == len(b"{}"), "of the body"
         await asyncio.sleep(0.6)
 
-    async def full():
+    async def full(_num_bytes):
         await asyncio.sleep(0.6)
         raise KeyError("the disk is full")
 

@@ -130,7 +130,7 @@ def test_a_request_leaves_in_the_epoch_it_is_meant_for():
 
 
 async def refuse(wire, epoch, recorded):
-    async def leaving():
+    async def leaving(_num_bytes=0):
         recorded.append("it leaves")
 
     with pytest.raises(ServerChanged):

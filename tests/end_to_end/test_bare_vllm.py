@@ -6,6 +6,7 @@ No word about its cache, no token-in route, five log-probabilities a token, the 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from alike import QUESTIONS, assert_alike, told, verdicts
@@ -47,7 +48,7 @@ def test_the_longest_list_that_is_given_is_asked_for_and_finding_out_costs_nothi
     assert_alike(choices, QUESTIONS[:4], ours, theirs)
     for one, other in zip(ours, theirs, strict=True):
         if verdicts(one) == verdicts(other):
-            assert one[-1].answer.usage == other[-1].answer.usage
+            assert replace(one[-1].answer.usage, bytes_sent=0) == replace(other[-1].answer.usage, bytes_sent=0)
             assert one[-1].answer.bill.nanousd == other[-1].answer.bill.nanousd
     usages = [events[-1].answer.usage for events in theirs]
     assert any(usage.cloud_requests for usage in usages)

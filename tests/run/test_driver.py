@@ -17,6 +17,7 @@ from hybrid.errors import (
 )
 from hybrid.policy import PRESETS
 from hybrid.run import Degraded, Finished, RequestSent, RequestSettled, TokenEmitted
+from hybrid.run.open_request import OpenRequest
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
@@ -120,6 +121,25 @@ def test_a_request_leaves_only_with_its_worst_case_reserved(house, run, policy):
     assert asked.keys() == settled.keys() == h.cloud.charged.keys()
     for request_id, event in asked.items():
         assert event.reserved_nanousd >= settled[request_id].nanousd
+
+
+@each("policy", ["kl", "cloud", "doubt"])
+def test_the_bytes_of_every_request_that_left_are_told(house, run, policy, monkeypatch):
+    """Those of one that failed and was asked again, too."""
+    h = house(fault=lambda number: Unreachable("busy", trouble="busy") if number == 1 else None)
+    left = []
+
+    class Leaving(OpenRequest):
+        async def before_send(self, num_bytes=0):
+            assert num_bytes == 0
+            left.append(1000 + len(left))
+            await super().before_send(left[-1])
+
+    monkeypatch.setattr("hybrid.run.open_request.OpenRequest", Leaving)
+    answer = run(h.client.generate(PROMPT, policy=policy, max_tokens=40, span=3, threshold=0.1))
+    assert answer.usage.bytes_sent == sum(left)
+    assert len(left) == answer.usage.cloud_requests == len(h.cloud.questions) > 1
+    assert run(h.client.generate(PROMPT, policy="local", max_tokens=4)).usage.bytes_sent == 0
 
 
 @each("policy", ASKING)
