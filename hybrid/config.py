@@ -249,7 +249,7 @@ GROUPS: Mapping[str, type[SettingsGroup]] = {
     "Connection": ConnectionSettings,
     "Money": MoneySettings,
     "Decoding": DecodingSettings,
-    "Policy auto": DeferralChoices,
+    "Policies auto and route": DeferralChoices,
     "Text": TextSettings,
     "Sampling": SamplingSettings,
 }

@@ -1,4 +1,4 @@
-"""How a text is decoded: the policy, what may be chosen within it, and what ``auto`` is told of worth and waiting.
+"""How a text is decoded: the policy, what may be chosen within it, and what ``auto`` and ``route`` are told of worth and waiting.
 
 Floor 0, as ``config.py``, which is all settings together.
 """
@@ -17,7 +17,7 @@ MOST_SPAN = 256
 USD = "usd"
 Stream: TypeAlias = Literal["blocks", "whole", "early"]
 """What is decided at once, under ``auto``: what is drafted in the time of ``patience``; the whole answer; all of it
-from the question alone."""
+from the question alone. ``route`` has no blocks: without a choice the whole answer is decided."""
 
 
 class PolicyChoices(SettingsGroup):
@@ -106,7 +106,7 @@ class DecodingSettings(PolicyChoices):
 
 
 class DeferralChoices(SettingsGroup):
-    """What ``auto`` weighs a request against, what it may learn, and how long its reader waits."""
+    """What ``auto`` and ``route`` weigh a request against, what they may learn, and how long its reader waits."""
 
     worth: Annotated[
         str | None,

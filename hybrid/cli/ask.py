@@ -48,6 +48,8 @@ Examples:
 
   hybrid ask --policy auto --stream whole "What is 47 + 86?"
 
+  hybrid ask --policy route --stream early --explain "What is 47 + 86?"
+
   hybrid ask --policy kl:0.2 --span 64 --handoff rest "What is 47 + 86?"
 
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
@@ -64,7 +66,9 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Tell why auto kept, checked or gave up each draft, and what would change it."),
+        typer.Option(
+            "--explain", help="Tell why auto or route kept, checked or gave up each draft, and what would change it."
+        ),
     ] = False,
     thoughts: Annotated[
         bool, typer.Option("--thoughts", help="Show what the model thinks before it answers, on standard error.")
@@ -102,13 +106,15 @@ def _text(prompt: str) -> str:
 async def _ask(prompt: str, flags: Flags, screen: Screen | None, *, explained: bool, trace: Path | None) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.cli.explaining import Explainer  # noqa: PLC0415
-    from hybrid.run.composition import AUTO, check_effect  # noqa: PLC0415
+    from hybrid.policy import PRESETS  # noqa: PLC0415
+    from hybrid.run.composition import check_effect, weighs  # noqa: PLC0415
 
     opener = hybrid.open(**flags)
     check_effect(opener.settings, flags)  # one answer and no other: its flags are held against whatever policy it has
     policy = "local" if opener.settings.offline else opener.settings.policy
-    if explained and policy.partition(":")[0] != AUTO:
-        msg = f"--explain tells what {AUTO} weighs, and the policy is {policy}"
+    if explained and not weighs(policy):
+        acting = " and ".join(filter(weighs, PRESETS))
+        msg = f"--explain tells what {acting} weigh, and the policy is {policy}"
         raise UsageError(msg)
     explainer = Explainer() if explained else None
     with closing(Trace(trace)) as file, closing(screen) if screen else nullcontext():

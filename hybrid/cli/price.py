@@ -33,8 +33,8 @@ charged. What was seen of the pair is counted while answers are given; what an e
 has found there. The text before a draft is taken as the prompt and half of --max-tokens (0: of an answer that fills the
 local context, asked for at once). Without a question the prompt is taken as 100 tokens.
 
-Under auto, what is expected of a question is worked out from the question alone (nothing is drafted) and from what is
-known of the pair: the chance that auto asks about it, and its bill. Without a calibration of the pair (hybrid
+Under auto and route, what is expected of a question is worked out from the question alone (nothing is drafted) and from what is
+known of the pair: the chance that it is asked about, and its bill. Without a calibration of the pair (hybrid
 calibrate) that is not known.
 
 Examples:
@@ -75,7 +75,7 @@ price.__doc__ = f"{price.__doc__}\n{EPILOG}"
 
 
 def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQuote | None]:
-    """Work it out, for a question under auto also what is expected of it.
+    """Work it out, for a question under auto or route also what is expected of it.
 
     Raises UsageError where no price is known, EngineError for the local model.
     """
@@ -120,7 +120,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     asked = AskedQuestion(words_of(question), ids, settings, _capabilities(settings, models, probed), stated)
     bound = asyncio.run(PairSource(PairFacts.of(path, settings.cloud, lambda: probes)).bind(asked))
     calibration = bound.pair.calibration if bound.pair else None
-    return quote, AutoQuote(bound.planner, calibration.questions if calibration else ())
+    return quote, AutoQuote(bound.planner, calibration.questions if calibration else (), policy.name)
 
 
 def _probes(settings: Settings, weights: Weights) -> ProbeCache | None:

@@ -146,6 +146,8 @@ def _check_parts(policy: Policy, choices: PolicyOptions) -> None:
         msg = f"{policy.name} weighs each draft itself, so no gate would be asked: another --policy, or no --gate"
     elif judge is None and "check" in decisions:
         msg = f"{policy.name} with a gate that checks needs a judge: --judge {', '.join(JUDGES)}"
+    elif policy.planner is not None and policy.planner.whole and choices.judge is not None:
+        msg = f"{policy.name} keeps whole answers or gives them up, so no judge would be asked: another --policy"
     elif choices.judge is not None and "check" not in decisions:
         msg = f"{policy.name} never checks, so a judge would never be asked: --gate always"
     elif "write" in decisions and not policy.handoff_tokens:

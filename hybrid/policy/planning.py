@@ -28,6 +28,7 @@ a coin for the floor is passed in. numpy alone, less than 0.1 ms a token beside 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -105,6 +106,26 @@ class Planner:
     def question(self) -> QuestionForecast:
         """What the question alone lets expect."""
         return self.score.before(self.words, self.prompt_tokens)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has but two actions: all is kept, or all is written before anything was shown."""
+        return self.abilities <= {"open"} and self.stream != "blocks" and self.back == sys.maxsize
+
+    def of_whole_answers(self) -> Planner:
+        """Return the same planner with two actions: all is kept, or all is written before anything was shown.
+
+        It checks nothing, no coin has it check, no write begins within a draft and none ends before the answer does.
+        """
+        return replace(
+            self,
+            abilities=self.abilities & {"open"},
+            stream="early" if self.stream == "early" else "whole",
+            block=None,
+            floor=0.0,
+            back=sys.maxsize,
+            labels=False,
+        )
 
     def plan(
         self, signals: DraftSignals, *, final: bool, known: int = 0, spans: bool = False, toss: TossFloor | None = None

@@ -83,6 +83,12 @@ class Policy:
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
 
+    def is_whole(self, max_tokens: int) -> bool:
+        """Whether an answer of up to ``max_tokens`` is one model's own text: then no common vocabulary is needed."""
+        if self.lead >= max_tokens or self.planner is not None:
+            return self.planner is None or (self.planner.whole and not self.lead)
+        return self.gate.decisions <= {"keep"} and not self.lead
+
     @property
     def takes_bonus(self) -> bool:
         """Whether the row after an accepted span gives one more token: where it may, and the judge takes one."""
@@ -119,6 +125,9 @@ class Policy:
         clouds = f"the cloud model's own {own}"
         if self.lead >= max_tokens or self.is_exact(sampling):
             return clouds
+        if self.planner is not None and self.planner.whole:
+            own = "greedy text, token for token" if sampling.greedy else "text, as it alone draws it"
+            return f"one model's own {own}: the local model's or the cloud model's, never a mixture"
         if self.gate.decisions <= {"keep"}:
             opening = f"after {self.lead} tokens of the cloud's, " if self.lead else ""
             return f"{opening}the local model's own {own}"

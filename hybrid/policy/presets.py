@@ -22,6 +22,7 @@ from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
 from hybrid.policy.rules.excess import EXCESS
 from hybrid.policy.rules.relaxed import CERTIFIED, RELAXED
+from hybrid.policy.rules.route import ROUTE
 from hybrid.policy_choices import PolicyChoices
 from hybrid.types import Sampling
 
@@ -50,6 +51,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         AUTO,
+        ROUTE,
         KL,
         DOUBT,
         ONCE,

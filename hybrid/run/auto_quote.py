@@ -1,4 +1,4 @@
-"""What ``auto`` is expected to ask about a question, before anything is drafted or sent.
+"""What ``auto`` or ``route`` is expected to ask about a question, before anything is drafted or sent.
 
 The law (``tests/run/test_auto_quote.py``): what is expected is worked out from the question alone and from what is
 known of the pair; where nothing is known, nothing is expected, and that is said.
@@ -22,6 +22,7 @@ class AutoQuote:
 
     planner: Planner
     questions: tuple[CalibrationQuestion, ...] = ()
+    policy: str = "auto"
 
     @cached_property
     def expected(self) -> AskingExpectation | None:
@@ -38,12 +39,14 @@ class AutoQuote:
         """Say it, a line each."""
         question, unit = self.planner.question, self.planner.prices.unit
         if self.expected is None:
-            return ["nothing is known of this pair of models, so what auto will ask is not (hybrid calibrate)"]
+            return [
+                f"nothing is known of this pair of models, so what {self.policy} will ask is not (hybrid calibrate)"
+            ]
         told = (
             f"from the question alone, nothing drafted: an answer of about {question.tokens:.0f} tokens, turned down "
             f"by {self.planner.score.judge} with chance {question.turned_down:.2f}"
         )
-        asks = f"auto asks about it with chance {self.expected.asks:.2f}"
+        asks = f"{self.policy} asks about it with chance {self.expected.asks:.2f}"
         share = f"{100 * self.expected.of_cloud:.0f} %"
         money = f" expected bill {as_usd(round(self.expected.of_cloud * self.alone))}," if unit == "nanousd" else ""
         seen = f"by {len(self.questions)} calibration questions of this pair"
@@ -54,6 +57,7 @@ class AutoQuote:
         question, expected, unit = self.planner.question, self.expected, self.planner.prices.unit
         in_money = expected is not None and unit == "nanousd"
         return {
+            "policy": self.policy,
             "answer_tokens": question.tokens,
             "turned_down": question.turned_down,
             "judge": self.planner.score.judge,

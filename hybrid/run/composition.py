@@ -13,7 +13,7 @@ from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
-from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, preset
+from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, parse_policy, preset
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
@@ -22,8 +22,6 @@ from hybrid.types import Sampling
 
 # Endpoints take seeds of so many bits.
 SEED_BITS = 31
-# The policy that weighs a question by its prices.
-AUTO = "auto"
 # Settings that are read for an endpoint alone.
 OF_ENDPOINT = ("dialect", "api_key_env", "prices")
 
@@ -31,6 +29,20 @@ OF_ENDPOINT = ("dialect", "api_key_env", "prices")
 def sampling_of(settings: Settings) -> Sampling:
     """Return how tokens are drawn, whoever draws them. Before an answer has its seed, nothing is drawn."""
     return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed or 0, settings.min_p)
+
+
+def weighs(policy: str) -> bool:
+    """Whether the policy of a name weighs its drafts by their prices. Raises UsageError for no policy's name.
+
+    >>> [name for name in PRESETS if weighs(name)]
+    ['auto', 'route']
+    """
+    return parse_policy(policy)[0].build(PolicyOptions()).planner is not None
+
+
+def keeps_whole(settings: Settings) -> bool:
+    """Whether an answer is one model's own text, under the policy that the settings name. Raises UsageError."""
+    return policy_of(settings).is_whole(most_tokens(settings, TO_THE_END))
 
 
 def most_tokens(settings: Settings, room: int) -> int:
@@ -84,13 +96,18 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
 
 
 def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
-    """Raise UsageError for a dial in ``given`` that turns nothing: ``auto`` alone weighs, and waits, by them.
+    """Raise UsageError for a dial in ``given`` that turns nothing: only what weighs its drafts is told by them.
 
-    Whether to learn may be said of every policy: none but ``auto`` learns.
+    Whether to learn may be said of every policy: no other learns.
     """
     asked = [name for name in DeferralChoices.model_fields if given.get(name) is not None and name != "learn"]
-    if asked and settings.policy.partition(":")[0] != AUTO:
-        msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {AUTO}"
+    if asked and not weighs(settings.policy):
+        acting = " and ".join(name for name in PRESETS if weighs(name))
+        msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {acting}"
+        raise UsageError(msg)
+    if (late := {"stream", "patience"} & set(asked)) and settings.stream == "blocks" and keeps_whole(settings):
+        name = "stream" if "stream" in late else "patience"
+        msg = f"{name} contradicts {settings.policy}: an answer is decided as a whole, or early by the question alone"
         raise UsageError(msg)
     if settings.risk is not None and settings.stream != "whole" and {"stream", "patience"} & set(asked):
         name = "stream" if "stream" in asked else "patience"

@@ -1,4 +1,4 @@
-"""What ``auto`` decides by, bound at the beginning of each answer: score, prices, dials and waiting as one planner.
+"""What ``auto`` and ``route`` decide by, bound at the beginning of each answer: score, prices, dials and waiting as one planner.
 
 A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PairSource`` is the client's own: it
 finds what is known of the pair of models (``pair_knowledge.py``), takes the endpoint's prices (``endpoint_terms.py``)
@@ -33,6 +33,7 @@ from hybrid.policy.gates import number_text
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import USD
+from hybrid.run.composition import policy_of
 from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
 from hybrid.run.outcomes import OutcomeListener
@@ -67,13 +68,23 @@ class AskedQuestion:
 
     @property
     def judge(self) -> str | None:
-        """The judge that was chosen for the verdicts, as ``--judge`` writes it; None: the calibration's own."""
+        """The judge that was chosen for the verdicts, as ``--judge`` writes it; None: the calibration's own.
+
+        Whole answers are judged by nobody: what was chosen for another policy says nothing of them.
+        """
         settings = self.settings
+        if self.whole:
+            return None
         number = settings.policy.partition(":")[2]
         threshold = settings.threshold if not number else float(number)
         chosen = None if settings.judge is None else judge_name(settings.judge)
         judge = chosen or (None if threshold is None else f"kl:{number_text(threshold)}")
         return f"{judge or DEFAULT_JUDGE}:strict" if settings.strict else judge
+
+    @property
+    def whole(self) -> bool:
+        """Whether the planner has but two actions: to keep an answer whole, or to have it written."""
+        return (planner := policy_of(self.settings).planner) is not None and planner.whole
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,8 @@ class PairSource:
             keep_below=None if settings.risk is None else learner.risk_cutoff(settings.risk),
             labels=settings.learn,
         )
+        if asked.whole:
+            planner = planner.of_whole_answers()
         if prices.note and settings.cloud not in {None, *NAMED}:
             notes += (prices.note,)
         notes = (*pair.tell(), *notes)

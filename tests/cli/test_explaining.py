@@ -86,4 +86,4 @@ def test_a_trace_tells_a_plan_without_what_it_was_decided_from():
 def test_where_nothing_is_weighed_nothing_can_be_explained(flags):
     done = CliRunner().invoke(app, ["ask", "--explain", *flags, "What is 1 + 1?"])
     assert done.exit_code == 2
-    assert "--explain tells what auto weighs" in done.stderr
+    assert "--explain tells what auto and route weigh" in done.stderr

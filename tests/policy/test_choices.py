@@ -34,6 +34,7 @@ WITHOUT_EFFECT = {
     "random": {"entropy", "strict", "span", "scope"},
     "local": set(CHOSEN),
     "cloud": set(CHOSEN),
+    "route": set(CHOSEN),
 }
 
 
@@ -71,7 +72,7 @@ def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
         ("kl:0.5:check", None, "--policy kl:0.5:check: a policy is NAME or NAME:NUMBER"),
         ("kl:0.5:check:more", None, "at most NAME:NUMBER"),
         ("exact:1", None, "exact takes no number"),
-        ("Kl:0.5", None, "no policy is called 'Kl'; there are auto, kl, doubt"),
+        ("Kl:0.5", None, "no policy is called 'Kl'; there are auto, route, kl, doubt"),
         ("", None, "no policy is called ''"),
     ],
 )

@@ -35,6 +35,7 @@ COIN = "a local token was left to the local model by a coin of chance 0.8, whate
 ENTROPY = "a local token was drawn where the local entropy is at most {:g} nats"
 MAX_PROB = "a local token was drawn where the likeliest local token has at least 0.7"
 DEFERRED = "a checked token is the local model's, or where the rule {} defers as in exact sampling from the cloud's"
+WHOLE = "one model's own {}: the local model's or the cloud model's, never a mixture"
 PLANNED = "a draft is kept unchecked where that is expected to lose less than asking costs"
 BEST_ALONE = PRESETS["exact"].build(PolicyOptions()).judge.guarantee
 CLOUD_OWN, LOCAL_OWN = (f"{CLOUDS} {TEXT}", f"{CLOUDS} {LAW}"), (f"{LOCALS} {TEXT}", f"{LOCALS} {LAW}")
@@ -68,6 +69,7 @@ TABLE = (
     ("certified", {"judge": "block", "gate": "always", "scope": 2}, f"{BLOCKS}; {LAST.format('2 tokens')}"),
     ("kl", {}, f"{KL.format(0.5)}; {ALL}"),
     ("auto", {}, f"{KL.format(0.7)}; {PLANNED}"),
+    ("route", {}, WHOLE.format("greedy text, token for token"), WHOLE.format("text, as it alone draws it")),
     ("auto", {"judge": "exact"}, f"{BEST_ALONE}; {PLANNED}", f"{SAMPLED}; {PLANNED}"),
     ("once", {}, f"{KL.format(0.5)}; {ALL}"),
     ("once", {"judge": "excess:2"}, f"{COSTS.format(2)}; {ALL}"),
@@ -289,7 +291,9 @@ def test_no_composition_asks_for_what_it_does_not_say_it_needs(toys):
         able = policy.needs if policy.planner is None else policy.planner.abilities
         if any(isinstance(request, Check) for request in log):
             assert "score" in able, str(policy)
-        if any(not policy.lead or len(request.at) >= policy.lead for request in writes):
+        # What is written from the beginning is read on from there, however often it is asked for.
+        opened = 8 if policy.planner is not None and policy.planner.whole else policy.lead
+        if any(len(request.at) >= opened for request in writes):
             assert "write" in able, str(policy)
         if any(request.ban for request in writes):
             assert "ids" in able, str(policy)

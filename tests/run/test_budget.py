@@ -18,7 +18,7 @@ from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
 # auto asks where that pays: ``test_planned.py``.
-ASKING = [name for name in PRESETS if name not in {"local", "auto"}]
+ASKING = [name for name in PRESETS if name not in {"local", "auto", "route"}]
 # What checks, what hands over and what only writes: with these every case is seen by default, and with all one of them.
 FEW = ("greedy-exact", "kl", "cloud")
 

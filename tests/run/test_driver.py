@@ -21,8 +21,8 @@ from hybrid.run.open_request import OpenRequest
 from hybrid.types import CloudUsage
 
 PROMPT = "a b c"
-# auto asks where that pays: ``test_planned.py``.
-ASKING = [name for name in PRESETS if name not in {"local", "auto"}]
+# auto and route ask where that pays: ``test_planned.py``.
+ASKING = [name for name in PRESETS if name not in {"local", "auto", "route"}]
 # Let text through before they first ask.
 SHOW_FIRST = {"certified", "u-hlm", "random"}
 # Their number is a share or a chance.

@@ -25,7 +25,7 @@ from hybrid.defer.online import OnlineLearner
 # Multiples of a price. The default of a calibration stands among them.
 DIALS = (0.45, 0.6, 0.8, 1.0, 1.2, 1.5, 1.8, 2.2, 2.8, 3.5, 8.0)
 BLOCKS = (16, 32)
-AUTO, LOGISTIC = "auto", "logistic"
+AUTO, LOGISTIC, ROUTE = "auto", "logistic", "route"
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ def rules_of(fitted: Fitted) -> tuple[AutoRule, ...]:
         AutoRule("keep or write, one worth", AUTO, dials, constant=True, abilities=frozenset({"open"})),
         *(AutoRule(f"auto, blocks of {block}", AUTO, default, stream="blocks", block=block) for block in BLOCKS),
         AutoRule("auto, early", AUTO, default, stream="early"),
+        AutoRule(ROUTE, AUTO, dials, whole=True),
+        AutoRule(f"{ROUTE}, one worth", AUTO, dials, constant=True, whole=True),
+        AutoRule(f"{ROUTE}, early", AUTO, default, stream="early", whole=True),
     )
 
 

@@ -55,6 +55,7 @@ class AutoRule:
     """A score with the dials that are tried. ``score``: its name among those of the section.
 
     ``constant``: the dial is one worth for all questions, in multiples of their mean price, not of each one's own.
+    ``whole``: an answer is kept or written whole, as under ``route``.
     """
 
     name: str
@@ -64,6 +65,7 @@ class AutoRule:
     abilities: frozenset[Ability] = EVERY_ABILITY
     stream: StreamMode = "whole"
     block: int | None = None
+    whole: bool = False
 
     def worth(self, dial: float, setting: PriceSetting, usual: CalibrationPrices) -> Worth:
         """Return what not losing an answer is worth at a dial."""
@@ -73,7 +75,7 @@ class AutoRule:
         self, question: tuple[tuple[int, ...], int], score: Score, setting: PriceSetting, worth: Worth
     ) -> Planner:
         """Bind the rule to a question: its words and the tokens of its prompt."""
-        return Planner(
+        planner = Planner(
             score=score,
             prices=ask_prices(setting, PRICES[0]),
             worth=worth,
@@ -84,10 +86,12 @@ class AutoRule:
             block=self.block,
             labels=False,
         )
+        return planner.of_whole_answers() if self.whole else planner
 
     def to_json(self) -> list[Any]:
         """Return all that decides."""
-        return [self.name, self.score, self.dials, self.constant, sorted(self.abilities), self.stream, self.block]
+        decides = [self.name, self.score, self.dials, self.constant, sorted(self.abilities), self.stream, self.block]
+        return [*decides, *(["whole"] if self.whole else [])]
 
 
 @dataclass(frozen=True)
