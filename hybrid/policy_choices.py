@@ -1,4 +1,4 @@
-"""How a text is decoded: the policy, what may be chosen within it, and what ``auto`` and ``route`` are told of worth and waiting.
+"""How a text is decoded: the policy, what may be chosen within it, and what its planner is told of worth and waiting.
 
 Floor 0, as ``config.py``, which is all settings together.
 """

@@ -33,9 +33,9 @@ charged. What was seen of the pair is counted while answers are given; what an e
 has found there. The text before a draft is taken as the prompt and half of --max-tokens (0: of an answer that fills the
 local context, asked for at once). Without a question the prompt is taken as 100 tokens.
 
-Under auto and route, what is expected of a question is worked out from the question alone (nothing is drafted) and from what is
-known of the pair: the chance that it is asked about, and its bill. Without a calibration of the pair (hybrid
-calibrate) that is not known.
+Under auto and route, what is expected of a question is worked out from the question alone (nothing is drafted) and
+from what is known of the pair: the chance that it is asked about, and its bill. Without a calibration of the pair
+(hybrid calibrate) that is not known.
 
 Examples:
 

@@ -1,4 +1,4 @@
-"""What ``auto`` and ``route`` decide by, bound at the beginning of each answer: score, prices, dials and waiting as one planner.
+"""What ``auto`` and ``route`` decide by, bound at an answer's beginning: score, prices, dials, waiting as one planner.
 
 A ``PlannerSource`` binds a planner to a question and hears what came of it. ``PairSource`` is the client's own: it
 finds what is known of the pair of models (``pair_knowledge.py``), takes the endpoint's prices (``endpoint_terms.py``)

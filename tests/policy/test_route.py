@@ -51,7 +51,7 @@ def own(model):
     return shown
 
 
-# ---- the law -----------------------------------------------------------------------------------------------------------
+# ---- the law ---------------------------------------------------------------------------------------------------------
 
 
 @each("stream", ["blocks", "whole", "early"])
@@ -102,7 +102,7 @@ def certain(draft, at):
     return Dense.from_probs(np.eye(3)[draft[len(at)] if len(at) < len(draft) else 2])
 
 
-# ---- the cloud that is not there ---------------------------------------------------------------------------------------
+# ---- the cloud that is not there -------------------------------------------------------------------------------------
 
 
 @each("stream", ["whole", "early"])
@@ -117,7 +117,7 @@ def test_a_cloud_that_fails_in_the_middle_is_the_one_mixture(toys, both, stream)
         assert all(pair[0](kept[:i]).best == kept[i] for i in range(cut - 1, LENGTH))
 
 
-# ---- the planner -------------------------------------------------------------------------------------------------------
+# ---- the planner -----------------------------------------------------------------------------------------------------
 
 
 def test_a_planner_of_whole_answers_is_the_same_with_two_actions():
