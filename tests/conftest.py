@@ -51,6 +51,10 @@ for _variable in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_H
 # No test decides by what another one has taught; those of learning turn it on.
 os.environ["HYBRID_LEARN"] = "false"
 os.environ["HYBRID_SERVERS"] = _KEPT
+# Where Python is told to keep no bytecode, a run keeps its own: hundreds of child processes would compile everything.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(_OWN.name) / "bytecode")
+    sys.dont_write_bytecode = False
 
 # The files that take longest, in that order, by ``pytest --durations``: begun first, none of them is waited for at the
 # end. (pytest-xdist by itself begins with the files of most cases.) Where the slow tests run too, theirs take longest.
@@ -83,6 +87,11 @@ def pytest_configure():
     if Path(CONFIG_FILE).exists():
         msg = f"{Path(CONFIG_FILE).resolve()} would change what the tests see: run them from another folder"
         raise pytest.UsageError(msg)
+
+
+def pytest_xdist_auto_num_workers():
+    """Use a process more than there are cores: many tests wait, for a server, a child process or a deadline."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,6 @@
 """``greedy-exact`` over a real model is the reference's own greedy text, by whichever server it is served.
 
-A dozen or two of questions here; ``tests/oracles/own_greedy.py`` is a program that asks a hundred. For vLLM the model
+Ten or twenty questions here; ``tests/oracles/own_greedy.py`` is a program that asks a hundred. For vLLM the model
 is converted: that its words and its numbers are the file's is shown first.
 """
 
@@ -34,7 +34,7 @@ from hybrid.tasks.assistant import QUESTIONS
 from hybrid.types import Message
 
 MAX_TOKENS = 32
-ASKED = {"stub": 20, "llama-server": 20, "vllm": 10}
+ASKED = {"stub": 10, "llama-server": 20, "vllm": 10}
 VLLM = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 
 import numpy as np
 import pytest
 
 from hybrid.engine import ScriptedEngine
-from hybrid.policy import PRESETS
+from hybrid.policy import PRESETS, choices_without_effect
 from hybrid.run import Finished, RequestSent, SpanDrafted
 
 PROMPT = "a b c"
 MAX_TOKENS = 30
 # Numbers that are a share or a chance end at 1.
 BOUNDED = {"random", "u-hlm", "relaxed", "cascade"}
+# Decide by the seed where no token is drawn.
+TOSSES = {"auto", "random"}
 # What draws, drops and hands over in other ways than the rest; the others differ from these by a judge's arithmetic.
 WHOLE = {"kl", "doubt", "greedy-exact", "paper", "exact", "u-hlm"}
-EVERY = [
+ALL = [
     {"policy": name, "span": span, "threshold": threshold, "entropy": 0.9, "temperature": temperature, "lead": 1}
     for name in PRESETS
     for span in (1, 4)
@@ -31,6 +32,14 @@ EVERY = [
     for temperature in (0.0, 1.0)
     if not (name == "greedy-exact" and temperature)
 ]
+
+
+def acting(choices):
+    """What of them changes anything: 34 of the 140 say the same as another."""
+    return tuple(item for item in choices.items() if item[0] not in choices_without_effect(choices["policy"], choices))
+
+
+EVERY = list({acting(choices): choices for choices in reversed(ALL)}.values())[::-1]
 # By default one of each kind; all of them among the slow tests.
 FEW = [
     c
@@ -109,12 +118,13 @@ def picky_house(house):
 @pytest.mark.timeout(600)  # many inputs in one case
 @pytest.mark.parametrize("inputs", [FEW, pytest.param(REST, marks=pytest.mark.slow)], ids=["few", "rest"])
 def test_overlap_changes_no_text_no_number_no_request_and_no_bill(answer, inputs):
-    for choices, seed in itertools.product(inputs, range(4)):
-        expected, none, _ = answer(None, seed=seed, **choices)
-        assert none == 0, choices
-        for num_ahead in (0, 1, 3, 99):
-            got, _, _ = answer(num_ahead, seed=seed, **choices)
-            assert got == expected, (choices, seed, num_ahead)
+    for choices in inputs:
+        for seed in range(4 if choices["temperature"] or choices["policy"] in TOSSES else 1):
+            expected, none, _ = answer(None, seed=seed, **choices)
+            assert none == 0, choices
+            for num_ahead in (0, 1, 3, 99):
+                got, _, _ = answer(num_ahead, seed=seed, **choices)
+                assert got == expected, (choices, seed, num_ahead)
 
 
 def test_a_kept_span_finds_its_successor_decoded(answer):
