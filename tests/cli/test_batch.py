@@ -24,7 +24,7 @@ BAD = {
     '{"id": "z", "messages": []}': "at least one object",
     '{"id": "z", "prompt": " "}': "the prompt is empty",
     '{"id": "z", "prompt": "a", "policy": "nix"}': "no policy is called 'nix'",
-    '{"id": "z", "prompt": "a", "max_tokens": 0}': "max_tokens: ",
+    '{"id": "z", "prompt": "a", "max_tokens": -1}': "max_tokens: ",
     '{"id": "z", "prompt": "a", "cap": 1}': "no field called cap",
     json.dumps({"id": "z", "prompt": "a " * 50}): "the local context holds 40",
 }
