@@ -20,6 +20,7 @@ from hybrid.cli.policies import policies
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
 from hybrid.cli.replay import replay
+from hybrid.cli.serve import serve
 from hybrid.cli.tasks import tasks
 from hybrid.cli.trace_show import trace
 
@@ -40,6 +41,7 @@ app.command()(policies)
 app.command(cls=GroupedCommand)(price)
 app.command(cls=GroupedCommand)(probe)
 app.command(cls=GroupedCommand)(replay)
+app.command(cls=GroupedCommand)(serve)
 app.add_typer(bench)
 app.add_typer(budget)
 app.add_typer(tasks)

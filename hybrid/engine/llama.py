@@ -221,6 +221,7 @@ class LlamaEngine:
         self.end_ids = weights.end_ids
         self.tokenize, self.piece = weights.tokenize, weights.piece
         self.render, self.thoughts = weights.render, weights.thoughts
+        self.template_names = weights.template_names
         self.num_context = int(params.n_ctx)  # llama.cpp rounds its own up, but takes no longer batch
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = ll.llama_batch_init(CHUNK, 0, 1)

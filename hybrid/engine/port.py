@@ -54,6 +54,11 @@ def check_fits(num_tokens: int, num_context: int) -> None:
 class ChatVocabulary(Vocabulary, Protocol):
     """Text to ids and back, and conversations as this model reads them."""
 
+    @property
+    def template_names(self) -> frozenset[str]:
+        """The arguments that the model's chat template reads; none where it has no template."""
+        ...
+
     def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
         """Return a conversation as the model's chat template writes it, ready for the assistant's turn.
 

@@ -52,6 +52,11 @@ class ScriptedEngine:
         """Return the word and a space."""
         return self._words[token].encode() + b" "
 
+    @property
+    def template_names(self) -> frozenset[str]:
+        """No template reads any."""
+        return frozenset()
+
     def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:  # noqa: ARG002  (the port's shape)
         """Join the turns' contents."""
         return self.tokenize(" ".join(message.content for message in messages))

@@ -15,7 +15,7 @@ from typing import Any
 from hybrid.engine.chat import ChatRenderer
 from hybrid.engine.native import ll
 from hybrid.engine.port import NO_ARGS
-from hybrid.engine.template import ChatTemplate
+from hybrid.engine.template import ChatTemplate, TemplateFault
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
 from hybrid.types import Ids, Message, TemplateArg
@@ -61,6 +61,14 @@ class LlamaVocabulary:
         texts = b"\0".join(ll.llama_vocab_get_text(self._vocab, token) for token in range(self._width))
         ends = ",".join(map(str, sorted(self.end_ids)))
         return hashlib.blake2b(texts + b"\0\0" + ends.encode(), digest_size=8).hexdigest()
+
+    @property
+    def template_names(self) -> frozenset[str]:
+        """The arguments that the file's own chat template reads; none where there is none, or it cannot be read."""
+        try:
+            return self._renderer.template.reads
+        except (UsageError, TemplateFault):
+            return frozenset()
 
     def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
         """Render a conversation with the file's own chat template; ``args`` are given to it by name."""

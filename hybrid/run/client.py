@@ -116,6 +116,16 @@ class AsyncClient:
         return self._contexts.parallel
 
     @property
+    def num_context(self) -> int:
+        """The most tokens that a prompt and its answer can have together."""
+        return self._contexts.words.num_context
+
+    @property
+    def template_names(self) -> frozenset[str]:
+        """The arguments that the local model's chat template reads."""
+        return self._contexts.words.template_names
+
+    @property
     def spent(self) -> Spent:
         """What all answers have cost so far, those that were left early or failed among them."""
         return self._spending.spent

@@ -56,6 +56,11 @@ class MemoEngine:
         """Return the bytes of one token."""
         return self._engine.piece(token)
 
+    @property
+    def template_names(self) -> frozenset[str]:
+        """The arguments of the model's chat template."""
+        return self._engine.template_names
+
     def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
         """Render a conversation; a template takes as long as ten tokens, and every rule asks the same."""
         if args:

@@ -1,0 +1,284 @@
+"""``POST /v1/chat/completions`` and ``POST /v1/completions``: a request becomes questions to the client, and a reply.
+
+The n answers of a request are n questions: each has a context and a seed of its own, and they are answered side by side
+as far as there are contexts. What is left to the reply is its form (``replies.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hybrid.config import AnswerChoices
+from hybrid.errors import HybridError, to_one_line
+from hybrid.run import AsyncClient
+from hybrid.run.answer import Answer
+from hybrid.run.composition import SEED_BITS
+from hybrid.run.events import Event, Finished, Queued, Started, text_of, thoughts_of
+from hybrid.serve.api_error import ApiError
+from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
+from hybrid.serve.body import listed
+from hybrid.serve.errors import api_error, internal_error
+from hybrid.serve.listening import Listening, Reply
+from hybrid.serve.logprobs import RowKeeper, Scored
+from hybrid.serve.relay import relay_reply
+from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
+from hybrid.serve.served import Served
+
+# A caller that hears nothing for so long is told that the connection lives.
+PING_S = 10.0
+PING = b": ping\n\n"
+# A watch is told this of an answer whose caller has left.
+LEFT = "left"
+_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+_encode = msgspec.json.Encoder().encode
+
+
+async def chat(request: Request) -> Response | Listening:
+    """Answer a conversation."""
+    return await _reply(request, read_chat, Shape)
+
+
+async def completions(request: Request) -> Response | Listening:
+    """Continue a text."""
+    return await _reply(request, read_completion, TextShape)
+
+
+async def _reply(
+    request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]
+) -> Response | Listening:
+    served: Served = request.app.state.served
+    fields = object_of(await request.body())
+    asked = read(fields)
+    if asked.relay:
+        return await relay_reply(served, request, fields, asked)
+    form = shape(asked.model, asked.top_logprobs)
+
+    async def work(reply: Reply) -> None:
+        client = await served.backend.client()
+        fitted = fit(asked, client)
+        told: dict[str, str] = {"x-hybrid-mode": mode_of(fitted, client)}
+        if fitted.ignored:
+            told["x-hybrid-ignored"] = listed(fitted.ignored)
+        answering = Answering(served, client, fitted, form)
+        await (_stream(reply, answering, told) if asked.streamed else _whole(reply, answering, told))
+
+    return Listening(work)
+
+
+def fit(asked: Asked, client: AsyncClient) -> Asked:
+    """Return a request as the model behind the client can be asked it: without arguments that its template never reads.
+
+    Some clients send ``reasoning_effort`` with everything. What is left out is named among what was ignored.
+    """
+    args = asked.choices.get("template_args") or {}
+    idle = tuple(name for name in args if name not in client.template_names)
+    if not idle:
+        return asked
+    kept = {name: value for name, value in args.items() if name not in idle}
+    choices = AnswerChoices(**{**asked.choices, "template_args": kept})
+    named = tuple(name if name == "reasoning_effort" else f"chat_template_kwargs.{name}"[:80] for name in idle)
+    return replace(asked, choices=choices, ignored=(*asked.ignored, *map(to_one_line, named)))
+
+
+def mode_of(asked: Asked, client: AsyncClient) -> Mode:
+    """Say whether the cloud may be asked for an answer."""
+    offline = asked.choices.get("offline") or client.settings.offline
+    policy = asked.choices.get("policy") or client.settings.policy
+    return "local" if offline or policy == "local" else "hybrid"
+
+
+class Answering:
+    """The answers of one request while they are written. Made for it, used once."""
+
+    def __init__(self, served: Served, client: AsyncClient, asked: Asked, form: Shape) -> None:
+        """Take the client and what is asked of it."""
+        self.asked, self.form = asked, form
+        self.mode = mode_of(asked, client)
+        self._served = served
+        self._client = client
+        shows = served.options.shows_texts
+        self._rows = asked.top_logprobs is not None or shows
+        self._prompt = asked.question if shows else None
+        self._keepers = [RowKeeper(asked.top_logprobs or 0) for _ in range(asked.n)]
+        self.scored: list[list[Scored]] = [[] for _ in range(asked.n)]
+        """What is known of each answer's tokens; whoever tells it in parts takes it out."""
+        self.told = [0] * asked.n
+        """How many characters of each answer a caller has been sent."""
+        self.answers: dict[int, Answer] = {}
+        self.prompt_tokens = 0
+        if asked.n > 1 and "seed" not in asked.choices and client.settings.seed is None:
+            first = secrets.randbits(SEED_BITS)  # each answer draws from its own, and all can be had again
+            self.asked = replace(asked, choices=AnswerChoices(**{**asked.choices, "seed": first}))
+
+    @property
+    def all(self) -> list[Answer]:
+        """The answers, once all are finished."""
+        return [self.answers[i] for i in range(self.asked.n)]
+
+    async def events(self) -> AsyncGenerator[tuple[int, Event], None]:
+        """Yield everything that happens, with the number of the answer to which it does."""
+        if self.asked.n == 1:
+            async with aclosing(self._events_of(0)) as events:
+                async for event in events:
+                    yield 0, event
+            return
+        happened: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
+
+        async def write(index: int) -> None:
+            async with aclosing(self._events_of(index)) as events:
+                async for event in events:
+                    happened.put_nowait((index, event))
+
+        tasks = [asyncio.create_task(write(i)) for i in range(self.asked.n)]
+        written = asyncio.gather(*tasks)
+        written.add_done_callback(lambda _: happened.put_nowait(None))
+        try:
+            while (found := await happened.get()) is not None:
+                yield found
+            await written
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _events_of(self, index: int) -> AsyncGenerator[Event, None]:
+        """Yield what happens to one answer; whoever watches hears it first."""
+        name = self.form.request_id if self.asked.n == 1 else f"{self.form.request_id}-{index}"
+        watch, why = self._served.watch.begin(name, self.asked.model, self._prompt), LEFT
+        choices = self.asked.choices_of(index)
+        if self._rows:
+            choices = AnswerChoices(**{**choices, "trace_rows": True})
+        try:
+            async with aclosing(self._client.stream(self.asked.question, **choices)) as events:
+                async for event in events:
+                    watch.hear(event)
+                    self._take(index, event)
+                    yield event
+            why = ""
+        except HybridError as error:
+            why = str(error)
+            raise
+        finally:
+            watch.end(why or None)
+
+    def _take(self, index: int, event: Event) -> None:
+        if isinstance(event, Started):
+            self.prompt_tokens = len(event.prompt)
+        elif isinstance(event, Finished):
+            self.answers[index] = event.answer
+        if self.asked.top_logprobs is not None and (scored := self._keepers[index].hear(event)):
+            self.scored[index].append(scored)
+
+
+async def _whole(reply: Reply, answering: Answering, headers: Mapping[str, str]) -> None:
+    """Answer at once, when all is written."""
+    async with aclosing(answering.events()) as events:
+        async for _ in events:
+            pass
+    answers, own = answering.all, own_of(answering.all, answering.mode)
+    body = answering.form.whole(answers, answering.scored, answering.prompt_tokens) | {"hybrid": own}
+    told = {**headers, "content-type": "application/json"}
+    if own["cost"] is not None:
+        told["x-hybrid-cost"] = f"{own['cost']:.9f}"
+    if own["degraded"]:
+        told["x-hybrid-degraded"] = to_one_line(own["degraded"]).encode("ascii", "replace").decode()
+    await reply.whole(200, told, _encode(body))
+
+
+async def _stream(reply: Reply, answering: Answering, headers: Mapping[str, str]) -> None:
+    """Answer in chunks as the text becomes readable."""
+    try:
+        async with aclosing(_pinged(answering.events())) as events:
+            async for found in events:
+                if found is None:
+                    await _begin(reply, headers)
+                    await reply.write(PING)
+                    continue
+                index, event = found
+                if isinstance(event, Queued):
+                    continue
+                await _begin(reply, headers)
+                await _tell(reply, answering, index, event)
+        form, usage = answering.form, usage_of(answering.all, answering.prompt_tokens)
+        if answering.asked.include_usage:
+            await reply.write(_event(form.usage_chunk(usage)))
+        await reply.end(b"data: [DONE]\n\n")
+    except HybridError as error:
+        await _broken(reply, api_error(error), error)
+    except Exception as error:
+        await _broken(reply, internal_error(), error)
+        raise
+
+
+async def _broken(reply: Reply, told: ApiError, error: Exception) -> None:
+    """End a stream that has begun without the mark of an end; raise the error where nothing was sent."""
+    if not reply.begun:
+        raise error
+    await reply.end(_event(told.body))
+
+
+async def _begin(reply: Reply, headers: Mapping[str, str]) -> None:
+    if not reply.begun:
+        await reply.begin(200, {**_STREAM, **headers})
+
+
+async def _tell(reply: Reply, answering: Answering, index: int, event: Event) -> None:
+    """Send the chunks of one event; most have none."""
+    form, asks_usage = answering.form, answering.asked.include_usage
+    if isinstance(event, Started) and (opening := form.opening()) is not None:
+        await reply.write(_event(_with_usage(form.chunk(index, opening), asks_usage)))
+    text, thoughts = text_of(event), thoughts_of(event)
+    if text or thoughts:
+        scored, answering.scored[index] = answering.scored[index], []
+        offset = answering.told[index]
+        answering.told[index] += len(text)
+        chunk = form.chunk(index, form.text(text, thoughts, scored, offset))
+        await reply.write(_event(_with_usage(chunk, asks_usage)))
+    if isinstance(event, Finished):
+        closing = form.closing()
+        if scored := answering.scored[index]:  # tokens without a text of their own: the end of a split character
+            closing = form.text("", "", scored, answering.told[index])
+        chunk = form.chunk(index, closing, event.answer.finish_reason)
+        chunk["hybrid"] = own_of([event.answer], answering.mode)
+        await reply.write(_event(_with_usage(chunk, asks_usage)))
+
+
+def _with_usage(chunk: dict[str, Any], asked: bool) -> dict[str, Any]:
+    """Say in a chunk that the usage comes later, where it was asked for."""
+    return chunk | {"usage": None} if asked else chunk
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + _encode(data) + b"\n\n"
+
+
+async def _pinged(
+    events: AsyncGenerator[tuple[int, Event], None],
+) -> AsyncGenerator[tuple[int, Event] | None, None]:
+    """Yield what happens, and None where nothing does for ``PING_S``."""
+    async with aclosing(events):
+        coming: asyncio.Future[tuple[int, Event] | None] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(events, None))
+                done, _ = await asyncio.wait({coming}, timeout=PING_S)
+                if not done:
+                    yield None
+                    continue
+                found, coming = coming.result(), None
+                if found is None:
+                    return
+                yield found
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)

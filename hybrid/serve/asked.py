@@ -1,0 +1,213 @@
+"""A body of either route, read: what is asked, how, and which of its fields only the cloud's own route can honour.
+
+The law (``tests/serve/test_asked.py``): every field that is given is honoured, named among those for a relay, named
+among those that were ignored, or refused by its name. Nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.config import AnswerChoices
+from hybrid.run.conversation import Prompt
+from hybrid.serve.api_error import ApiError
+from hybrid.serve.body import Body
+from hybrid.serve.messages import read_messages
+from hybrid.serve.model_names import policy_named
+
+MOST_CHOICES = 8
+MOST_LISTED = 20
+# llama.cpp's word for "another seed each time", and vLLM's for "all tokens".
+ANY_SEED, ALL_TOKENS = -1, -1
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _not_text(value: Any) -> bool:
+    return not isinstance(value, dict) or value.get("type") != "text"
+
+
+def _more_than_text(value: Any) -> bool:
+    return bool(value != ["text"])
+
+
+def _forced(value: Any) -> bool:
+    """Whether a choice of tools asks for one."""
+    return value not in ("none", "auto")
+
+
+# What only the model that is asked can honour, and which value of it asks for something.
+RELAYED: Mapping[str, Callable[[Any], bool]] = {
+    "tools": bool,
+    "tool_choice": _forced,
+    "functions": bool,
+    "function_call": _forced,
+    "response_format": _not_text,
+    "logit_bias": bool,
+    "presence_penalty": bool,
+    "frequency_penalty": bool,
+    "repetition_penalty": lambda value: value != 1,
+    "modalities": _more_than_text,
+    "audio": _always,
+    "prediction": _always,
+    "web_search_options": _always,
+    "guided_json": _always,
+    "guided_regex": _always,
+    "guided_choice": _always,
+    "guided_grammar": _always,
+    "structured_outputs": _always,
+    "grammar": bool,
+    "json_schema": _always,
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request. ``top_logprobs`` None: no log-probabilities are wanted; 0: those of the tokens alone.
+
+    ``relay``: fields that only the cloud's own chat route can honour; ``ignored``: those that change nothing here.
+    ``question`` is not to be used where there is something to relay.
+    """
+
+    model: str
+    question: Prompt
+    choices: AnswerChoices
+    n: int = 1
+    streamed: bool = False
+    include_usage: bool = False
+    top_logprobs: int | None = None
+    ignored: tuple[str, ...] = ()
+    relay: tuple[str, ...] = ()
+
+    def choices_of(self, index: int) -> AnswerChoices:
+        """Return the choices of one of the ``n`` answers: each draws from a seed of its own."""
+        seed = self.choices.get("seed")
+        return self.choices if seed is None or not index else {**self.choices, "seed": seed + index}
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body holds. Raises ApiError."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+    return found
+
+
+def read_chat(fields: Mapping[str, Any]) -> Asked:
+    """Read the body of ``/v1/chat/completions``. Raises ApiError."""
+    body = Body(fields)
+    conversation = read_messages(body)
+    model, choices = _shared(body)
+    choices |= _template_args(body)
+    top, wanted = body.whole("top_logprobs", 0, MOST_LISTED), body.flag("logprobs")
+    if top is not None and not wanted:
+        raise body.refused("top_logprobs", "it wants logprobs: true beside it")
+    relay = (*conversation.relay, *_relayed(body))
+    return Asked(
+        model,
+        conversation.turns,
+        choices,
+        ignored=(*conversation.ignored, *_ignored(body)),
+        relay=relay,
+        top_logprobs=(top or 0) if wanted else None,
+        **_form(body),
+    )
+
+
+def read_completion(fields: Mapping[str, Any]) -> Asked:
+    """Read the body of ``/v1/completions``: a text that is continued as it stands. Raises ApiError."""
+    body = Body(fields)
+    prompt = body.given("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        prompt = prompt[0]
+    if isinstance(prompt, list) and prompt:
+        raise body.refused("prompt", "one text a request is continued; lists of texts and token ids are not")
+    if not isinstance(prompt, str) or not prompt:
+        raise body.wrong("prompt", "a text that is not empty")
+    if body.given("suffix"):
+        raise body.refused("suffix", "text is continued here, not filled in")
+    if body.flag("echo"):
+        raise body.refused("echo", "the prompt is not sent back")
+    model, choices = _shared(body)
+    form = _form(body)
+    best_of = body.whole("best_of", 1)
+    if best_of is not None and best_of != form["n"]:
+        raise body.refused("best_of", "answers are not ranked: leave it out, or make it equal to n")
+    if needed := _relayed(body):
+        raise body.refused(needed[0], "a text is continued by both models together, which cannot honour it")
+    choices["raw"] = True
+    listed = body.whole("logprobs", 0, MOST_LISTED)
+    return Asked(model, prompt, choices, ignored=_ignored(body), top_logprobs=listed, **form)
+
+
+def _shared(body: Body) -> tuple[str, AnswerChoices]:
+    """Read what both routes know: the model, how long, how it is drawn, and our own object."""
+    model = body.text("model")
+    if model is None:
+        raise body.wrong("model", "a text: hybrid, or hybrid:POLICY (GET /v1/models names them)")
+    own = body.within("hybrid") or Body({})
+    policy, named = own.text("policy"), policy_named(model)
+    if policy is not None and named not in {None, policy}:
+        raise body.refused("hybrid.policy", f"the model {model} names another policy: give one of them")
+    if policy is not None:
+        policy_named(f"hybrid:{policy}")
+    limit, limit_too = body.whole("max_completion_tokens", 1), body.whole("max_tokens", 1)
+    seed, top_k = body.whole("seed", ANY_SEED), body.whole("top_k", ALL_TOKENS)
+    chosen: dict[str, Any] = {
+        "policy": policy or named,
+        "conversation": own.text("conversation") or None,
+        "offline": own.flag("offline") or None,
+        "max_tokens": limit_too if limit is None else limit,
+        "temperature": body.number("temperature", 0.0, 100.0),
+        "top_p": body.number("top_p", 0.0, 1.0),
+        "top_k": None if top_k is None else max(0, top_k),
+        "min_p": body.number("min_p", 0.0, 1.0),
+        "seed": None if seed == ANY_SEED else seed,
+        "stop": body.texts("stop"),
+    }
+    if own.rest:
+        raise body.refused(own.rest[0], "hybrid takes policy, conversation and offline")
+    return model, AnswerChoices(**{name: value for name, value in chosen.items() if value is not None})  # type: ignore[typeddict-item]
+
+
+def _form(body: Body) -> dict[str, Any]:
+    """Read in which form the answers come."""
+    options = body.within("stream_options")
+    return {
+        "n": body.whole("n", 1, MOST_CHOICES) or 1,
+        "streamed": body.flag("stream"),
+        "include_usage": options is not None and options.flag("include_usage"),
+    }
+
+
+def _template_args(body: Body) -> AnswerChoices:
+    """Read what a chat template is given by name. Which of them the model's template reads is seen later."""
+    found = body.given("chat_template_kwargs")
+    if found is not None and not isinstance(found, dict):
+        raise body.wrong("chat_template_kwargs", "an object")
+    args = dict(found or {})
+    if (effort := body.text("reasoning_effort")) is not None:
+        args.setdefault("reasoning_effort", effort)
+    return AnswerChoices(template_args=args) if args else AnswerChoices()
+
+
+def _relayed(body: Body) -> tuple[str, ...]:
+    """Return the fields that only the cloud's own route can honour, of those that ask for something."""
+    given = {name: body.given(name) for name in RELAYED}
+    return tuple(name for name, asks in RELAYED.items() if given[name] is not None and asks(given[name]))
+
+
+def _ignored(body: Body) -> tuple[str, ...]:
+    """Return the fields that change nothing here."""
+    options = body.within("stream_options")
+    if options is not None:
+        options.given("include_usage")
+    return (*body.rest, *(options.rest if options else ()))

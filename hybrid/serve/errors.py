@@ -1,0 +1,50 @@
+"""What a caller is told of each error of this package: the one place where the tree of errors becomes statuses.
+
+openai-python asks again after 408, 409, 429 and 5xx; so a queue that is full is a 503 with a time, and what nothing
+will change is a 4xx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hybrid.errors import (
+    CloudFailure,
+    CloudRefusal,
+    ContextOverflow,
+    EngineError,
+    HybridError,
+    LedgerError,
+    QueueError,
+    UsageError,
+)
+from hybrid.serve.api_error import ApiError
+
+# Seconds after which a caller that found the queue full may ask again.
+AGAIN_S = 2
+SERVER, CALLER = "server_error", "invalid_request_error"
+_FINAL = {"x-should-retry": "false"}
+# The first kind that an error is of tells.
+_TOLD: Mapping[type[HybridError], tuple[int, str, str | None, Mapping[str, str]]] = {
+    ContextOverflow: (400, CALLER, "context_length_exceeded", {}),
+    LedgerError: (503, SERVER, "ledger_unusable", _FINAL),
+    UsageError: (400, CALLER, None, {}),
+    QueueError: (503, SERVER, "overloaded", {"retry-after": str(AGAIN_S)}),
+    EngineError: (503, SERVER, "local_model_unusable", _FINAL),
+    CloudRefusal: (400, CALLER, "unsupported_by_endpoint", {}),
+    CloudFailure: (502, SERVER, "cloud_failed", {}),
+}
+
+
+def api_error(error: HybridError) -> ApiError:
+    """Return what a caller is told of an error."""
+    for kind, (status, what, code, headers) in _TOLD.items():
+        if isinstance(error, kind):
+            param = "messages" if kind is ContextOverflow else None
+            return ApiError(status, str(error), what, code, param, headers)
+    return internal_error()
+
+
+def internal_error() -> ApiError:
+    """Return what a caller is told of a fault of ours: that there is one, and nothing of the question."""
+    return ApiError(500, "the endpoint failed; its standard error says how", SERVER, "internal_error")

@@ -1,0 +1,167 @@
+"""Whom the endpoint answers: seen before a body is read, and before any route.
+
+The order: a request id; Host (a page of another site whose name was pointed at this machine is refused: DNS
+rebinding); Origin (a page of another site may not ask, and is told nothing by CORS); the key, compared in constant
+time; for a POST the type, the length, and how long its body takes. Plain ASGI: Starlette's own base for middleware
+hides that a caller has left. The laws: ``tests/serve/test_guard.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hybrid.serve.api_error import ApiError
+from hybrid.serve.served import ServeOptions
+
+MAX_BODY = 8 * 1024 * 1024
+BODY_WITHIN_S = 30.0
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Addresses that stand for every one of a machine: nobody calls it by them.
+EVERY = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared, never bound here)
+OPEN_PATHS = frozenset({"/health"})
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_FORM_KEYS = ("authorization", "x-api-key")
+
+
+class Guard:
+    """ASGI middleware that turns away whom the endpoint does not answer."""
+
+    def __init__(self, app: ASGIApp, options: ServeOptions, own_key_paths: frozenset[str] = frozenset()) -> None:
+        """Take the routes, and the paths of those that ask for a key or a cookie themselves."""
+        self._app = app
+        self._options = options
+        self._own_key_paths = own_key_paths
+        self._hosts = LOOPBACK | options.hosts | ({options.host.lower()} - EVERY)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at a request, and let it through or say why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        scope["hybrid.request_id"] = _request_id(headers)
+        origin = headers.get("origin")
+        allowed = origin if origin in self._options.origins else None
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = MutableHeaders(raw=list(message.get("headers", [])))
+                told["x-request-id"] = scope["hybrid.request_id"]
+                if allowed:
+                    told["access-control-allow-origin"] = allowed
+                    told["vary"] = "Origin"
+                message = {**message, "headers": told.raw}
+            await send(message)
+
+        try:
+            self._mind_host(headers)
+            self._mind_origin(headers, origin, scope["method"])
+            if scope["method"] == "OPTIONS" and allowed:
+                await _preflight(headers, named)
+                return
+            self._mind_key(headers, scope["path"])
+            bounded = _bounded(headers, receive) if scope["method"] == "POST" else receive
+        except ApiError as error:
+            await error.response()(scope, receive, named)
+            return
+        await self._app(scope, bounded, named)
+
+    def _mind_host(self, headers: Headers) -> None:
+        """Refuse names that are not this machine's."""
+        told = headers.getlist("host")
+        name = _host_name(told[0]) if len(told) == 1 else None
+        if name is None or name not in self._hosts:
+            said = "this endpoint is not called by that name: the Host header is not one of its own (--allow-host NAME)"
+            raise ApiError(403, said, "permission_error", "host_not_allowed")
+
+    def _mind_origin(self, headers: Headers, origin: str | None, method: str) -> None:
+        """Refuse what a page of another origin asks, unless it is allowed; its own page is of the same origin."""
+        if origin is None or origin in self._options.origins or method in {"GET", "HEAD"}:
+            return
+        if urlsplit(origin).netloc.lower() == headers.get("host", "").lower() and origin.startswith("http"):
+            return
+        said = "pages of that origin may not ask this endpoint (--allow-origin ORIGIN)"
+        raise ApiError(403, said, "permission_error", "origin_not_allowed")
+
+    def _mind_key(self, headers: Headers, path: str) -> None:
+        """Refuse a caller without the key; how long that takes tells nothing of it."""
+        if self._options.key is None or path in OPEN_PATHS or path in self._own_key_paths:
+            return
+        key = self._options.key.get_secret_value().encode()
+        shown = [headers.get(name, "") for name in _FORM_KEYS]
+        shown[0] = shown[0].partition(" ")[2] if shown[0].lower().startswith("bearer ") else ""
+        matches = [hmac.compare_digest(key, each.strip().encode("utf-8", "replace")) for each in shown]  # all of them
+        if not any(matches):
+            said = "this endpoint has a key: send it as Authorization: Bearer KEY, or as x-api-key"
+            raise ApiError(401, said, "authentication_error", "invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+
+def _request_id(headers: Headers) -> str:
+    """Return the caller's own id of the request, if it is one that a log can hold, or a new one."""
+    told = headers.get("x-request-id", "")
+    return told if _REQUEST_ID.fullmatch(told) else f"req_{secrets.token_hex(12)}"
+
+
+def _host_name(host: str) -> str | None:
+    """Return the name or address in a Host header, without its port; None where there is none.
+
+    >>> _host_name("[::1]:8088"), _host_name("LOCALHOST"), _host_name("a@b"), _host_name("x:y:z")
+    ('::1', 'localhost', None, None)
+    """
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", host.strip())
+    return (found[1] or found[2]).lower().rstrip(".") if found else None
+
+
+async def _preflight(headers: Mapping[str, str], send: Send) -> None:
+    """Answer a browser that asks whether a page of an allowed origin may ask."""
+    told = {
+        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-headers": headers.get("access-control-request-headers", "content-type")[:1000],
+        "access-control-max-age": "600",
+    }
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": 204, "headers": raw})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _bounded(headers: Headers, receive: Receive) -> Receive:
+    """Return how a body is received: of JSON, bounded in length and time. Raises ApiError at once where it can."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        said = "the body must be JSON: content-type application/json"
+        raise ApiError(415, said, code="unsupported_media_type")
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MAX_BODY:
+        raise _too_long()
+    came, ended, deadline = 0, False, asyncio.get_running_loop().time() + BODY_WITHIN_S
+
+    async def bounded() -> Message:
+        nonlocal came, ended
+        if ended:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            said = f"the body did not come within {BODY_WITHIN_S:g} s"
+            raise ApiError(408, said, code="body_timeout", headers={"connection": "close"}) from None
+        came += len(message.get("body", b""))
+        ended = not message.get("more_body", False)
+        if came > MAX_BODY:
+            raise _too_long()
+        return message
+
+    return bounded
+
+
+def _too_long() -> ApiError:
+    said = f"the body is longer than {MAX_BODY // 2**20} MiB"
+    return ApiError(413, said, code="body_too_long", headers={"connection": "close"})

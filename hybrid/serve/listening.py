@@ -1,0 +1,105 @@
+"""Answers that notice when nobody listens any more: before the first byte and after it, while they wait and write.
+
+A server tells a disconnect once, as a message to whoever receives; uvicorn raises nothing where one sends on. So the
+work of an answer and the wait for that message run side by side, and whichever ends first ends the other. The law
+(``tests/serve/test_listening.py``): when the call returns, the work has ended, its ``finally`` included, whether it had
+begun or not; nothing is left to a garbage collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import Receive, Scope, Send
+
+from hybrid.errors import HybridError
+from hybrid.serve.api_error import ApiError
+from hybrid.serve.errors import api_error
+
+Work = Callable[["Reply"], Awaitable[None]]
+
+
+class Reply:
+    """What a caller is sent: a start, once, and parts of a body."""
+
+    def __init__(self, send: Send) -> None:
+        """Take the way to the caller."""
+        self._send = send
+        self.begun = False
+        """Whether a status has been sent: from then on an error is part of the body."""
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the status and the headers."""
+        self.begun = True
+        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, part: bytes) -> None:
+        """Send a part of the body."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self, part: bytes = b"") -> None:
+        """Send the last part of the body."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": False})
+
+    async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Send an answer at once."""
+        await self.begin(status, {**headers, "content-length": str(len(body))})
+        await self.end(body)
+
+
+class Listening:
+    """An ASGI response whose work is cancelled when the caller leaves."""
+
+    def __init__(self, work: Work) -> None:
+        """Take what sends the answer."""
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Work until the answer is sent, or nobody waits for it."""
+        reply = Reply(send)
+        work = asyncio.ensure_future(self._answer(reply, scope, receive))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, leaving):
+                task.cancel()
+            await _ended(work, leaving)
+        if not work.cancelled():
+            work.result()
+
+    async def _answer(self, reply: Reply, scope: Scope, receive: Receive) -> None:
+        """Send what the work makes of it, or why there is nothing."""
+        try:
+            await self._work(reply)
+        except ApiError as error:
+            if reply.begun:
+                raise
+            await error.response()(scope, receive, reply._send)
+        except HybridError as error:
+            if reply.begun:
+                raise
+            await api_error(error).response()(scope, receive, reply._send)
+
+
+async def _left(receive: Receive) -> None:
+    """Return once the caller has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _ended(*tasks: asyncio.Future[None]) -> None:
+    """Return once cancelled tasks have ended; being cancelled meanwhile is passed on, but not before."""
+    again: asyncio.CancelledError | None = None
+    while any(not task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            again = error
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen, so that nobody reports it as lost
+    if again is not None:
+        raise again

@@ -1,0 +1,222 @@
+"""Start, run and stop the endpoint: a port, a client that is opened meanwhile, and an end that loses nothing.
+
+The routes answer while the weights are still being read. A first signal to end takes no new requests, gives answers
+``GRACE_S``, then cancels and settles them; a second one does so at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hybrid.config import Settings
+from hybrid.errors import UsageError
+from hybrid.run import AsyncClient
+from hybrid.serve.app import make_app
+from hybrid.serve.monitor import Monitor
+from hybrid.serve.served import Served, ServeOptions
+
+GRACE_S = 5
+# How long a request's line and headers may take: who sends them by drops holds a connection, and nothing else.
+HEADER_WITHIN_S = 10.0
+# What is asked for while all this many are busy is refused at once by the operating system.
+BACKLOG = 256
+
+
+class OpeningBackend:
+    """The client, opened in a task of its own, and closed there: what it opens belongs to that task."""
+
+    def __init__(self, opener: AbstractAsyncContextManager[AsyncClient], settings: Settings) -> None:
+        """Take what opens it."""
+        self._opener = opener
+        self._settings = settings
+        self._client: asyncio.Future[AsyncClient] = asyncio.get_running_loop().create_future()
+        self._end = asyncio.Event()
+
+    @property
+    def settings(self) -> Settings:
+        """What the client is opened with."""
+        return self._settings
+
+    @property
+    def opened(self) -> AsyncClient | None:
+        """The client, if it is open by now."""
+        done = self._client.done() and not self._client.cancelled() and self._client.exception() is None
+        return self._client.result() if done else None
+
+    async def client(self) -> AsyncClient:
+        """Return the client once it is open. Raises why it cannot be."""
+        return await asyncio.shield(self._client)
+
+    async def hold(self) -> None:
+        """Open the client, keep it open until ``close``, and close it. Raises what opening raises."""
+        try:
+            async with self._opener as client:
+                self._client.set_result(client)
+                await self._end.wait()
+        except BaseException as error:
+            if not self._client.done():
+                self._client.set_exception(error if isinstance(error, Exception) else RuntimeError("closed"))
+                self._client.exception()  # seen: whoever asks hears it, and nobody has to
+            raise
+
+    def close(self) -> None:
+        """Have ``hold`` end."""
+        self._end.set()
+
+
+class BoundedHeaders(H11Protocol):
+    """uvicorn's HTTP, with a deadline for a request's line and headers, which it has not."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; what has begun and is no whole head yet is waited for, but not longer for each drop."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(HEADER_WITHIN_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which is stopped from here and not by signals of its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Leave signals alone."""
+        yield
+
+    async def settled(self) -> None:
+        """Return once every request that was under way has ended."""
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises UsageError where the address is taken or not this machine's."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, proto)
+    except OSError as error:
+        msg = f"--host {host}: {error.strerror or error}"
+        raise UsageError(msg) from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        msg = f"cannot listen on {host}:{port}: {error.strerror or error}; another --port may be free"
+        raise UsageError(msg) from None
+    return found
+
+
+Told = Callable[[AsyncClient], Awaitable[None]]
+
+
+async def serve(
+    opener: AbstractAsyncContextManager[AsyncClient],
+    settings: Settings,
+    options: ServeOptions,
+    listening: socket.socket,
+    monitor: Monitor,
+    told: Told,
+) -> None:
+    """Serve until a signal comes. ``told``: called with the client once it is open. Raises why it cannot be opened."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its words are for its own users
+    backend = OpeningBackend(opener, settings)
+    app = make_app(Served(backend, options, monitor))
+    config = uvicorn.Config(
+        app,
+        http=BoundedHeaders,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = Server(config)
+    async with _signals(server, monitor):
+        held, served = asyncio.create_task(backend.hold()), asyncio.create_task(server.serve([listening]))
+        opened = asyncio.create_task(_tell(backend, told))
+        try:
+            await asyncio.wait({held, served}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+            monitor.close()
+            server.should_exit = True
+            await asyncio.gather(served, return_exceptions=True)
+            await server.settled()
+            backend.close()
+            if backend.opened is None:
+                held.cancel()
+        await _passed_on(held)
+
+
+async def _passed_on(held: asyncio.Task[None]) -> None:
+    """Wait for the client's end; raise what it ended with, but not that it was given up while it was opened."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await held
+
+
+async def _tell(backend: OpeningBackend, told: Told) -> None:
+    with contextlib.suppress(Exception):  # ``hold`` raises it where it is waited for
+        await told(await backend.client())
+
+
+@asynccontextmanager
+async def _signals(server: Server, monitor: Monitor) -> AsyncGenerator[None, None]:
+    """Have the first signal end the server gently, and the second at once."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        monitor.close()
+        if server.should_exit:
+            server.force_exit = True
+            for task in server.server_state.tasks:
+                task.cancel()
+        server.should_exit = True
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
