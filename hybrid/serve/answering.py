@@ -27,8 +27,8 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
 from hybrid.serve.errors import api_error, internal_error
-from hybrid.serve.listening import Listening, Reply
-from hybrid.serve.logprobs import RowKeeper, Scored
+from hybrid.serve.listening import Listening, Sender
+from hybrid.serve.logprobs import RowKeeper, TokenScore
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
 from hybrid.serve.served import Served
@@ -62,14 +62,14 @@ async def _reply(
         return await relay_reply(served, request, fields, asked)
     form = shape(asked.model, asked.top_logprobs)
 
-    async def work(reply: Reply) -> None:
+    async def work(sender: Sender) -> None:
         client = await served.backend.client()
         fitted = fit(asked, client)
         told: dict[str, str] = {"x-hybrid-mode": mode_of(fitted, client)}
         if fitted.ignored:
             told["x-hybrid-ignored"] = listed(fitted.ignored)
         answering = Answering(served, client, fitted, form)
-        await (_stream(reply, answering, told) if asked.streamed else _whole(reply, answering, told))
+        await (_stream(sender, answering, told) if asked.streamed else _whole(sender, answering, told))
 
     return Listening(work)
 
@@ -109,7 +109,7 @@ class Answering:
         self._rows = asked.top_logprobs is not None or shows
         self._prompt = asked.question if shows else None
         self._keepers = [RowKeeper(asked.top_logprobs or 0) for _ in range(asked.n)]
-        self.scored: list[list[Scored]] = [[] for _ in range(asked.n)]
+        self.scored: list[list[TokenScore]] = [[] for _ in range(asked.n)]
         """What is known of each answer's tokens; whoever tells it in parts takes it out."""
         self.told = [0] * asked.n
         """How many characters of each answer a caller has been sent."""
@@ -179,7 +179,7 @@ class Answering:
             self.scored[index].append(scored)
 
 
-async def _whole(reply: Reply, answering: Answering, headers: Mapping[str, str]) -> None:
+async def _whole(sender: Sender, answering: Answering, headers: Mapping[str, str]) -> None:
     """Answer at once, when all is written."""
     async with aclosing(answering.events()) as events:
         async for _ in events:
@@ -191,65 +191,65 @@ async def _whole(reply: Reply, answering: Answering, headers: Mapping[str, str])
         told["x-hybrid-cost"] = f"{own['cost']:.9f}"
     if own["degraded"]:
         told["x-hybrid-degraded"] = to_one_line(own["degraded"]).encode("ascii", "replace").decode()
-    await reply.whole(200, told, _encode(body))
+    await sender.whole(200, told, _encode(body))
 
 
-async def _stream(reply: Reply, answering: Answering, headers: Mapping[str, str]) -> None:
+async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, str]) -> None:
     """Answer in chunks as the text becomes readable."""
     try:
         async with aclosing(_pinged(answering.events())) as events:
             async for found in events:
                 if found is None:
-                    await _begin(reply, headers)
-                    await reply.write(PING)
+                    await _begin(sender, headers)
+                    await sender.write(PING)
                     continue
                 index, event = found
                 if isinstance(event, Queued):
                     continue
-                await _begin(reply, headers)
-                await _tell(reply, answering, index, event)
+                await _begin(sender, headers)
+                await _tell(sender, answering, index, event)
         form, usage = answering.form, usage_of(answering.all, answering.prompt_tokens)
         if answering.asked.include_usage:
-            await reply.write(_event(form.usage_chunk(usage)))
-        await reply.end(b"data: [DONE]\n\n")
+            await sender.write(_event(form.usage_chunk(usage)))
+        await sender.end(b"data: [DONE]\n\n")
     except HybridError as error:
-        await _broken(reply, api_error(error), error)
+        await _broken(sender, api_error(error), error)
     except Exception as error:
-        await _broken(reply, internal_error(), error)
+        await _broken(sender, internal_error(), error)
         raise
 
 
-async def _broken(reply: Reply, told: ApiError, error: Exception) -> None:
+async def _broken(sender: Sender, told: ApiError, error: Exception) -> None:
     """End a stream that has begun without the mark of an end; raise the error where nothing was sent."""
-    if not reply.begun:
+    if not sender.begun:
         raise error
-    await reply.end(_event(told.body))
+    await sender.end(_event(told.body))
 
 
-async def _begin(reply: Reply, headers: Mapping[str, str]) -> None:
-    if not reply.begun:
-        await reply.begin(200, {**_STREAM, **headers})
+async def _begin(sender: Sender, headers: Mapping[str, str]) -> None:
+    if not sender.begun:
+        await sender.begin(200, {**_STREAM, **headers})
 
 
-async def _tell(reply: Reply, answering: Answering, index: int, event: Event) -> None:
+async def _tell(sender: Sender, answering: Answering, index: int, event: Event) -> None:
     """Send the chunks of one event; most have none."""
     form, asks_usage = answering.form, answering.asked.include_usage
     if isinstance(event, Started) and (opening := form.opening()) is not None:
-        await reply.write(_event(_with_usage(form.chunk(index, opening), asks_usage)))
+        await sender.write(_event(_with_usage(form.chunk(index, opening), asks_usage)))
     text, thoughts = text_of(event), thoughts_of(event)
     if text or thoughts:
         scored, answering.scored[index] = answering.scored[index], []
         offset = answering.told[index]
         answering.told[index] += len(text)
         chunk = form.chunk(index, form.text(text, thoughts, scored, offset))
-        await reply.write(_event(_with_usage(chunk, asks_usage)))
+        await sender.write(_event(_with_usage(chunk, asks_usage)))
     if isinstance(event, Finished):
         closing = form.closing()
         if scored := answering.scored[index]:  # tokens without a text of their own: the end of a split character
             closing = form.text("", "", scored, answering.told[index])
         chunk = form.chunk(index, closing, event.answer.finish_reason)
         chunk["hybrid"] = own_of([event.answer], answering.mode)
-        await reply.write(_event(_with_usage(chunk, asks_usage)))
+        await sender.write(_event(_with_usage(chunk, asks_usage)))
 
 
 def _with_usage(chunk: dict[str, Any], asked: bool) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from hybrid.errors import HybridError
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.errors import api_error
 
-Work = Callable[["Reply"], Awaitable[None]]
+Work = Callable[["Sender"], Awaitable[None]]
 
 
-class Reply:
+class Sender:
     """What a caller is sent: a start, once, and parts of a body."""
 
     def __init__(self, send: Send) -> None:
@@ -58,8 +58,8 @@ class Listening:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Work until the answer is sent, or nobody waits for it."""
-        reply = Reply(send)
-        work = asyncio.ensure_future(self._answer(reply, scope, receive))
+        sender = Sender(send)
+        work = asyncio.ensure_future(self._answer(sender, scope, receive))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,18 +70,18 @@ class Listening:
         if not work.cancelled():
             work.result()
 
-    async def _answer(self, reply: Reply, scope: Scope, receive: Receive) -> None:
+    async def _answer(self, sender: Sender, scope: Scope, receive: Receive) -> None:
         """Send what the work makes of it, or why there is nothing."""
         try:
-            await self._work(reply)
+            await self._work(sender)
         except ApiError as error:
-            if reply.begun:
+            if sender.begun:
                 raise
-            await error.response()(scope, receive, reply._send)
+            await error.response()(scope, receive, sender._send)
         except HybridError as error:
-            if reply.begun:
+            if sender.begun:
                 raise
-            await api_error(error).response()(scope, receive, reply._send)
+            await api_error(error).response()(scope, receive, sender._send)
 
 
 async def _left(receive: Receive) -> None:

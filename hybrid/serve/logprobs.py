@@ -19,7 +19,7 @@ NOT_LISTED = -9999.0
 
 
 @dataclass(frozen=True)
-class Scored:
+class TokenScore:
     """A token's bytes and log-probability, and the likeliest ones in its place, best first."""
 
     piece: bytes
@@ -42,7 +42,7 @@ class RowKeeper:
         self._local: dict[int, tuple[Ids, Dense]] = {}
         self._cloud: dict[int, tuple[Ids, TopK]] = {}
 
-    def hear(self, event: Event) -> Scored | None:
+    def hear(self, event: Event) -> TokenScore | None:
         """Take an event; return what is known of the token that came with it, if it is part of the answer itself."""
         match event:
             case RecordingStarted(pieces=pieces):
@@ -64,11 +64,11 @@ class RowKeeper:
                 pass
         return None
 
-    def _scored(self, token: int, row: Dense | TopK | None) -> Scored:
+    def _scored(self, token: int, row: Dense | TopK | None) -> TokenScore:
         listed = _listed(row, token, self._num_top)
         top = sorted(listed.items(), key=lambda each: -each[1])[: self._num_top]
         said = listed.get(token, NOT_LISTED)
-        return Scored(self._piece(token), said, tuple((self._piece(each), value) for each, value in top))
+        return TokenScore(self._piece(token), said, tuple((self._piece(each), value) for each, value in top))
 
     def _piece(self, token: int) -> bytes:
         return self._pieces[token] if token < len(self._pieces) else b""
@@ -88,7 +88,7 @@ def _named(piece: bytes, logprob: float) -> dict[str, Any]:
     return {"token": piece.decode("utf-8", "replace"), "logprob": said, "bytes": list(piece)}
 
 
-def legacy(scored: list[Scored], offset: int, num_top: int) -> dict[str, Any]:
+def legacy(scored: list[TokenScore], offset: int, num_top: int) -> dict[str, Any]:
     """Return tokens as ``/v1/completions`` has them; ``offset``: where in the text the first of them begins."""
     words = [each.piece.decode("utf-8", "replace") for each in scored]
     offsets = [offset + sum(map(len, words[:i])) for i in range(len(words))]

@@ -20,7 +20,7 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 
 
 @dataclass(frozen=True)
-class Turns:
+class ReadMessages:
     """A conversation. ``relay``: what of it is no text, so that only a chat route of the cloud can be asked."""
 
     turns: tuple[Message, ...]
@@ -28,7 +28,7 @@ class Turns:
     ignored: tuple[str, ...] = ()
 
 
-def read_messages(body: Body) -> Turns:
+def read_messages(body: Body) -> ReadMessages:
     """Read ``messages``. Raises ApiError."""
     found = body.given("messages")
     if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
@@ -49,7 +49,7 @@ def read_messages(body: Body) -> Turns:
         ignored += [f"messages[].{name}" for name in ECHOED if turn.given(name)]
         ignored += [f"messages[].{name.partition('.')[2]}" for name in turn.rest]
         turns.append(Message(role, text))  # type: ignore[arg-type]  # checked above
-    return Turns(tuple(turns), tuple(dict.fromkeys(relay)), tuple(dict.fromkeys(ignored)))
+    return ReadMessages(tuple(turns), tuple(dict.fromkeys(relay)), tuple(dict.fromkeys(ignored)))
 
 
 def _content(turn: Body, content: Any, *, missing: bool) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from hybrid.run.answer import Answer
-from hybrid.serve.logprobs import Scored, legacy
+from hybrid.serve.logprobs import TokenScore, legacy
 from hybrid.spend.price import NANOUSD_PER_USD
 
 Mode = Literal["hybrid", "local", "relay"]
@@ -103,7 +103,9 @@ class Shape:
         """What the reply is called."""
         return f"{self.prefix}{self.token}"
 
-    def whole(self, answers: Sequence[Answer], scored: Sequence[list[Scored]], prompt_tokens: int) -> dict[str, Any]:
+    def whole(
+        self, answers: Sequence[Answer], scored: Sequence[list[TokenScore]], prompt_tokens: int
+    ) -> dict[str, Any]:
         """Return a whole reply."""
         choices = [self._choice(i, answer, scored[i]) for i, answer in enumerate(answers)]
         return self._head(self.whole_name) | {"choices": choices, "usage": usage_of(answers, prompt_tokens)}
@@ -120,7 +122,7 @@ class Shape:
         """Return the delta that begins a choice."""
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def text(self, text: str, thoughts: str, scored: list[Scored], offset: int) -> dict[str, Any]:
+    def text(self, text: str, thoughts: str, scored: list[TokenScore], offset: int) -> dict[str, Any]:
         """Return the delta of some text; ``offset``: how much text came before."""
         del offset
         delta = ({"content": text} if text or not thoughts else {}) | (
@@ -132,14 +134,14 @@ class Shape:
         """Return the delta that ends a choice."""
         return {"delta": {}, "logprobs": None}
 
-    def _choice(self, index: int, answer: Answer, scored: list[Scored]) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer, scored: list[TokenScore]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.thoughts:
             message["reasoning_content"] = answer.thoughts
         logprobs = self._chat_logprobs(scored)
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
-    def _chat_logprobs(self, scored: list[Scored]) -> dict[str, Any] | None:
+    def _chat_logprobs(self, scored: list[TokenScore]) -> dict[str, Any] | None:
         if self.num_top is None:
             return None
         return {"content": [each.chat() for each in scored], "refusal": None}
@@ -166,7 +168,7 @@ class TextShape(Shape):
         """Return nothing: a text begins with itself."""
         return None
 
-    def text(self, text: str, thoughts: str, scored: list[Scored], offset: int) -> dict[str, Any]:
+    def text(self, text: str, thoughts: str, scored: list[TokenScore], offset: int) -> dict[str, Any]:
         """Return some text. A text that is continued as it stands holds its thoughts, if there are any."""
         return {"text": thoughts + text, "logprobs": self._logprobs(scored, offset)}
 
@@ -174,9 +176,9 @@ class TextShape(Shape):
         """Return an empty text."""
         return {"text": "", "logprobs": None}
 
-    def _choice(self, index: int, answer: Answer, scored: list[Scored]) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer, scored: list[TokenScore]) -> dict[str, Any]:
         text, logprobs = answer.thoughts + answer.text, self._logprobs(scored, 0)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
-    def _logprobs(self, scored: list[Scored], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, scored: list[TokenScore], offset: int) -> dict[str, Any] | None:
         return None if self.num_top is None else legacy(scored, offset, self.num_top)
