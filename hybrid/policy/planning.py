@@ -35,7 +35,6 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybrid.defer import (
     DEFAULT_JUDGE,
@@ -49,7 +48,8 @@ from hybrid.defer import (
     score_from_json,
     score_to_json,
 )
-from hybrid.policy.plan import MOST_WORTH, DraftPlan, PlanCosts, PlannedCase, Worth
+from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
+from hybrid.policy.pricing import PricedDraft
 from hybrid.prob import Floats
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
@@ -61,16 +61,6 @@ TossFloor: TypeAlias = Callable[[Floats], int]
 PRIOR = PriorScore(DEFAULT_JUDGE)
 # A handback after so many tokens is priced: the first block of the other rules' handoffs.
 BACK = 4
-# Spans beyond this cost more a token wherever a check in spans pays at all.
-LONGEST_CHECKED_SPAN = 64
-# The cloud after a local beginning loses something all the same: on two real pairs a tenth and a sixth of what the
-# local model loses.
-AFTER_LOCAL = 1 / 6
-# What checks in short spans leave of that loss: on the calibration questions of both pairs the tokens that excess:0.5
-# keeps hold 0.045 and 0.013 of it.
-LET_THROUGH = 1 / 20
-# What a chance may be at most where its logarithm is taken.
-_SURE = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +129,7 @@ class Planner:
         if spans:
             return DraftPlan("check", len(signals), limit=0)
         forecast = self.score.forecast(signals)
-        draft = _Draft(self, len(signals), signals.shown, known, forecast, final=final)
+        draft = PricedDraft(self, len(signals), signals.shown, known, forecast, final=final)
         case = PlannedCase(self, final, known)
         plan = replace(self._cheapest(draft), signals=signals, forecast=forecast, case=case)
         if plan.action != "keep" or not self.floor or not draft.can_check or toss is None or not plan.at:
@@ -154,7 +144,9 @@ class Planner:
         ``left``: the tokens that are expected to follow; None: as the question lets expect.
         """
         expected = max(1.0, self.question.tokens - shown) if left is None else max(1.0, float(left))
-        draft = _Draft(self, 0, shown, known, Forecast(np.zeros(0), np.zeros(0)), final=True, total=shown + expected)
+        draft = PricedDraft(
+            self, 0, shown, known, Forecast(np.zeros(0), np.zeros(0)), final=True, total=shown + expected
+        )
         at = np.array([self.prompt_tokens + shown], dtype=np.float64)
         rest, back = draft.continuations(at, np.array([expected]), np.array([known], dtype=np.float64))
         keep = float(draft.lost(1.0, np.array([expected]), self.question.excess)[0])
@@ -167,7 +159,7 @@ class Planner:
         A check of short spans is the third, where the loss is nats.
         """
         question = self.question
-        draft = _Draft(self, 0, 0, 0, Forecast(np.zeros(0), np.zeros(0)), final=False)
+        draft = PricedDraft(self, 0, 0, 0, Forecast(np.zeros(0), np.zeros(0)), final=False)
         keep = float(draft.lost(question.turned_down, np.array([draft.total]), question.excess)[0])
         write = float(self.prices.write(self.prompt_tokens, draft.total, 0)) if "open" in self.abilities else None
         span, spans = draft.short_spans()
@@ -176,7 +168,7 @@ class Planner:
         plan = DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
         return replace(plan, case=PlannedCase(self, final=False, known=0))
 
-    def _cheapest(self, draft: _Draft) -> DraftPlan:
+    def _cheapest(self, draft: PricedDraft) -> DraftPlan:
         """Return the cheapest action, ties to keep."""
         num, turned_down = draft.num, draft.forecast.turned_down
         keep = draft.kept(num) + float(draft.survival[num]) * draft.ahead(draft.known)
@@ -259,149 +251,3 @@ def _least(costs: PlanCosts, forced: bool | None) -> Literal["keep", "check", "w
         return "keep"
     best = min(able, key=lambda action: able[action])
     return "keep" if forced is None and costs.keep <= able[best] else best
-
-
-def place_of_rejection(chance: float) -> float:
-    """Return where in a draft that is turned down with a chance that is expected, as a share of it.
-
-    The hazard is the same everywhere: that of a truncated exponential. 1/2 where the chance is small.
-
-    >>> [round(place_of_rejection(chance), 2) for chance in (0.0, 0.5, 0.77, 0.98)]
-    [0.5, 0.44, 0.38, 0.24]
-    """
-    sure = min(chance, _SURE)
-    return 0.5 if sure < 1e-6 else float(-1.0 / np.log1p(-sure) - (1.0 - sure) / sure)
-
-
-class _Draft:
-    """A draft that is being priced. ``total``: the tokens that the answer is expected to have."""
-
-    def __init__(
-        self,
-        planner: Planner,
-        num: int,
-        shown: int,
-        known: int,
-        forecast: Forecast,
-        *,
-        final: bool,
-        total: float | None = None,
-    ) -> None:
-        self.planner, self.prices, self.num, self.forecast = planner, planner.prices, num, forecast
-        self.survival = forecast.survival
-        self.start = planner.prompt_tokens + shown
-        self.known = float(known)
-        # What is expected beyond a block: what the question lets expect; half as much again where it has outgrown that.
-        self.tail = 0.0 if final else max(planner.question.tokens - shown - num, num / 2, 1.0)
-        self.total = shown + num + self.tail if total is None else total
-        self.alone = float(self.prices.write(planner.prompt_tokens, self.total, 0))
-        self.worth = planner.worth.of(self.alone)
-        self.can_check = {"score", "write"} <= planner.abilities
-        excess = planner.mean_excess
-        # V for a nat of one token.
-        self.nat = 0.0 if excess is None else min(self.worth, self.worth / max(excess * self.total, 1e-12))
-
-    def lost(self, chance: float, tokens: Floats, excess: float) -> Floats:
-        """Return what it costs to keep each number of tokens: turned down with a chance, or of so many nats each."""
-        if self.planner.mean_excess is None:
-            return np.full(tokens.shape, self.worth * chance)
-        return self.nat * excess * tokens
-
-    def kept(self, num: int) -> float:
-        """Return what it costs to keep the first tokens of the draft."""
-        return float(self._kept_all[num])
-
-    @cached_property
-    def _kept_all(self) -> Floats:
-        """What it costs to keep the first 0 to n tokens, shape (n + 1,)."""
-        if self.planner.mean_excess is None:
-            return self.worth * (1.0 - self.survival)
-        return self.nat * np.concatenate([[0.0], np.cumsum(self.forecast.excess)])
-
-    # ---- what follows -----------------------------------------------------------------------------------------------
-
-    def _next_draft(self, at: Floats, left: Floats, known: Floats, chance: float, excess: float = 0.0) -> Floats:
-        """Return what the next draft of ``left`` tokens costs, turned down with ``chance``: the cheapest of three."""
-        kept = place_of_rejection(chance) * left
-        rest = self.prices.write(at + kept, np.maximum(left - kept, 1.0), at + kept)
-        checks = self.can_check and self.planner.mean_excess is None
-        checked = self.prices.check(at, left, known) + chance * rest if checks else MOST_WORTH
-        whole = self.prices.write(at, left, known) if "write" in self.planner.abilities else MOST_WORTH
-        return cast(Floats, np.minimum(self.lost(chance, left, excess), np.minimum(checked, whole)))
-
-    def ahead(self, known: float) -> float:
-        """Return what the tail of a block is expected to cost, where so many tokens are known by then."""
-        if not self.tail:
-            return 0.0
-        question = self.planner.question
-        rate = -np.log1p(-min(question.turned_down, _SURE)) / max(question.tokens, 1.0)
-        chance = float(-np.expm1(-rate * self.tail))
-        at, left = np.array([float(self.start + self.num)]), np.array([self.tail])
-        return float(self._next_draft(at, left, np.array([known]), chance, question.excess)[0])
-
-    def continuations(self, at: Floats, left: Floats, known: Floats) -> tuple[Floats, Floats]:
-        """Return the price of the rest, and that of a handback, where the cloud writes after ``at``. Shapes as ``at``.
-
-        A handback that would write as much as the rest costs infinitely much, and so does any under nats. There the
-        rest costs what it loses behind a local beginning, too.
-        """
-        rest = cast(Floats, self.prices.write(at, np.maximum(left, 1.0), known))
-        if self.planner.mean_excess is not None:
-            begun = at > self.planner.prompt_tokens
-            return rest + self.nat * AFTER_LOCAL * self.planner.mean_excess * left * begun, np.full(at.shape, np.inf)
-        back = float(self.planner.back)
-        after = left - back
-        then, left_then = at + back, np.maximum(after, 1.0)
-        next_draft = self._next_draft(then, left_then, then, self.planner.score.again)
-        return rest, np.where(after > 0.0, self.prices.write(at, back, known) + next_draft, np.inf)
-
-    # ---- the actions ------------------------------------------------------------------------------------------------
-
-    def check_cost(self) -> float:
-        """Return the expected cost of a check of the whole draft. The token that replaces a rejected one is paid."""
-        falls = self.survival[:-1] - self.survival[1:]
-        at: Floats = np.arange(self.num, dtype=np.float64) + float(self.start)
-        left = self.start + self.num - 1.0 - at + self.tail
-        after = np.minimum(*self.continuations(at + 1.0, left, at))
-        check = float(self.prices.check(self.start, self.num, min(self.known, self.start)))
-        tail = self.ahead(float(self.start + self.num))
-        return check + float(falls @ after) + float(self.survival[-1]) * tail
-
-    def best_write(self) -> tuple[float | None, int, int | None]:
-        """Return the cost of the best place to let the cloud write from, the place, and how much (None: the rest)."""
-        offsets = np.arange(self.num + (1 if self.tail else 0), dtype=np.float64)
-        at, left = offsets + float(self.start), self.num - offsets + self.tail
-        known = cast(Floats, np.minimum(self.known, at))
-        rest, back = self.continuations(at, left, known)
-        costs = np.minimum(rest, back) + self._kept_all[: len(offsets)]
-        costs[~self._can_write_from(offsets)] = np.inf
-        best = int(np.argmin(costs)) if len(costs) else 0
-        if not len(costs) or costs[best] == np.inf:
-            return None, 0, None
-        return float(costs[best]), best, self.planner.back if back[best] < rest[best] else None
-
-    def _can_write_from(self, offsets: Floats) -> NDArray[np.bool_]:
-        """Where the endpoint can write from, and where a level of risk allows that nothing before it is checked."""
-        needs = np.where(self.start + offsets > self.planner.prompt_tokens, "write", "open")
-        able = np.isin(needs, sorted(self.planner.abilities))
-        return able if self.planner.keep_below is None else able & (offsets == 0)
-
-    def short_spans(self) -> tuple[int, float | None]:
-        """Return the best short span and what the rest of the answer costs if it is checked in such; None: not known.
-
-        Each check brings ``E = (1 - p^s) / (1 - p)`` tokens: those kept, and the one that corrects the first that is
-        not. Its own last token is new to the next check; what the first one reads of the prompt, later ones find.
-        """
-        share, able = self.planner.kept_share, self.planner.abilities
-        if share is None or self.planner.mean_excess is None or not {"score", "ids"} <= able:
-            return 0, None
-        left = self.num + self.tail
-        spans = np.arange(1, max(1, min(LONGEST_CHECKED_SPAN, int(left))) + 1)
-        brings = np.cumsum(share ** (spans - 1.0))
-        before = self.start + left / 2
-        costs = np.asarray(self.prices.check(before, spans.astype(np.float64), before - 1.0)) / brings
-        best = int(np.argmin(costs))
-        start = float(self.start)
-        first = float(self.prices.check(start, 0.0, self.known)) - float(self.prices.check(start, 0.0, start - 1.0))
-        lost = LET_THROUGH * self.nat * self.planner.mean_excess * left
-        return int(spans[best]), lost + first + float(costs[best]) * left
