@@ -2,6 +2,7 @@
 
     python tests/check.py              format, lint, types, floors, weight, README, the quick tests
     python tests/check.py --all        the slow tests as well; then vLLM is installed, and its tests run alone
+    python tests/check.py --rest       as --all, where a plain pytest has just passed without the extra `real`
     python tests/check.py --servers    after everything else every other real server is installed, and its tests run
 
 Tests of real servers run last and one after the other: such a server takes every core and gigabytes of memory, and
@@ -34,6 +35,7 @@ def main() -> int:
     """Run all checks, the cheap ones first, and report every one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="crash tests, full counts and vLLM's server as well")
+    parser.add_argument("--rest", action="store_true", help="--all, less the quick tests that passed without `real`")
     parser.add_argument("--servers", action="store_true", help="the tests of the other real servers as well")
     args = parser.parse_args()
     checks = {
@@ -44,8 +46,8 @@ def main() -> int:
         "words": words,
         "weight": weight,
         "readme": command("pytest", "-q", "tests/readme.py"),
-        "tests": slow_tests() if args.all else tests("not slow"),
-        **real_servers(vllm=args.all or args.servers, others=args.servers),
+        "tests": slow_tests(rest=args.rest) if args.all or args.rest else tests("not slow"),
+        **real_servers(vllm=args.all or args.rest or args.servers, others=args.servers),
     }
     failed = []
     for name, check in checks.items():
@@ -66,10 +68,11 @@ def tests(marked: str, *more: str):
     return command("pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-m", marked, *more)
 
 
-def slow_tests():
-    """Return a check that runs every test but those of real servers."""
+def slow_tests(*, rest: bool):
+    """Return a check that runs every test but those of real servers; ``rest``: those that have not just run."""
     processes = str(MORE_PROCESSES_THAN_CORES + (os.cpu_count() or 1))
-    return tests("not vllm and not servers", "--numprocesses", processes, "--maxprocesses", processes)
+    marked = "not vllm and not servers" + " and (slow or packaged)" * rest
+    return tests(marked, "--numprocesses", processes, "--maxprocesses", processes)
 
 
 def real_servers(*, vllm: bool, others: bool) -> dict[str, Callable[[], str]]:
