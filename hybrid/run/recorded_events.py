@@ -19,6 +19,7 @@ import msgspec
 
 from hybrid.engine import ThoughtMarks
 from hybrid.errors import UsageError
+from hybrid.prob.distribution import MAX_ID
 from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.events import Event, event_name, key_of, unpacked
@@ -79,7 +80,7 @@ class RecordedAnswer:
             nonlocal prompt, pieces
             match line["event"]:
                 case "token_emitted":
-                    ids.append(int(line["token"]["id"]))
+                    ids.append(_token_id(line["token"]["id"]))
                 case "started":
                     prompt = list(line["prompt"])
                 case "recording_started":
@@ -185,3 +186,11 @@ def _lines(path: Path, read: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
     except UnicodeError:
         msg = f"{path} is no trace, or a damaged one: it holds bytes that are no text"
         raise UsageError(msg) from None
+
+
+def _token_id(value: object) -> int:
+    """Return a token's id. Raises ValueError for what cannot be one."""
+    if not isinstance(value, int) or not 0 <= value <= MAX_ID:
+        msg = f"no token's id: {value}"
+        raise ValueError(msg)
+    return value

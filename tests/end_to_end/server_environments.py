@@ -73,6 +73,8 @@ RECIPES = {
         imported="sglang",
         size="3.3 GB",
     ),
+    # Drives Debian's own Chromium (apt-get install chromium) for tests/serve/test_page_in_browser.py; brings a Node.js.
+    "browser": Recipe(packages=("playwright==1.65.2",), imported="playwright.sync_api", size="0.2 GB"),
     # A gateway that stands before another server and has its own opinion of what comes back.
     "litellm": Recipe(packages=("litellm[proxy]==1.106.2",), imported="litellm", size="0.7 GB"),
 }  # fmt: skip

@@ -111,6 +111,7 @@ GOOD = to_json(TokenEmitted(0, Token(1, "a", "local", "accepted")))
         {"event": 3.5, "position": []},
         {**GOOD, "position": "first"},
         {**GOOD, "token": None},
+        {**GOOD, "token": {**GOOD["token"], "id": 2**70}},
         {**GOOD, "token": {**GOOD["token"], "source": "somebody"}},
         {"event": "rows", "key": [], "local": None},
         {"event": "started", "prompt": [1], "policy": None},

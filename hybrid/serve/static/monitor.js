@@ -83,24 +83,25 @@ function drawAnswer(answer) {
   if (page.drawn !== page.shown) {
     text.replaceChildren();
     Object.assign(page, { drawn: page.shown, chosen: null, fresh: new Set(tokens.keys()) });
-    text.classList.toggle("blank", !page.texts);
+    for (const id of ["text", "legend"]) $(id).classList.toggle("blank", !page.texts);
     $("prompt").replaceChildren(...(head.prompt || []).map(([role, said]) => make("div", "turn", make("b", "", role), said)));
   }
   for (const place of [...page.fresh].sort((a, b) => a - b)) drawToken(text, tokens[place], place);
   page.fresh.clear();
   if (page.chosen === null && text.firstChild) text.firstChild.tabIndex = 0;
   const { counts, degraded } = head, ahead = head.ahead ? `, ${head.ahead} ahead` : "";
-  $("what").textContent = `${head.model}: ${head.relayed ? "relayed, " : ""}${head.state}${ahead}${head.why ? `: ${head.why}` : ""}`;
+  const state = `${head.relayed ? "relayed, " : ""}${head.state}${ahead}${head.why ? `: ${head.why}` : ""}`;
+  $("what").replaceChildren(head.model, make("span", "state", state));
   $("facts").replaceChildren(
     fact("", many(tokens.length, "token")), fact("cloud", percent(counts.cloud / Math.max(1, tokens.length))),
     fact("checks", head.checks), fact("requests", answer.requests.length), fact("hand-offs", head.handoffs.length),
     fact("bill", usd(head.answer ? head.answer.bill : head.spent)),
     fact("cloud alone", usd(head.answer ? head.answer.cloud_only : null)),
     ...(head.answer && head.answer.ttft_ms !== null ? [fact("first token", `${Math.round(head.answer.ttft_ms)} ms`)] : []),
-    ...(head.policy ? [fact("policy", head.policy)] : []));
+    ...(head.policy ? [make("li", "", `policy ${head.policy}`)] : []));
   const alarm = degraded && make("li", "alarm", `the local model ${head.away ? "goes" : "went"} on alone: ${degraded.why || degraded.kind || "the cloud did not answer"}`);
   $("notes").replaceChildren(...(alarm ? [alarm] : []), ...head.notes.map(note => make("li", "", note)));
-  drawChart(head, tokens);
+  drawChart(answer);
   drawDetail(head, tokens[page.chosen], page.chosen);
   drawRequests(answer.requests);
 }
@@ -127,9 +128,9 @@ function choose(place, focus) {
   spans[place].tabIndex = 0;
   spans[place].setAttribute("aria-selected", "true");
   if (focus) spans[place].focus({ preventScroll: false });
-  const { head, tokens } = answers.get(page.drawn);
-  drawChart(head, tokens);
-  drawDetail(head, tokens[place], place);
+  const answer = answers.get(page.drawn);
+  drawChart(answer);
+  drawDetail(answer.head, answer.tokens[place], place);
 }
 
 const HOW = {
@@ -141,7 +142,7 @@ function drawDetail(head, token, place) {
     $("detail").replaceChildren(make("p", "hint", "Point at a token, or move to one with Tab and the arrow keys, to read who wrote it and why."));
     return;
   }
-  const limit = head.threshold === null ? "" : `, threshold ${nats(head.threshold)}`;
+  const limit = head.threshold === null ? "" : `, threshold ${head.threshold}`;
   const kl = token.kl === null ? "KL not known: nobody asked" :
     `KL ${nats(token.kl[0])} to ${nats(token.kl[1])} nats${limit}${token.kl[2] ? `; rows may be off by ${nats(token.kl[2])}` : ""}`;
   const said = [HOW[token.how] || token.how, token.why, token.certified ? "certified: both models' favourite" : null];
@@ -163,7 +164,7 @@ function drawSide(title, rows) {
 // ---- the chart -------------------------------------------------------------------------------------------------------
 
 const LOW = 1e-4, HIGH = 20;
-function drawChart(head, tokens) {
+function drawChart({ head, tokens, spans }) {
   const width = $("kl").clientWidth || 600, height = 144, left = 36, bottom = height - 8, top = 8;
   const step = Math.min(14, (width - left) / Math.max(1, tokens.length));
   const level = value => bottom - (bottom - top) * Math.log(Math.max(LOW, Math.min(HIGH, value)) / LOW) / Math.log(HIGH / LOW);
@@ -188,6 +189,7 @@ function drawChart(head, tokens) {
     const from = level(token.kl[0]) + 1.5, to = Math.min(from - 3, token.kl[1] === null ? top : level(token.kl[1]));
     paths[writer(token)] += `M${x + step / 2} ${from}V${to}`;
   }
+  for (const { at } of spans) svg.append(draw("line", { class: "draft", x1: left + step * at, x2: left + step * at, y1: bottom + 2, y2: height }));
   if (page.chosen !== null) svg.append(draw("rect", { class: "chosen", x: left + step * page.chosen, y: 0, width: Math.max(2, step), height }));
   for (const [kind, d] of Object.entries(paths)) if (d) svg.append(draw("path", { class: kind, d, "stroke-width": Math.max(1, Math.min(5, step * 0.6)) }));
   if (head.threshold !== null) {
@@ -214,8 +216,8 @@ function drawStanding() {
 function drawTotals(totals) {
   const money = [], largest = Math.max(totals.spent || 0, totals.cloud_only || 0);
   for (const cap of page.standing ? page.standing.caps : []) {
-    const said = `${usd(cap.spent)} spent, ${usd(cap.reserved)} reserved, of ${usd(cap.cap)}`;
-    money.push(pair(`cap: ${cap.level}`, said), bar([["spent", cap.spent], ["reserved", cap.reserved]], cap.cap, said));
+    const said = `${usd(cap.spent)} of ${usd(cap.cap)}${cap.reserved ? `, ${usd(cap.reserved)} reserved` : ""}`;
+    money.push(pair(`cap, ${cap.level}`, said), bar([["spent", cap.spent], ["reserved", cap.reserved]], cap.cap, said));
   }
   money.push(pair("spent", usd(totals.spent)), bar([["spent", totals.spent || 0], ["reserved", totals.reserved || 0]], largest, `spent ${usd(totals.spent)}`));
   if (totals.reserved !== 0) money.push(pair("reserved", usd(totals.reserved)));
