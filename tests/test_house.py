@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import importlib
 import re
 import subprocess
@@ -20,6 +21,7 @@ SOURCES = sorted([*ROOT.glob("hybrid/**/*.py"), *ROOT.glob("server_stub/**/*.py"
 TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md"}
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -251,11 +251,10 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(invoke
 @pytest.mark.parametrize(
     ("how", "flags"),
     [
-        ("SIGINT", []),
         ("SIGTERM", ["--json"]),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))
+            for case in (("SIGINT", []), ("SIGINT", ["--json"]), ("SIGTERM", []), ("SIGHUP", []))
         ),
     ],
 )
@@ -371,16 +370,16 @@ def test_a_switch_of_the_file_can_be_undone_by_a_flag(invoke, stub, tmp_path):
 PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
 
 
-def test_a_proxy_of_the_environment_does_not_stand_before_our_own_server(bundled):
-    done = ask(QUESTION, **PROXIES)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_proxy_of_the_environment_does_not_stand_before_our_own_server(invoke):
+    done = invoke(QUESTION, env=PROXIES)
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_proxy_of_the_environment_does_not_stand_before_a_server_on_this_machine(stub):
+def test_a_proxy_of_the_environment_does_not_stand_before_a_server_on_this_machine(invoke, stub):
     port = stub.url.rpartition(":")[2]
     for host in ("127.0.0.1", "localhost"):
-        done = ask(QUESTION, "--cloud", f"http://{host}:{port}", "--price", "1/0.1/4", **PROXIES)
-        assert (done.returncode, done.stderr) == (0, ""), host
+        done = invoke(QUESTION, "--cloud", f"http://{host}:{port}", "--price", "1/0.1/4", env=PROXIES)
+        assert (done.exit_code, done.stderr) == (0, ""), host
 
 
 def test_help_shows_examples_and_exit_codes_without_loading_a_model():

@@ -114,14 +114,13 @@ def charges(server):
 @pytest.mark.parametrize(
     ("policy", "flags"),
     [
-        ("kl", ()),
         ("kl", ("--scoring-keeps-cache",)),
         ("cloud", ()),
         *(
             pytest.param(policy, flags, marks=pytest.mark.slow)
-            for policy in ("greedy-exact", "paper", "cloud")
+            for policy in ("kl", "greedy-exact", "paper", "cloud")
             for flags in ((), ("--scoring-keeps-cache",))
-            if (policy, flags) != ("cloud", ())
+            if (policy, flags) not in {("kl", ("--scoring-keeps-cache",)), ("cloud", ())}
         ),
     ],
 )

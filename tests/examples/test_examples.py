@@ -127,6 +127,7 @@ def test_a_pair_of_ones_own_answers_over_its_own_address_and_price(run, endpoint
     assert len(lines) == 3
 
 
+@pytest.mark.slow
 def test_without_arguments_the_bundled_pair_answers_and_is_free(run):
     lines = finished(run("own_models.py"))
     assert lines[1] == RIGHT
@@ -134,6 +135,7 @@ def test_without_arguments_the_bundled_pair_answers_and_is_free(run):
     assert len(lines) == 3
 
 
+@pytest.mark.slow
 def test_what_an_endpoint_without_a_price_costs_is_unknown_not_zero(run, endpoint):
     lines = finished(run("own_models.py", "--local", "small", "--cloud", endpoint))
     assert lines[1] == RIGHT
@@ -164,6 +166,7 @@ def test_a_model_with_another_vocabulary_is_one_sentence(run, endpoint, tmp_path
     assert said.startswith("These two models cannot work together: ")
 
 
+@pytest.mark.slow
 @each(
     ("args", "words"),
     [
@@ -176,6 +179,7 @@ def test_what_can_never_work_is_one_sentence(run, endpoint, args, words):
     assert re.match(words, one_sentence(run("own_models.py", "--local", "small", "--cloud", endpoint, *args)))
 
 
+@pytest.mark.slow
 def test_a_key_is_read_from_the_variable_that_is_named(run, start_server, monkeypatch):
     url = start_server("--api-key", "canary", model=MODELS / "large.gguf").url
     monkeypatch.setenv("MY_KEY", "canary")

@@ -213,7 +213,7 @@ class Spending(RuleBasedStateMachine):
 
 
 def test_recorded_spend_lies_between_the_true_charge_and_the_caps_in_every_history():
-    run_state_machine_as_test(Spending, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(Spending, settings=settings(max_examples=40, stateful_step_count=25))
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
+TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_a_breaker_says_what_it_does():
