@@ -215,8 +215,10 @@ async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, st
     except HybridError as error:
         await _broken(sender, api_error(error), error)
     except Exception as error:
-        await _broken(sender, internal_error(), error)
-        raise
+        if sender.begun:
+            await sender.end(_event(internal_error(error).body))
+        else:
+            raise
 
 
 async def _broken(sender: Sender, told: ApiError, error: Exception) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -69,10 +67,7 @@ async def told(request: Request, error: Exception) -> Response:
         case HTTPException(status_code=status, detail=detail):
             return ApiError(status, str(detail)).response()
         case _:
-            # The traceback names places in the code; what an exception quotes may be a prompt, so it is left out.
-            where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-            print(f"hybrid: a request failed with {type(error).__name__}\n{where}", file=sys.stderr)  # noqa: T201
-            return internal_error().response()
+            return internal_error(error).response()
 
 
 def _no_route(request: Request, error: HTTPException) -> Response:

@@ -6,7 +6,10 @@ will change is a 4xx.
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 
 from hybrid.errors import (
     CloudFailure,
@@ -45,6 +48,13 @@ def api_error(error: HybridError) -> ApiError:
     return internal_error()
 
 
-def internal_error() -> ApiError:
-    """Return what a caller is told of a fault of ours: that there is one, and nothing of the question."""
+def internal_error(error: BaseException | None = None) -> ApiError:
+    """Return what a caller is told of a fault of ours: that there is one, and nothing of the question.
+
+    Standard error is told where it happened. What an exception quotes may be a prompt, so that is left out.
+    """
+    if error is not None:
+        places = traceback.extract_tb(error.__traceback__)[-4:]
+        where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
+        print(f"hybrid: a request failed with {type(error).__name__} ({where})", file=sys.stderr, flush=True)  # noqa: T201
     return ApiError(500, "the endpoint failed; its standard error says how", SERVER, "internal_error")

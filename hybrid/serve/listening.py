@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from hybrid.errors import HybridError
 from hybrid.serve.api_error import ApiError
-from hybrid.serve.errors import api_error
+from hybrid.serve.errors import api_error, internal_error
 
 Work = Callable[["Sender"], Awaitable[None]]
 
@@ -82,6 +82,10 @@ class Listening:
             if sender.begun:
                 raise
             await api_error(error).response()(scope, receive, sender._send)
+        except Exception as error:  # noqa: BLE001  (a caller is told of any fault, and it is reported)
+            told = internal_error(error)
+            if not sender.begun:
+                await told.response()(scope, receive, sender._send)
 
 
 async def _left(receive: Receive) -> None:

@@ -1,87 +1,13 @@
-"""A whole client over scripted models: two tables, no llama.cpp, no network."""
+"""A whole client over scripted models, under every choice."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
+from scripted_house import house
 
-from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
-from hybrid.engine import ScriptedEngine, Worker
-from hybrid.run import AsyncClient, LocalModel
-from hybrid.run.retrying import EndpointHealth
-from hybrid.spend import Account, MemoryLedger, Price
-
-WORDS = tuple("abcdefgh")
-END = 7
-AT_ONCE = 8
-
-
-def table(name: str, base=None, share: float = 0.0):
-    """Random but fixed scores after every prefix; with a base, mostly the base's."""
-
-    def scores(prefix):
-        seed = int.from_bytes(hashlib.sha256(f"{name}{prefix}".encode()).digest()[:8], "big")
-        own = np.random.default_rng(seed).standard_normal(len(WORDS)) * 2
-        own[END] -= 2.0
-        return own if base is None else (1 - share) * np.array(base(prefix)) + share * own
-
-    return scores
-
-
-SMALL = table("small")
-LARGE = table("large", SMALL, 0.45)
-
-
-def greedy(scores, prompt, max_tokens):
-    text = ()
-    while len(text) < max_tokens and END not in text:
-        text += (int(np.argmax(scores(prompt + text))),)
-    return tuple(token for token in text if token != END)
-
-
-async def at_once(_: float) -> None:
-    """Wait for a retry as a test does."""
-
-
-@dataclass
-class Clock:
-    """The client's clock. It stands, unless a test moves it: an outage lasts as long as the test wants."""
-
-    now: float = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@dataclass
-class House:
-    """The objects behind a client, open to a test's eyes."""
-
-    engines: list[ScriptedEngine]
-    worker: Worker
-    cloud: ScriptedCloud
-    ledger: MemoryLedger
-    client: AsyncClient
-    price: Price | None
-    clock: Clock
-    prompt = (0, 1, 2)
-    tables = (SMALL, LARGE)
-
-    @property
-    def engine(self):
-        """The first context; most tests have no other."""
-        return self.engines[0]
-
-    def small(self, max_tokens):
-        return greedy(SMALL, self.prompt, max_tokens)
-
-    def large(self, max_tokens):
-        return greedy(LARGE, self.prompt, max_tokens)
+__all__ = ["house"]
 
 
 @pytest.fixture(autouse=True)
@@ -92,63 +18,6 @@ def one_table_of_choices_for_every_policy(monkeypatch):
     """
     monkeypatch.setattr("hybrid.run.client.check_effect", lambda *_: None)
     monkeypatch.setattr("hybrid.run.replay.check_effect", lambda *_: None)
-
-
-@pytest.fixture
-def house():
-    """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
-
-    A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
-
-    ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one.
-    """
-    workers = []
-
-    def build(
-        *,
-        price="1/0.1/4",
-        cap=None,
-        num_context=1000,
-        small=SMALL,
-        connect=None,
-        cloud_context=None,
-        ledger=None,
-        made=ScriptedEngine,
-        retries=2,
-        seed=0,
-        can=None,
-        parallel=1,
-        queue=None,
-        **cloud,
-    ):
-        engines = [made(WORDS, small, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
-        own = [Worker(f"test-{i}") for i in range(parallel)]
-        workers.extend(own)
-        while len(workers) > max(AT_ONCE, parallel):
-            workers.pop(0).close()
-        remote = ScriptedCloud(LARGE, end_ids=frozenset({END}), **cloud)
-        ledger = ledger or MemoryLedger(cap)
-        known = Price.parse(price) if price else None
-        account = Account(known, ledger, "http://scripted")
-
-        async def reach(_):
-            if connect:
-                raise connect
-            return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
-
-        client = AsyncClient(
-            LocalModel(list(zip(engines, own, strict=True))),
-            reach,
-            account,
-            Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {})),
-        )
-        clock = Clock()
-        client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
-        return House(engines, own[0], remote, ledger, client, known, clock)
-
-    yield build
-    for worker in workers:
-        worker.close()
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""The endpoint over a scripted client, asked through ASGI: no socket, no model, and a caller that may leave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgi_caller import Endpoint
+from scripted_house import house
+
+from hybrid.serve.served import ServeOptions
+
+__all__ = ["house"]
+
+
+@pytest.fixture
+def endpoint(house):
+    """Build an endpoint; keyword arguments are the house's, ``options`` what the endpoint is started with."""
+
+    def build(*, options=None, **choices):
+        return Endpoint(house(**choices), options or ServeOptions())
+
+    return build
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine to its end."""
+    return asyncio.run
