@@ -135,7 +135,7 @@ def check(seen, events, origin):
     for token, detail in zip(tokens, seen["details"], strict=True):
         expected = None if token.kl is None else [token.kl.lower, token.kl.upper]
         assert told_nats(detail) == (expected and pytest.approx(expected, rel=0.06, abs=1e-12))
-        assert ("nobody asked" in detail) == (token.kl is None)
+        assert ("KL not known" in detail) == (token.kl is None)
     assert seen["errors"] == []
     assert all(url.startswith((origin, "data:")) for url in seen["asked"])
     assert seen["width"] <= seen["inner"]

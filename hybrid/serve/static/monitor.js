@@ -143,7 +143,7 @@ function drawDetail(head, token, place) {
     return;
   }
   const limit = head.threshold === null ? "" : `, threshold ${head.threshold}`;
-  const kl = token.kl === null ? "KL not known: nobody asked" :
+  const kl = token.kl === null ? `KL not known: ${token.source === "cloud" ? "not compared" : "nobody asked"}` :
     `KL ${nats(token.kl[0])} to ${nats(token.kl[1])} nats${limit}${token.kl[2] ? `; rows may be off by ${nats(token.kl[2])}` : ""}`;
   const said = [HOW[token.how] || token.how, token.why, token.certified ? "certified: both models' favourite" : null];
   const name = token.text === null ? null : make("b", `mark ${writer(token)}`, `“${visible((token.thoughts || "") + token.text)}”`);
@@ -239,7 +239,7 @@ function drawTotals(totals) {
     return column;
   }));
   $("spread").replaceChildren(columns, make("div", "scale", ...["?", "", "0.003", "", "0.03", "", "0.3", "", "3", "10"].map(edge => make("span", "", edge))),
-    make("p", "hint", "Upper ends, in nats; “?”: not asked, not known"));
+    make("p", "hint", "Upper ends, in nats; “?”: not known"));
   $("why").replaceChildren(...(totals.handoffs.length ? totals.handoffs.map(([why, count]) => pair(why.replaceAll("#", "…"), count)) : [make("p", "hint", "none")]));
 }
 
