@@ -7,11 +7,11 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 from cases import each
+from scripted_house import END, LARGE, SMALL, WORDS
 from typer.testing import CliRunner
 
 import hybrid
@@ -28,7 +28,6 @@ from hybrid.run.composition import check_effect, policy_of
 from hybrid.sources import CONFIG_FILE, choosing, load
 from hybrid.spend import Account, MemoryLedger
 
-HOUSE = run_path(str(Path(__file__).parent / "run" / "conftest.py"))
 # Of each knob a policy that it changes nothing in, and one that it changes.
 IDLE = {
     "threshold": (0.25, "greedy-exact", "kl"),
@@ -57,8 +56,8 @@ def opened():
     workers = []
 
     def build(portal, **settings):
-        engine = ScriptedEngine(HOUSE["WORDS"], HOUSE["SMALL"], end_ids=frozenset({HOUSE["END"]}), num_context=100)
-        cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({HOUSE["END"]}))
+        engine = ScriptedEngine(WORDS, SMALL, end_ids=frozenset({END}), num_context=100)
+        cloud = ScriptedCloud(LARGE, end_ids=frozenset({END}))
         workers.append(Worker("test"))
 
         async def reach(_):

@@ -10,6 +10,7 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
+from scripted_house import END, LARGE, SMALL, WORDS
 from typer.testing import CliRunner
 
 import hybrid
@@ -23,8 +24,6 @@ from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 _BENCH = run_path(str(Path(__file__).parent.parent / "bench" / "conftest.py"))
 answer, compared = _BENCH["answer"], _BENCH["compared"]
 
-HOUSE = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
-WORDS, END = HOUSE["WORDS"], HOUSE["END"]
 GIVEN = ("policy", "temperature", "seed", "parallel", "cap")
 
 
@@ -44,10 +43,8 @@ class Opening:
     async def __aenter__(self):
         self.scripted.opened += 1
         self.workers = [Worker(f"test {i}") for i in range(self.settings.parallel)]
-        engines = [
-            ScriptedEngine(WORDS, HOUSE["SMALL"], end_ids=frozenset({END}), num_context=40) for _ in self.workers
-        ]
-        cloud = ScriptedCloud(HOUSE["LARGE"], end_ids=frozenset({END}))
+        engines = [ScriptedEngine(WORDS, SMALL, end_ids=frozenset({END}), num_context=40) for _ in self.workers]
+        cloud = ScriptedCloud(LARGE, end_ids=frozenset({END}))
 
         async def reach(_):
             if self.scripted.cloud_fault:

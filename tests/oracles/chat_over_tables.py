@@ -13,9 +13,9 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from runpy import run_path
 
 from anyio.from_thread import start_blocking_portal
+from scripted_house import END, LARGE, SMALL, WORDS
 
 import hybrid
 from hybrid.__main__ import main as command
@@ -26,8 +26,6 @@ from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, Client, LocalModel
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
-HOUSE = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
-WORDS, END, SMALL, LARGE = (HOUSE[name] for name in ("WORDS", "END", "SMALL", "LARGE"))
 NUM_CONTEXT = 120
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, replace
 
@@ -138,3 +139,9 @@ def house():
     yield build
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine to its end."""
+    return asyncio.run

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from scripted_house import house
+from scripted_house import house, run
 
-__all__ = ["house"]
+__all__ = ["house", "run"]
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +16,3 @@ def one_table_of_choices_for_every_policy(monkeypatch):
     """
     monkeypatch.setattr("hybrid.run.client.check_effect", lambda *_: None)
     monkeypatch.setattr("hybrid.run.replay.check_effect", lambda *_: None)
-
-
-@pytest.fixture
-def run():
-    """Run a coroutine to its end."""
-    return asyncio.run

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from asgi_caller import Endpoint
-from scripted_house import house
+from scripted_house import house, run
 
 from hybrid.serve.served import ServeOptions
 
-__all__ = ["house"]
+__all__ = ["house", "run"]
 
 
 @pytest.fixture
@@ -21,9 +19,3 @@ def endpoint(house):
         return Endpoint(house(**choices), options or ServeOptions())
 
     return build
-
-
-@pytest.fixture
-def run():
-    """Run a coroutine to its end."""
-    return asyncio.run

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
-from runpy import run_path
 
 import pytest
+from scripted_house import END, LARGE, SMALL, house, run
 
-_RUN = run_path(str(Path(__file__).parent.parent / "run" / "conftest.py"))
-house, run, SMALL, LARGE, END = (_RUN[name] for name in ("house", "run", "SMALL", "LARGE", "END"))
+__all__ = ["END", "LARGE", "SMALL", "house", "run"]
+
 PAIR = ("local", "http://scripted", "scripted")
 
 

@@ -1,0 +1,123 @@
+"""``hybrid serve`` as it is started: what is refused before anything listens, what is said, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from cases import each
+from typer.testing import CliRunner
+
+from hybrid.cli import app
+from hybrid.cli.serve import KEY_ENV
+
+CANARY = "sk-canary-77"
+
+
+def refused(*words, **variables):
+    done = CliRunner().invoke(app, ["serve", *words], env={KEY_ENV: "", **variables})
+    return done.exit_code, done.stderr
+
+
+@each("host", ["0.0.0.0", "::", "192.168.1.5", "laptop.lan"])
+def test_others_than_this_machine_need_a_key(host):
+    code, said = refused("--host", host)
+    assert code == 2
+    assert KEY_ENV in said
+    assert said.count("\n") == 1
+
+
+def test_a_variable_that_is_named_and_not_set_is_no_key():
+    code, said = refused("--key-env", "MY_KEY", MY_KEY="")
+    assert (code, said) == (2, "hybrid: --key-env MY_KEY: the variable is not set, so there would be no key\n")
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, said = refused("--port", str(taken.getsockname()[1]))
+    assert code == 2
+    assert re.fullmatch(
+        r"hybrid: cannot listen on 127.0.0.1:\d+: Address already in use; another --port may be free\n", said
+    )
+
+
+@each(
+    ("words", "code"),
+    [
+        (["--host", "no.such.host.invalid"], 2),
+        (["--local", "no-such-model.gguf"], 3),
+        (["--policy", "klingon"], 2),
+        (["--worth", "2", "--policy", "kl"], 2),
+        (["--cloud", "http://gpu:8000"], 2),
+    ],
+)
+def test_what_ask_refuses_is_refused_before_anything_listens(words, code):
+    found, said = refused("--port", "0", *words, **{KEY_ENV: "k"})
+    assert found == code, said
+    assert said.splitlines()[-1].startswith("hybrid: ")
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start the command in a process of its own; return it, its address, and the file of its standard error."""
+    running = []
+
+    def start(*words, **variables):
+        errors = tmp_path / f"stderr{len(running)}"
+        command = [sys.executable, "-m", "hybrid", "serve", "--port", "0", "--threads", "1", *words]
+        with errors.open("w") as told:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=told, text=True, env={**os.environ, **variables}
+            )
+        running.append(process)
+        url = process.stdout.readline().removeprefix("export OPENAI_BASE_URL=").strip().removesuffix("/v1")
+        return process, url, errors
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def asked(url, body=None, **headers):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json", **headers})
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)
+
+
+def test_it_answers_and_a_signal_ends_it_with_0(started):
+    """The list of models is there at once; the first question waits for the weights."""
+    process, url, errors = started("--offline", **{KEY_ENV: CANARY})
+    key = {"authorization": f"Bearer {CANARY}"}
+    assert asked(f"{url}/v1/models", **key)["data"][0]["id"] == "hybrid"
+    question = {"role": "user", "content": "Sort 42 17 canaryprompt."}
+    told = asked(f"{url}/v1/chat/completions", {"model": "hybrid", "messages": [question], "max_tokens": 8}, **key)
+    assert told["usage"]["completion_tokens"] == 8
+    assert process.stdout.readline() == "export OPENAI_API_KEY=$HYBRID_SERVE_KEY\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0, errors.read_text()
+    said = errors.read_text()
+    assert f"hybrid serves {url}/v1, and its monitor {url}/?once=" in said
+    assert CANARY not in said
+    assert "canaryprompt" not in said
+
+
+@pytest.mark.slow
+@each("damaged", [b"", b"GGUF" + bytes(100)])
+def test_a_model_that_cannot_be_opened_ends_it_with_its_sentence(started, tmp_path, damaged):
+    (tmp_path / "x.gguf").write_bytes(damaged)
+    process, _, errors = started("--local", str(tmp_path / "x.gguf"), "--offline")
+    assert process.wait(20) == 3
+    assert errors.read_text().splitlines()[-1].startswith("hybrid: ")
+    assert "Traceback" not in errors.read_text()
