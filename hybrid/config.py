@@ -46,6 +46,15 @@ NO_LEDGER = "none"
 KvTypeName: TypeAlias = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
+def _address(value: str) -> str:
+    """Return the complete address of an endpoint. Raises ValueError."""
+    whole = complete_address(value)
+    if not is_address(whole):
+        msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
+        raise ValueError(msg if "://" in value else f"{msg}: write https:// or http:// before it")
+    return whole
+
+
 class ConnectionSettings(SettingsGroup):
     """The endpoint, and how long it is waited for."""
 
@@ -92,13 +101,51 @@ class ConnectionSettings(SettingsGroup):
     @field_validator("cloud")
     @classmethod
     def _complete(cls, value: str | None) -> str | None:
-        if value is None or value in NAMED:
-            return value
-        whole = complete_address(value)
-        if not is_address(whole):
-            msg = "an endpoint's address is http:// or https://, a host, and perhaps a port and a path"
-            raise ValueError(msg if "://" in value else f"{msg}: write https:// or http:// before it")
-        return whole
+        return value if value is None or value in NAMED else _address(value)
+
+
+class RelaySettings(SettingsGroup):
+    """Where ``hybrid serve`` sends what no hybrid can honour (tools, images): a chat route, perhaps of another service.
+
+    A file has them in a table ``[relay]``: ``url``, ``model``, ``price``, ``api_key_env``, ``image_tokens``.
+    """
+
+    relay_url: Annotated[
+        str | None,
+        SettingInfo(
+            "Chat endpoint that requests go to which only a cloud model can honour",
+            uses=SettingPlace.NONE,
+            default="that of --cloud",
+        ),
+    ] = None
+    relay_model: Annotated[
+        str | None, Field(min_length=1), SettingInfo("Its model", uses=SettingPlace.NONE, default="that of --cloud")
+    ] = None
+    relay_price: Annotated[
+        str | None, SettingInfo("What it charges, as --price", uses=SettingPlace.NONE, default="by the price file")
+    ] = None
+    relay_api_key_env: Annotated[
+        str | None,
+        Field(min_length=1),
+        SettingInfo(
+            "Variable that holds its key", uses=SettingPlace.NONE, default="--api-key-env where the host is the same"
+        ),
+    ] = None
+    relay_image_tokens: Annotated[
+        int | None,
+        Field(ge=1),
+        SettingInfo("Most tokens that it charges for an image", uses=SettingPlace.NONE, default="not known"),
+    ] = None
+
+    @field_validator("relay_url")
+    @classmethod
+    def _complete_relay(cls, value: str | None) -> str | None:
+        return None if value is None else _address(value)
+
+    @field_validator("relay_price", mode="before")
+    @classmethod
+    def _relay_price_as_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class MoneySettings(SettingsGroup):
@@ -247,6 +294,7 @@ class LocalSettings(SettingsGroup):
 GROUPS: Mapping[str, type[SettingsGroup]] = {
     "Local model": LocalSettings,
     "Connection": ConnectionSettings,
+    "Relay": RelaySettings,
     "Money": MoneySettings,
     "Decoding": DecodingSettings,
     "Policies auto and route": DeferralChoices,
@@ -256,7 +304,14 @@ GROUPS: Mapping[str, type[SettingsGroup]] = {
 
 
 class Settings(
-    SamplingSettings, TextSettings, DeferralChoices, DecodingSettings, MoneySettings, ConnectionSettings, LocalSettings
+    SamplingSettings,
+    TextSettings,
+    DeferralChoices,
+    DecodingSettings,
+    MoneySettings,
+    RelaySettings,
+    ConnectionSettings,
+    LocalSettings,
 ):
     """What a user may choose."""
 
@@ -333,6 +388,11 @@ class OpenArguments(AnswerChoices, total=False):
     request_timeout_s: float | None
     cool_down_s: float | None
     retries: int | None
+    relay_url: str | None
+    relay_model: str | None
+    relay_price: str | None
+    relay_api_key_env: str | None
+    relay_image_tokens: int | None
     price: Amount | None
     prices: Path | str | None
     cap: Amount | None

@@ -107,8 +107,10 @@ class CloudError(HybridError):
     ``sent`` is False if the request cannot have been sent or was rejected unread, so that nothing was charged for it.
     ``charged`` is a charge that is certain nevertheless: of earlier requests of the same question, or of the part of an
     answer that was received. ``trouble``: the kind of failure, if a retry may end it (``run.retrying`` decides).
-    ``retry_after_s``: the wait that the server asks for.
+    ``retry_after_s``: the wait that the server asks for. ``status``: the HTTP status that it is, if it is one.
     """
+
+    status: int | None = None
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ from hybrid.setting_info import SettingPlace
 
 CONFIG_FILE = "hybrid.toml"
 PREFIX = "HYBRID_"
+RELAY = "relay"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 # What bounds spending and sending: a variable that is named after one of them and is no setting is always refused.
 BOUNDS = ("CAP", "PRICE", "LEDGER", "OFFLINE")
@@ -211,7 +212,9 @@ class _SettingsSource:
     def line(self, setting: str) -> int | None:
         """Return the number of the first line that begins with a setting's name."""
         key = re.compile(rf"""\s*\[*\s*["']?{re.escape(setting)}["']?\s*[\].=]""")
-        return next((n for n, line in enumerate(self.text.splitlines(), start=1) if key.match(line)), None)
+        found = next((n for n, line in enumerate(self.text.splitlines(), start=1) if key.match(line)), None)
+        in_table = found is None and setting.startswith(f"{RELAY}_")
+        return self.line(RELAY) if in_table else found
 
 
 def _validated(values: Mapping[str, object], place: Callable[[str], str] = lambda _: "") -> Settings:
@@ -289,13 +292,23 @@ def _files(config: Path | str | None) -> Iterator[_SettingsSource]:
 def _read(path: Path, name: str) -> _SettingsSource:
     try:
         text = path.read_bytes().decode()
-        return _SettingsSource(tomllib.loads(text), name, text)
+        return _SettingsSource(_flat(tomllib.loads(text)), name, text)
     except ValueError as error:  # not UTF-8, or not TOML
         msg = f"{name}: {to_one_line(error)}"
         raise UsageError(msg) from None
     except RecursionError:
         msg = f"{name} is nested too deeply"
         raise UsageError(msg) from None
+
+
+def _flat(said: dict[str, object]) -> dict[str, object]:
+    """Return what a file says with the settings of its table ``[relay]`` by their own names."""
+    table = said.get(RELAY)
+    if not isinstance(table, dict):
+        return said
+    return {name: value for name, value in said.items() if name != RELAY} | {
+        f"{RELAY}_{name}": value for name, value in table.items()
+    }
 
 
 def _only_decoding(here: _SettingsSource) -> _SettingsSource:

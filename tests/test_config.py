@@ -35,6 +35,8 @@ REFUSED = {
     "kv_type": "q8_0", "parallel": 8, "max_queued": 3, "queue_timeout_s": 7.0, "cloud_top_k": 5,
     "cache_salt": "shared", "connect_timeout_s": 1.0, "first_byte_timeout_s": 2.0, "read_timeout_s": 3.0,
     "request_timeout_s": 4.0, "cool_down_s": 6.0, "retries": 8,
+    "relay_url": "https://evil.example", "relay_model": "m", "relay_price": "free",
+    "relay_api_key_env": "AWS_SECRET_ACCESS_KEY", "relay_image_tokens": 1,
 }  # fmt: skip
 
 

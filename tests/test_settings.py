@@ -15,6 +15,7 @@ from hybrid.cli import app
 from hybrid.cli.ask import ask
 from hybrid.cli.batch import batch
 from hybrid.cli.calibrate import calibrate
+from hybrid.cli.chat import chat
 from hybrid.cli.flags import help_of
 from hybrid.cli.price import price
 from hybrid.cli.probe import probe
@@ -51,6 +52,11 @@ read_timeout_s        -------- 10.0
 request_timeout_s     -------- 120.0
 cool_down_s           -------- 5.0
 retries               -------- 2
+relay_url             -------- None
+relay_model           -------- None
+relay_price           -------- None
+relay_api_key_env     -------- None
+relay_image_tokens    -------- None
 price                 f--rp$-c None
 prices                f---p$-c None
 cap                   f---p--c None
@@ -101,6 +107,7 @@ LETTERS = {
 OTHER_FLAGS = {"hold": ["--handoff"], "template_args": ["--template-arg"]}
 # What each command has beside the settings. ``probe`` takes two as its own arguments, and ``calibrate`` several models.
 COMMANDS = {
+    "chat": ("f", {"watch", "thoughts"}),
     "ask": ("ft", {"prompt", "as_json", "explain", "thoughts", "trace"}),
     "batch": ("f", {"source", "out", "again", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
@@ -138,7 +145,15 @@ def test_a_command_that_takes_a_setting_takes_it_as_every_other_does():
     """Under one name, with one type, one help text and in one section; and it takes no setting that is not its own."""
     commands = typer.main.get_command(app).commands
     titles = {name: title for title, group in GROUPS.items() for name in group.model_fields}
-    named = {"ask": ask, "batch": batch, "replay": replay, "probe": probe, "price": price, "calibrate": calibrate}
+    named = {
+        "ask": ask,
+        "batch": batch,
+        "chat": chat,
+        "replay": replay,
+        "probe": probe,
+        "price": price,
+        "calibrate": calibrate,
+    }
     seen = {}
     for command, (letters, own) in COMMANDS.items():
         options = {each.name: each for each in commands[command].params if each.name != "help"}

@@ -14,6 +14,7 @@ from anyio.from_thread import start_blocking_portal
 
 from hybrid.assemble.prices import known_price
 from hybrid.assemble.reaching import PROBE, probe_cache, reach, served_here
+from hybrid.assemble.relay import make_relayer, relay_settings
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.config import OpenArguments, Settings
 from hybrid.endpoint_key import endpoint_key
@@ -90,6 +91,7 @@ class ClientOpener:
         check_installed(str(settings.cloud))
         if not settings.offline:
             endpoint_key(settings)
+        relay_settings(settings)
         self._price, self._prices = known_price(settings)
         self._cap = usd_to_nanousd(settings.cap, "cap") if settings.cap is not None else None
         self._stack = AsyncExitStack()
@@ -163,8 +165,13 @@ class ClientOpener:
         local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights))
         facts = replace(facts, shipped_only=self._shipped_only)
-        self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
-        return self._client
+        client = self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
+
+        async def model() -> str:
+            return (await client.capabilities()).model
+
+        client.relayer = make_relayer(settings, account, model, stack)
+        return client
 
     async def _contexts(
         self, weights: Weights, worker: Worker, threads: int | None, stack: AsyncExitStack

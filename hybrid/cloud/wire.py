@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Any
 
 import httpcore
@@ -32,7 +29,7 @@ from hybrid.cloud.bounds import (
     Timeouts,
     parse,
 )
-from hybrid.cloud.names import connect_first, resolve
+from hybrid.cloud.network import Network, in_words, root_cause
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, to_one_line
@@ -85,7 +82,7 @@ class Wire:
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
         for pool in self._pools:
-            pool._network_backend = _Network()
+            pool._network_backend = Network()
         self._changes = 0
         # What messages call the endpoint: without the user name and password a URL may hold.
         self.url = str(httpx.URL(base).copy_with(userinfo=b"", query=None, fragment=None))
@@ -240,6 +237,15 @@ class Wire:
         msg = "the stream was cut before its end"
         raise Unreachable(msg, trouble="cut")
 
+    async def open_raw(self, path: str, body: bytes, request_id: str, deadlines: QuestionDeadlines) -> RawReply:
+        """POST a JSON body as it is; return its success, whose body is read by the caller, who closes it."""
+        headers = {"content-type": "application/json", "x-request-id": request_id}
+        request = self._client.build_request("POST", path, content=body, headers=headers)
+        try:
+            return RawReply(await self._send(request, deadlines), deadlines, self.url, self._key)
+        except httpx.TransportError as error:
+            raise _transport_error(error, self.url) from error
+
     def hide_key(self, error: CloudError) -> None:
         """Blot the key out of an error: some servers repeat it."""
         if self._key:
@@ -267,43 +273,67 @@ class Wire:
         said = f"{self.url} answered {status}{why}"
         if status == 403 or status >= 500:
             self._changes += 1
-        return status_error(status, said, detail, self._key_hint, read_retry_after(response.headers))
+        refusal = status_error(status, said, detail, self._key_hint, read_retry_after(response.headers))
+        refusal.status = status
+        return refusal
 
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
 
 
-class _Network(httpcore.AnyIOBackend):
-    """How connections are made: names are looked up by us, and of several addresses the first that answers is taken."""
+class RawReply:
+    """A success whose body is handed on as it came: nothing is taken out of it but our key, which some servers repeat.
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109  (httpcore's port)
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Connect to a host, or raise httpcore.ConnectError."""
-        connect = partial(
-            super().connect_tcp,
-            port=port,
-            timeout=timeout,
-            local_address=local_address,
-            socket_options=socket_options,
-        )
+    ``content_type`` and ``request_id`` are all that is told of its headers.
+    """
+
+    def __init__(self, response: httpx.Response, deadlines: QuestionDeadlines, url: str, key: str | None) -> None:
+        """Take a reply whose body is unread."""
+        self._response, self._deadlines, self._url = response, deadlines, url
+        self._key = (key or "").encode()
+        self.content_type = to_one_line(response.headers.get("content-type", ""))
+        self.request_id = to_one_line(response.headers.get("x-request-id", "")) or None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the body is server-sent events."""
+        return "text/event-stream" in self.content_type.lower()
+
+    async def whole(self) -> bytes:
+        """Return the body. Raises CloudError."""
         try:
-            addresses = await resolve(host, port)
-        except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
-        return await connect_first(connect, addresses, lambda stream: stream.aclose())
+            return self._without_key(bytes(await _read(self._response, self._deadlines, MAX_REPLY_BYTES)))
+        except httpx.TransportError as error:
+            raise _transport_error(error, self._url) from error
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Yield the data of every event up to [DONE], which is not told. Raises Unreachable if none comes."""
+        try:
+            async with aclosing(_events(self._response, self._deadlines, EventReader())) as told:
+                async for data in told:
+                    if data.strip() == b"[DONE]":
+                        await _read_end(told)
+                        return
+                    with self._deadlines.pause():
+                        yield self._without_key(data)
+        except httpx.TransportError as error:
+            raise _transport_error(error, self._url) from error
+        msg = "the stream was cut before its last event"
+        raise Unreachable(msg, trouble="cut")
+
+    async def aclose(self) -> None:
+        """Close the request; where its body was not read to the end, the connection too."""
+        await self._response.aclose()
+
+    def _without_key(self, body: bytes) -> bytes:
+        return body.replace(self._key, b"[the key]") if self._key else body
 
 
 def _transport_error(error: httpx.RequestError, url: str) -> CloudError:
     """Return what a fault of the transport is to the user: its root tells."""
-    root = _root(error)
-    said = to_one_line(_reason(root)) or type(error).__name__
+    root = root_cause(error)
+    said = to_one_line(in_words(root)) or type(error).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return TlsFailure(f"the certificate of {url} could not be verified: {root.verify_message}")
     if isinstance(root, ssl.SSLError) and root.reason in NO_TLS:
@@ -314,19 +344,6 @@ def _transport_error(error: httpx.RequestError, url: str) -> CloudError:
         return BadReply(f"{url} answered with more than 100 KiB of headers")
     broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
     return Unreachable(f"the connection to {url} broke off: {said}", trouble="cut" if broken else None)
-
-
-def _reason(root: BaseException) -> object:
-    """Return a fault in the system's words, without its number; asyncio's own name the address a second time."""
-    if isinstance(root, ssl.SSLError) or not isinstance(root, OSError) or not root.errno:
-        return root
-    return root.strerror if isinstance(root, socket.gaierror) else os.strerror(root.errno)
-
-
-def _root(error: BaseException) -> BaseException:
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__ or error
-    return error
 
 
 async def _parts(response: httpx.Response, deadlines: QuestionDeadlines) -> AsyncGenerator[bytes, None]:

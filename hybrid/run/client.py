@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices, Settings, names_for
 from hybrid.engine import CursorContext
-from hybrid.errors import UsageError, to_one_line
+from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
@@ -34,6 +34,7 @@ from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.pair_record import PairObserver, PairRecord
+from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, BreakerState, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
@@ -43,6 +44,8 @@ from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
+
+NOWHERE = "neither model here can honour it: name an endpoint with --cloud, or one for such requests in [relay]"
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class AsyncClient:
         self._spending = Spending()
         self._pair = PairObserver(pair)
         self._answers: set[asyncio.Task[Answer]] = set()
+        self.relayer: Relayer | None = None
+        """Where requests go that only a cloud model can honour; None: nowhere."""
         self.closed = False
         """Whether nothing more is answered."""
         self.notes = local.notes
@@ -185,6 +190,24 @@ class AsyncClient:
             async for event in events:
                 if text := text_of(event):
                     yield text
+
+    @asynccontextmanager
+    async def relay(
+        self, body: Mapping[str, Any], publish: Publish, conversation: str | None = None
+    ) -> AsyncGenerator[RelayedReply, None]:
+        """Send a chat request whole to the cloud, and yield its reply; see ``Relayer.open``.
+
+        Raises MissingCapability where there is nowhere to send it.
+        """
+        if self.relayer is None:
+            raise MissingCapability(NOWHERE)
+
+        def published(event: Event) -> None:
+            self._spending.observe(event)
+            publish(event)
+
+        async with self.relayer.open(body, published, conversation or self._settings.conversation) as reply:
+            yield reply
 
     async def capabilities(self) -> Capabilities:
         """Connect, if that was not done yet, and return what the endpoint is and can do. Raises CloudError."""

@@ -21,7 +21,7 @@ from hybrid.prob import Dense, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
-RequestKind: TypeAlias = Literal["check", "write"]
+RequestKind: TypeAlias = Literal["check", "write", "relay"]
 
 
 @dataclass(frozen=True)

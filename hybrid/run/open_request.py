@@ -34,7 +34,12 @@ GRACE_S = 1.0
 
 
 class RequestDenied(Exception):
-    """A request may not leave: there is no money for it, or that it leaves cannot be recorded."""
+    """A request may not leave: there is no money for it (``by_cap``), or that it leaves cannot be recorded."""
+
+    def __init__(self, why: str, *, by_cap: bool = False) -> None:
+        """Take the sentence."""
+        super().__init__(why)
+        self.by_cap = by_cap
 
 
 class AnsweredPrompts:
@@ -88,7 +93,7 @@ class RequestBilling:
         min_limit = limit if self._whole or kind == "check" else 1
         grant = await self.budget.reserve(max_usage.prompt_tokens, limit, min_limit, requests=max_usage.requests)
         if isinstance(grant, Denial):
-            raise RequestDenied(grant.why)
+            raise RequestDenied(grant.why, by_cap=grant.level is not None)
         reserved = grant.reservation
         if reserved is not None and reserved.returned_nanousd:
             amount = as_usd(reserved.returned_nanousd)

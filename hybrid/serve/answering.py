@@ -27,15 +27,12 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
 from hybrid.serve.errors import api_error, internal_error
-from hybrid.serve.listening import Listening, Sender
+from hybrid.serve.listening import PING, Listening, Sender, pinged
 from hybrid.serve.logprobs import RowKeeper, TokenScore
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
 from hybrid.serve.served import Served
 
-# A caller that hears nothing for so long is told that the connection lives.
-PING_S = 10.0
-PING = b": ping\n\n"
 # A watch is told this of an answer whose caller has left.
 LEFT = "left"
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -197,7 +194,7 @@ async def _whole(sender: Sender, answering: Answering, headers: Mapping[str, str
 async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, str]) -> None:
     """Answer in chunks as the text becomes readable."""
     try:
-        async with aclosing(_pinged(answering.events())) as events:
+        async with aclosing(pinged(answering.events())) as events:
             async for found in events:
                 if found is None:
                     await _begin(sender, headers)
@@ -261,26 +258,3 @@ def _with_usage(chunk: dict[str, Any], asked: bool) -> dict[str, Any]:
 
 def _event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + _encode(data) + b"\n\n"
-
-
-async def _pinged(
-    events: AsyncGenerator[tuple[int, Event], None],
-) -> AsyncGenerator[tuple[int, Event] | None, None]:
-    """Yield what happens, and None where nothing does for ``PING_S``."""
-    async with aclosing(events):
-        coming: asyncio.Future[tuple[int, Event] | None] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(events, None))
-                done, _ = await asyncio.wait({coming}, timeout=PING_S)
-                if not done:
-                    yield None
-                    continue
-                found, coming = coming.result(), None
-                if found is None:
-                    return
-                yield found
-        finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)

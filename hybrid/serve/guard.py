@@ -54,7 +54,7 @@ class Guard:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 told = MutableHeaders(raw=list(message.get("headers", [])))
-                told["x-request-id"] = scope["hybrid.request_id"]
+                told.setdefault("x-request-id", scope["hybrid.request_id"])  # a relay's upstream has named it
                 if allowed:
                     told["access-control-allow-origin"] = allowed
                     told["vary"] = "Origin"

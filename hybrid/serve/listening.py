@@ -9,7 +9,9 @@ begun or not; nothing is left to a garbage collector.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,6 +19,10 @@ from hybrid.errors import HybridError
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.errors import api_error, internal_error
 
+# A caller that hears nothing for so long is told that the connection lives.
+PING_S = 10.0
+PING = b": ping\n\n"
+T = TypeVar("T")
 Work = Callable[["Sender"], Awaitable[None]]
 
 
@@ -107,3 +113,24 @@ async def _ended(*tasks: asyncio.Future[None]) -> None:
             task.exception()  # seen, so that nobody reports it as lost
     if again is not None:
         raise again
+
+
+async def pinged(events: AsyncGenerator[T, None]) -> AsyncGenerator[T | None, None]:
+    """Yield what happens, and None where nothing does for ``PING_S``."""
+    async with aclosing(events):
+        coming: asyncio.Future[T | None] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(events, None))
+                done, _ = await asyncio.wait({coming}, timeout=PING_S)
+                if not done:
+                    yield None
+                    continue
+                found, coming = coming.result(), None
+                if found is None:
+                    return
+                yield found
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)

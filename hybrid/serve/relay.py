@@ -1,20 +1,157 @@
-"""Requests that go whole to a chat route of the cloud, since no hybrid can honour them."""
+"""Requests that go whole to a chat route of the cloud, since no hybrid can honour them.
+
+Only the body goes up, with the upstream's name of its model: no header of a caller does. Only the body, its content
+type and the request's id come down. Events pass as they came, but for the one with the usage: it is always asked for,
+and told only to those who asked. What becomes of money is in ``run.relaying``; here errors become statuses.
+
+Statuses of the upstream keep their class: what its caller can mend is 4xx, and 5xx asks for another try. A key of ours
+that it turned down is 403, not 401: it is not the caller's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
+from hybrid.cloud.relay_bounds import UnboundedField
+from hybrid.errors import CloudError, CloudRefusal, HybridError
+from hybrid.run import AsyncClient
+from hybrid.run.open_request import RequestDenied
+from hybrid.run.relaying import RelayedReply, Relayer
+from hybrid.run.retrying import EndpointHealth
+from hybrid.serve.answer_log import LEFT
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
-from hybrid.serve.served import Served
+from hybrid.serve.errors import SERVER, api_error, internal_error
+from hybrid.serve.listening import PING, Listening, Sender, pinged
+from hybrid.serve.replies import Shape, as_usd
+from hybrid.serve.served import AnswerWatch, Served
+
+MODE = {"x-hybrid-mode": "relay"}
+NO_RETRY = {"x-should-retry": "false"}
+# What a caller is told where the upstream has answered with one of these.
+OF_STATUS = {
+    401: (403, "permission_error", "upstream_access_denied"),
+    402: (402, "insufficient_quota", "upstream_payment_required"),
+    403: (403, "permission_error", "upstream_access_denied"),
+    429: (429, "rate_limit_error", "upstream_rate_limited"),
+}
+_encode = msgspec.json.Encoder().encode
 
 
-async def relay_reply(served: Served, request: Request, fields: dict[str, Any], asked: Asked) -> Response:
-    """Refuse: no route for it is known."""
-    del served, request, fields
-    said = f"{listed(asked.relay)}: neither model here can honour it"
-    raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
+async def relay_reply(served: Served, _: Request, fields: dict[str, Any], asked: Asked) -> Listening:
+    """Return the reply of the cloud's chat route. Raises ApiError where nothing may be sent."""
+    settings = served.backend.settings
+    offline = asked.choices.get("offline") or settings.offline
+    local = (asked.choices.get("policy") or settings.policy) == "local"
+    if offline or local:
+        why = "offline nothing is sent" if offline else "the local model alone answers"
+        said = f"{listed(asked.relay)}: only a cloud model can honour it, and {why}"
+        raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
+
+    async def work(sender: Sender) -> None:
+        client = await served.backend.client()
+        watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model, relayed=True), LEFT
+        try:
+            await _relay(client, fields, asked, sender, watch)
+            why = ""
+        except (HybridError, RequestDenied) as error:
+            why = str(error)
+            told = relay_error(error, asked, client.relayer)
+            if not sender.begun:
+                raise told from error
+            await sender.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
+        except Exception:
+            if sender.begun:
+                await sender.end(b"data: " + _encode(internal_error().body) + b"\n\n")
+            raise
+        finally:
+            watch.end(why or None)
+
+    return Listening(work)
+
+
+async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, sender: Sender, watch: AnswerWatch) -> None:
+    """Send the body, and hand its reply on."""
+    async with client.relay(fields, watch.hear, asked.choices.get("conversation")) as reply:
+        headers = MODE | {"content-type": reply.content_type or "application/json"}
+        headers |= {"x-request-id": reply.request_id} if reply.request_id else {}
+        if not reply.streams:
+            await _hand_on(reply, headers, sender)
+            return
+        await sender.begin(200, {**headers, "cache-control": "no-cache"})
+        async with aclosing(pinged(reply.events())) as events:
+            async for event in events:
+                if event is None:
+                    await sender.write(PING)
+                elif event.usage is None:
+                    await sender.write(_event(event.data))
+                elif asked.include_usage:
+                    await sender.write(_event(_encode(_with_cost(event.usage, reply))))
+        await sender.end(b"data: [DONE]\n\n")
+
+
+async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], sender: Sender) -> None:
+    """Hand a whole body on, with what it cost in its usage."""
+    body = await reply.whole()
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = None
+    if isinstance(found, dict) and isinstance(found.get("usage"), dict):
+        body = _encode(_with_cost(found, reply))
+    cost = {} if reply.nanousd is None else {"x-hybrid-cost": f"{as_usd(reply.nanousd):.9f}"}
+    await sender.whole(200, {**headers, **cost}, body)
+
+
+def _with_cost(found: dict[str, Any], reply: RelayedReply) -> dict[str, Any]:
+    """Return an object that holds a usage, with what is ours in it."""
+    cost = as_usd(reply.nanousd)
+    written = 0 if reply.usage is None else reply.usage.completion_tokens
+    own = {"local_tokens": 0, "cloud_tokens": written, "checks": 0, "cloud_only_cost": cost}
+    usage = {**found["usage"], "cost": cost, "hybrid": {**own, "bytes_sent": reply.bytes_sent}}
+    return {**found, "usage": usage, "hybrid": {"mode": "relay", "cost": cost, "degraded": None}}
+
+
+def _event(data: bytes) -> bytes:
+    """Return an event that holds some data; each of its lines stands alone."""
+    return b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
+
+
+def relay_error(error: HybridError | RequestDenied, asked: Asked, relayer: Relayer | None) -> ApiError:
+    """Return what a caller is told of a relay that failed."""
+    said = str(error)
+    match error:
+        case RequestDenied(by_cap=True):
+            return ApiError(402, said, "insufficient_quota", "budget_exceeded", headers=NO_RETRY)
+        case RequestDenied():
+            return ApiError(503, said, SERVER, "ledger_unusable", headers=NO_RETRY)
+        case UnboundedField(name=name):
+            return ApiError(400, said, code="unsupported_parameter", param=name)
+        case CloudError() if relayer is None:
+            said = f"{listed(asked.relay)}: {said}"
+            return ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
+        case CloudError() if relayer is not None:
+            return _of_upstream(error, relayer.health)
+        case _:
+            return api_error(error)
+
+
+def _of_upstream(error: CloudError, health: EndpointHealth) -> ApiError:
+    """Return what a failure or a refusal of the upstream is to a caller."""
+    said, status = str(error), error.status
+    left_s = error.retry_after_s if health.breaker.lets_pass else health.breaker.remaining_s
+    headers = {} if left_s is None else {"retry-after": str(max(1, round(left_s)))}
+    if status is None:
+        if isinstance(error, CloudRefusal):
+            return api_error(error)
+        return ApiError(502 if health.breaker.lets_pass else 503, said, SERVER, "upstream_failed", headers=headers)
+    if status >= 500:
+        return ApiError(status, said, SERVER, "upstream_failed", headers=headers)
+    status, kind, code = OF_STATUS.get(status, (max(400, status), "invalid_request_error", "upstream_refused"))
+    return ApiError(status, said, kind, code, headers=NO_RETRY if status == 402 else headers)

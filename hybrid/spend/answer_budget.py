@@ -254,6 +254,10 @@ class Account:
         """Set the price, which is known only once the endpoint has named its model."""
         self.price = price
 
+    def beside(self, price: Price | None, endpoint: str) -> Account:
+        """Return the account for another endpoint of the same client: its ledger and its caps are the same."""
+        return Account(price, self._ledger, endpoint, self._cap, self._client)
+
     def open_budget(self, conversation: str | None = None) -> AnswerBudget:
         """Open the budget of one answer. Without a name the conversation is this client's own."""
         scope = SpendScope(self._endpoint, secrets.token_hex(8), conversation or self._client, self._client, self._cap)

@@ -13,7 +13,7 @@ import httpcore
 import pytest
 from cases import each
 
-from hybrid.cloud import names, wire
+from hybrid.cloud import names, network
 from hybrid.cloud.names import connect_first, resolve
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
@@ -183,14 +183,14 @@ def test_a_real_connection_that_comes_second_is_closed(monkeypatch):
 
     async def connect():
         async with await asyncio.start_server(lambda _, incoming: incoming.close(), "127.0.0.1", 0) as server:
-            taken = await wire._Network().connect_tcp("there", server.sockets[0].getsockname()[1])
+            taken = await network.Network().connect_tcp("there", server.sockets[0].getsockname()[1])
             still_open = [each for each in open_ if each.get_extra_info("socket").fileno() >= 0]
             await taken.aclose()
             await anyio.sleep(0.05)  # until the server has closed its own ends
             return len(open_), [each is taken for each in still_open]
 
     monkeypatch.setattr(names, "HEAD_START_S", 0.0)
-    monkeypatch.setattr(wire, "resolve", both)
+    monkeypatch.setattr(network, "resolve", both)
     monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", stubborn)
     assert asyncio.run(connect()) == (2, [True])
 

@@ -10,7 +10,7 @@ from cases import each
 from scripted_house import LARGE, SMALL
 
 from hybrid.prob import Dense
-from hybrid.serve import answering
+from hybrid.serve import listening
 from hybrid.serve.logprobs import NOT_LISTED
 
 ASKED = {"seed": 5, "temperature": 0.8}
@@ -182,7 +182,7 @@ def test_a_full_queue_is_a_503_with_a_time(endpoint, run):
 
 
 def test_a_caller_in_line_is_told_that_the_connection_lives(endpoint, run, monkeypatch):
-    monkeypatch.setattr(answering, "PING_S", 0.01)
+    monkeypatch.setattr(listening, "PING_S", 0.01)
 
     async def asked():
         served = endpoint()

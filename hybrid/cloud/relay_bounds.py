@@ -1,0 +1,148 @@
+"""What a chat request may be charged at the most, told from its body alone: no tokenizer here reads what is relayed.
+
+The law (``tests/cloud/test_relay_bounds.py``): whatever template a server puts a bounded body into, with whatever
+byte-level vocabulary, it is charged no more prompt tokens than this, or the body is refused by the name of the field
+that nothing bounds. A token is a byte at the least. Texts of users and of the model stand in a prompt as they are; what
+is JSON (tools, calls and their results, schemas) may be printed anew with any indentation, with every other character
+escaped, and twice. What a server adds is told by nobody: a preamble is assumed, and grows with what usages show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybrid.cloud.dialects.chat import PREAMBLE, TURN
+from hybrid.errors import UsageError
+from hybrid.types import CloudUsage
+
+# Fields that change no worst case: they shape what is drawn, or name somebody.
+FREE = frozenset(
+    (
+        *("model", "messages", "stream", "stream_options", "stop", "seed", "logprobs", "top_logprobs", "logit_bias"),
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "verbosity"),
+        "reasoning_effort",
+    )
+)
+# Fields whose JSON a server may print into the prompt.
+PRINTED = ("tools", "tool_choice", "functions", "function_call", "response_format", "chat_template_kwargs")
+LIMITS = ("max_completion_tokens", "max_tokens")
+# Other tiers are charged more than a price says.
+PLAIN_TIERS = frozenset({"auto", "default", "flex"})
+FORMATS = frozenset({"text", "json_object", "json_schema"})
+# Llama 3.1's template indents tools by four. Some services print them in a language of their own, with comment marks
+# before each line, and say twice how to call one.
+INDENT, TIMES = 4, 2
+# What Jinja's own ``tojson`` escapes for the web, as \u003c.
+FOR_THE_WEB = "<>&'"
+ESCAPED = 6
+
+
+class UnboundedField(UsageError):
+    """Nothing tells what a field may cost at the most. ``name`` is the field."""
+
+    def __init__(self, name: str, why: str = "what it may cost has no known bound") -> None:
+        """Take its name."""
+        super().__init__(f"{name}: {why}, and there is a price or a cap: it is not relayed")
+        self.name = name
+
+
+def num_choices(body: Mapping[str, Any]) -> int:
+    """Return how many answers are wanted. Raises UsageError."""
+    found = body.get("n")
+    if found is None:
+        return 1
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise UsageError("n must be a whole number of at least 1")
+    return found
+
+
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """Return the most tokens of one answer that a body asks for; None: it says nothing. Raises UsageError."""
+    given = [(name, body[name]) for name in LIMITS if body.get(name) is not None]
+    for name, value in given:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            msg = f"{name} must be a whole number of at least 1"
+            raise UsageError(msg)
+    return min((value for _, value in given), default=None)
+
+
+def worst_case(
+    body: Mapping[str, Any], limit: int, image_tokens: int | None = None, preamble: int = PREAMBLE
+) -> CloudUsage:
+    """Return the most that a body may be charged if each of its answers has ``limit`` tokens at the most.
+
+    Answers are counted with a prompt each: some proxies ask once for each. ``image_tokens``: the most for an image;
+    None: that is not known. Raises UnboundedField.
+    """
+    for name, value in body.items():
+        if value is not None and name not in {*FREE, *PRINTED, *LIMITS, "n"}:
+            _mind_field(name, value)
+    prompt = preamble + TURN
+    for name in PRINTED:
+        if body.get(name) is not None:
+            _mind_printed(name, body[name])
+            prompt += preamble + TIMES * printed_bytes(body[name])
+    for turn in body["messages"]:
+        prompt += TURN + _turn_tokens(turn, image_tokens)
+    choices = num_choices(body)
+    return CloudUsage(choices * prompt, choices * limit)
+
+
+def printed_bytes(value: object) -> int:
+    """Return the bytes of a value printed as JSON in the longest way: indented, and with all escaped that may be.
+
+    >>> printed_bytes("é"), printed_bytes({"a": [1]}), len(json.dumps({"a": [1]}, indent=4))
+    (8, 30, 30)
+    """
+    text = json.dumps(value, indent=INDENT, ensure_ascii=True)
+    return len(text) + (ESCAPED - 1) * sum(map(text.count, FOR_THE_WEB))
+
+
+def _mind_field(name: str, value: object) -> None:
+    if name == "service_tier" and isinstance(value, str) and value in PLAIN_TIERS:
+        return
+    if name == "modalities" and value == ["text"]:
+        return
+    raise UnboundedField(name)
+
+
+def _mind_printed(name: str, value: Any) -> None:
+    if name == "tools":
+        kinds = [tool.get("type") for tool in value] if _is_list_of_objects(value) else [None]
+        if unknown := next((kind for kind in kinds if kind != "function"), None):
+            raise UnboundedField(f"tools.type={unknown}"[:80])
+        if None in kinds:
+            raise UsageError("tools must be a list of objects, each with its type")
+    if name == "response_format" and (not isinstance(value, Mapping) or value.get("type") not in FORMATS):
+        raise UnboundedField("response_format")
+
+
+def _turn_tokens(turn: Mapping[str, Any], image_tokens: int | None) -> int:
+    """Return the most tokens of a turn. A tool's result, and all beside the content, may be printed as JSON."""
+    if turn.get("audio") is not None:
+        raise UnboundedField("messages[].audio")
+    content, rest = turn.get("content"), {name: value for name, value in turn.items() if name != "content"}
+    tokens = TIMES * printed_bytes(rest)
+    if turn.get("role") in {"tool", "function"}:
+        tokens += TIMES * printed_bytes(content)
+    parts: Sequence[Any] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    return tokens + sum(_part_tokens(part, image_tokens) for part in parts)
+
+
+def _part_tokens(part: Any, image_tokens: int | None) -> int:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image_url" and image_tokens is not None:
+        return image_tokens + TURN
+    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    if kind in {"text", "refusal"} and isinstance(text, str):
+        return len(text.encode("utf-8", "surrogatepass"))
+    if kind == "image_url":
+        raise UnboundedField("messages[].content.type=image_url", "[relay] image_tokens does not bound an image")
+    raise UnboundedField(f"messages[].content.type={kind}"[:80])
+
+
+def _is_list_of_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, Mapping) for each in value)

@@ -1,0 +1,278 @@
+"""Relays: a chat request that no hybrid can honour goes whole to a chat route, under the same caps as any other.
+
+The laws (``tests/run/test_relaying.py``). Under a price or a cap a relay leaves only with its worst case reserved, told
+from its body alone (``cloud.relay_bounds``); what nothing bounds is refused by its name. The limit that is sent is what
+was reserved, so it may be lower than what was asked for. It is settled once: by the usage of a reply that ended, by all
+of its limit where none was told or it was left early, and not at all where it broke: then its reservation stands. It is
+asked again only before its first byte (``run.retrying``). Only the body goes up; nothing of a caller's headers is known
+here.
+
+What is sent differs from what came in the model's name, the limit, and that a stream always tells its usage. Which name
+a limit has, where the caller gave none, depends on the service: OpenAI's newer models refuse the older name, and many
+other servers do not know the newer one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
+from hybrid.cloud.dialects.reading import read_usage
+from hybrid.cloud.port import final_usage
+from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, worst_case
+from hybrid.cloud.wire import RawReply, Wire
+from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.events import Publish
+from hybrid.run.open_request import OpenRequest, RequestBilling, RequestDenied
+from hybrid.run.retrying import EndpointHealth, RetryingCaller
+from hybrid.spend import Account, AnswerBudget
+from hybrid.types import NO_USAGE, CloudUsage
+
+# The limit of an answer for which nobody has named one, where it must be reserved: enough for a call of a tool, or a
+# long page; whoever wants more names it.
+RELAY_TOKENS = 4096
+# What an event without a usage is not read for.
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+# More than any request holds; see ``cloud.dialects.reading``.
+MOST_TOTAL = 2**32
+# Services that refuse ``max_tokens`` for their newer models.
+NEW_NAMES = ("api.openai.com", ".openai.azure.com")
+
+
+class RelayRefused(CloudRefusal):
+    """The service turned the body down: that is its caller's business, and no failure of the service."""
+
+    def __init__(self, error: CloudError) -> None:
+        """Take what it answered."""
+        super().__init__(str(error), sent=error.sent, charged=error.charged, retry_after_s=error.retry_after_s)
+        self.status = error.status
+
+
+@dataclass(frozen=True)
+class RelayTarget:
+    """Where relays go. ``model``: how it is called there, which may have to be asked for.
+
+    ``image_tokens``: the most that an image is charged; None: not known.
+    """
+
+    wire: Wire
+    account: Account
+    model: Callable[[], Awaitable[str]]
+    image_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class RelayedEvent:
+    """One event of a stream, as it came. ``usage``: its JSON, where it holds the usage and no part of an answer."""
+
+    data: bytes
+    usage: dict[str, Any] | None = None
+
+
+class Relayer:
+    """Relays to one chat route. One for a client."""
+
+    def __init__(self, target: RelayTarget, health: EndpointHealth) -> None:
+        """Take the route, and what is remembered of its endpoint."""
+        self.health = health
+        self._target = target
+        self._preamble = PREAMBLE
+        host = urlsplit(target.wire.url).hostname or ""
+        self._limit_name = LIMITS[0] if host.endswith(NEW_NAMES) else LIMITS[1]
+
+    @asynccontextmanager
+    async def open(
+        self, body: Mapping[str, Any], publish: Publish, conversation: str | None = None
+    ) -> AsyncGenerator[RelayedReply, None]:
+        """Send a body; yield its reply once that has begun. What is left unread at the end is closed, and settled.
+
+        Raises UsageError for a field that is wrong, UnboundedField, RequestDenied, CloudError.
+        """
+        limit, choices = limit_of(body), num_choices(body)
+        caller = RetryingCaller(self.health, publish)
+        if (away := caller.unavailable()) is not None:
+            raise away
+        async with self._target.account.open_budget(conversation) as budget:
+            tally = AnswerBuilder(0, lambda _: b"", lambda: budget.price, time.monotonic(), publish)
+            sent = {**body, "model": await self._target.model()}
+            sent.pop("hybrid", None)
+            if body.get("stream"):
+                sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+            bounded = await _is_bounded(budget)
+            prompt = self._worst_prompt(sent) if bounded else 0
+            most = CloudUsage(prompt, choices * (limit or RELAY_TOKENS))
+            asked_at = time.monotonic()
+
+            async def attempt() -> RelayedReply:
+                request = await _reserve(RequestBilling(budget, tally), most, choices)
+                if bounded:
+                    self._limit(sent, request.grant.limit // choices)
+                return await self._send(sent, request, asked_at, budget, tally, caller)
+
+            reply = await caller.call(attempt)
+            try:
+                yield reply
+            finally:
+                reply.settle()
+                self._learn(sent, reply.usage)
+                await reply.aclose()
+
+    async def _send(
+        self,
+        body: dict[str, Any],
+        request: OpenRequest,
+        asked_at: float,
+        budget: AnswerBudget,
+        tally: AnswerBuilder,
+        caller: RetryingCaller,
+    ) -> RelayedReply:
+        """Send it, up to the beginning of its reply: once that is handed on, it cannot be asked for again."""
+        wire = self._target.wire
+        deadlines = wire.question_deadlines(asked_at, request.before_send)
+        try:
+            raw = await wire.open_raw(CHAT, _encoded(body), request.request_id, deadlines)
+        except BaseException as error:
+            if isinstance(error, CloudError):
+                wire.hide_key(error)
+            request.fail(error)
+            if isinstance(error, BadReply) and error.status is not None and error.status < 500:
+                raise RelayRefused(error) from error
+            raise
+        request.mark_answered()
+        return RelayedReply(raw, request, budget, tally, caller)
+
+    def _worst_prompt(self, body: Mapping[str, Any]) -> int:
+        return worst_case(body, 1, self._target.image_tokens, self._preamble).prompt_tokens
+
+    def _limit(self, body: dict[str, Any], limit: int) -> None:
+        """Put the limit that was reserved into a body, by the name that its caller or else its service has for it."""
+        names = [name for name in LIMITS if body.get(name) is not None] or [self._limit_name]
+        body |= dict.fromkeys(names, limit)
+
+    def _learn(self, body: Mapping[str, Any], usage: CloudUsage | None) -> None:
+        """Learn that the server adds more to a conversation than was assumed."""
+        if usage is not None:
+            try:
+                least = worst_case(body, 1, self._target.image_tokens, 0).prompt_tokens
+            except UsageError:
+                return  # of what has no bound nothing is learned
+            self._preamble = max(self._preamble, usage.prompt_tokens - least)
+
+
+class RelayedReply:
+    """A reply that has begun. It is read once, as a whole or event by event. Made by ``Relayer.open``."""
+
+    def __init__(
+        self, raw: RawReply, request: OpenRequest, budget: AnswerBudget, tally: AnswerBuilder, caller: RetryingCaller
+    ) -> None:
+        """Take a reply whose body is unread, and what settles it."""
+        self.content_type, self.request_id, self.streams = raw.content_type, raw.request_id, raw.streams
+        self.usage: CloudUsage | None = None
+        """What the server told of its charge, as far as it is the last word."""
+        self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
+        self._ended = False
+
+    @property
+    def nanousd(self) -> int | None:
+        """What it costs; None: not known, or not yet."""
+        return None if self.usage is None else self._budget.cost(self.usage)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of the bodies that left for it, those of attempts that failed too."""
+        return self._tally.bytes_sent
+
+    async def whole(self) -> bytes:
+        """Return the body. Raises CloudError."""
+        try:
+            body = await self._caller.go_on(self._raw.whole)
+        except BaseException as error:
+            self._request.fail(error)
+            raise
+        self._ended = True
+        self._take(_read(body), last=True)
+        self.settle()
+        return body
+
+    async def events(self) -> AsyncGenerator[RelayedEvent, None]:
+        """Yield the events of a stream, the one with the usage too, but not its [DONE]. Raises CloudError."""
+        try:
+            async with aclosing(self._raw.events()) as events:
+                while (data := await self._caller.go_on(partial(anext, events, None))) is not None:
+                    found = _read(data) if _USAGE.search(data) else {}
+                    self._take(found, last=not found.get("choices"))
+                    alone = bool(found.get("usage")) and not found.get("choices")
+                    yield RelayedEvent(data, found if alone else None)
+        except CloudError as error:
+            self._request.fail(error, self.usage)
+            raise
+        self._ended = True
+        self.settle()
+
+    def settle(self) -> None:
+        """Record the charge, once: what was told, or else all of its limit."""
+        if self.usage is None:
+            self._request.abandon()
+        else:
+            self._request.settle(self.usage)
+
+    async def aclose(self) -> None:
+        """Close the request."""
+        await self._raw.aclose()
+
+    def _take(self, found: Mapping[str, Any], *, last: bool) -> None:
+        """Take the usage that a part of the reply tells; ``last``: nothing that is charged comes after it."""
+        if found.get("usage") and last:
+            self.usage = final_usage(_usage_of(found), NO_USAGE, self._request.max_usage.prompt_tokens)
+
+
+async def _is_bounded(budget: AnswerBudget) -> bool:
+    """Whether what a relay may cost matters: there is a price that is not zero, or a cap without a price."""
+    price = budget.price
+    return not price.free if price is not None else bool(await budget.cap_statuses())
+
+
+async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> OpenRequest:
+    """Reserve the worst case, with as high a limit as a cap allows. Raises RequestDenied."""
+    request = await billing.open_request("relay", 0, most, ())
+    if request.grant.limit < choices:
+        request.settle(NO_USAGE)
+        msg = f"the cap does not allow a token for each of {choices} answers"
+        raise RequestDenied(msg, by_cap=True)
+    return request
+
+
+def _usage_of(reply: Mapping[str, Any]) -> CloudUsage:
+    """Read a usage. Some services leave reasoning out of the completion, and count it in the total alone."""
+    told, total = read_usage(reply), reply["usage"].get("total_tokens") if isinstance(reply["usage"], Mapping) else None
+    if isinstance(total, int) and not isinstance(total, bool) and told.prompt_tokens < total <= MOST_TOTAL:
+        return replace(told, completion_tokens=max(told.completion_tokens, total - told.prompt_tokens))
+    return told
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """Return the object that a body or an event holds; an empty one where it holds none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """Return a body as JSON. Raises UsageError for what is none."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write and UTF-8 cannot
+        return json.dumps(body).encode()

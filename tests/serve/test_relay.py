@@ -1,0 +1,196 @@
+"""Relays through the endpoint: what goes up and comes down, what is refused, and a caller that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from asgi_caller import JSON
+from cases import each
+from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta
+from relays import PRICE, TOOLS, relaying
+
+from hybrid.cloud.relay_bounds import worst_case
+from hybrid.serve.served import ServeOptions
+from hybrid.types import CloudUsage
+
+CHARGED = PRICE.cost(CloudUsage(12, 3))
+OFFLINE = [{"hybrid": {"offline": True}}, {"model": "hybrid:local"}, {"hybrid": {"policy": "local"}}]
+
+
+def relayed(endpoint, run, *scripts, ask, **given):
+    """Ask an endpoint that relays to these scripts; returns what was heard, and the relay."""
+
+    async def asked():
+        served = endpoint()
+        async with relaying(*scripts, **given) as relay:
+            served.house.client.relayer = relay.relayer
+            heard = await ask(served)
+            relay.left = asyncio.all_tasks() - {asyncio.current_task()} - relay.there.serving
+            return heard, relay, served
+
+    return run(asked())
+
+
+def test_a_whole_answer_comes_with_what_it_cost_and_no_header_passes_either_way(endpoint, run):
+    canary = [(b"authorization", b"Bearer canary"), (b"x-canary", b"canary"), (b"cookie", b"canary=1")]
+    body = {"model": "hybrid", "messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
+
+    async def ask(served):
+        return await served.ask("/v1/chat/completions", body, headers=[*JSON, *canary])
+
+    script = Script.whole(**{"x-request-id": "up-7", "x-canary": "canary", "set-cookie": "canary=1"})
+    heard, relay, served = relayed(endpoint, run, script, ask=ask)
+    assert heard.status == 200
+    own = {"local_tokens": 0, "cloud_tokens": 3, "checks": 0, "cloud_only_cost": CHARGED / 1e9}
+    own["bytes_sent"] = len(relay.there.requests[0][2])
+    assert heard.data["usage"] == {**USAGE, "cost": CHARGED / 1e9, "hybrid": own}
+    assert {name: heard.data[name] for name in WHOLE if name != "usage"} == {
+        name: WHOLE[name] for name in WHOLE if name != "usage"
+    }
+    assert heard.headers["x-hybrid-mode"] == "relay"
+    assert float(heard.headers["x-hybrid-cost"]) == CHARGED / 1e9
+    assert heard.headers["x-request-id"] == "up-7"
+    assert "canary" not in json.dumps(heard.headers)
+    _, headers, sent = relay.there.requests[0]
+    assert "canary" not in json.dumps(headers) + sent.decode()
+    assert headers["authorization"] == "Bearer sk-ours"
+    assert served.house.client.spent.nanousd == CHARGED
+    totals = served.monitor.state.totals
+    assert (totals.answers["relayed"], totals.requests["relay"]) == (1, 1)
+
+
+@each("wanted", [False, True])
+def test_events_pass_as_they_came_and_the_usage_only_to_those_who_asked(endpoint, run, wanted):
+    options = {"stream_options": {"include_usage": True}} if wanted else {}
+    heard, relay, _ = relayed(
+        endpoint, run, Script.stream(), ask=lambda served: served.chat(tools=TOOLS, stream=True, **options)
+    )
+    assert heard.body.startswith(STREAM[0] + STREAM[2]), "to the byte"
+    assert heard.headers["content-type"] == "text/event-stream"
+    assert heard.body.endswith(DONE)
+    assert relay.spent == (CHARGED, 0)
+    last = heard.events[-2]
+    assert bool(last.get("usage")) == wanted
+    if wanted:
+        assert (last["usage"]["cost"], last["hybrid"]["mode"]) == (CHARGED / 1e9, "relay")
+        assert last["choices"] == []
+
+
+@each("fields", OFFLINE)
+def test_where_nothing_may_be_sent_the_field_is_refused_by_its_name(endpoint, run, fields):
+    heard, relay, _ = relayed(endpoint, run, Script.whole(), ask=lambda served: served.chat(tools=TOOLS, **fields))
+    assert (heard.status, heard.error["code"], heard.error["param"]) == (400, "unsupported_parameter", "tools")
+    assert relay.there.requests == []
+
+
+def test_beside_the_bundled_models_it_is_said_where_such_requests_can_go(endpoint, run):
+    heard = run(endpoint().chat(tools=TOOLS))
+    assert (heard.status, heard.error["param"]) == (400, "tools")
+    assert "[relay]" in heard.error["message"]
+
+
+def test_what_nothing_bounds_is_refused_by_its_name(endpoint, run):
+    heard, relay, _ = relayed(
+        endpoint, run, Script.whole(), ask=lambda served: served.chat(tools=TOOLS, a_field_of_tomorrow=1)
+    )
+    assert (heard.status, heard.error["code"]) == (400, "unsupported_parameter")
+    assert heard.error["param"] == "a_field_of_tomorrow"
+    assert relay.there.requests == []
+
+
+def test_fifty_callers_under_a_cap_worth_three_get_an_answer_or_402_once(endpoint, run):
+    most = worst_case({"model": "", "messages": [{"role": "user", "content": "a b c"}], "tools": TOOLS}, 12)
+    cap = 3 * PRICE.worst_case(most.prompt_tokens, most.completion_tokens)
+
+    async def ask(served):
+        return await asyncio.gather(*(served.chat(tools=TOOLS) for _ in range(50)))
+
+    script = Script(200, [0.05, json.dumps(WHOLE).encode()], {"content-type": "application/json"})
+    heard, relay, _ = relayed(endpoint, run, script, ask=ask, cap=cap)
+    answered, refused = ([each for each in heard if each.status == status] for status in (200, 402))
+    assert len(answered) == len(relay.there.requests) >= 3
+    assert len(answered) + len(refused) == 50
+    assert {each.error["code"] for each in refused} == {"budget_exceeded"}
+    assert {each.headers["x-should-retry"] for each in refused} == {"false"}
+    assert sum(relay.spent) <= cap
+
+
+@each(
+    "status, told, code",
+    [
+        (400, 400, "upstream_refused"),
+        (401, 403, "upstream_access_denied"),
+        (402, 402, "upstream_payment_required"),
+        (404, 404, "upstream_refused"),
+        (422, 422, "upstream_refused"),
+        (429, 429, "upstream_rate_limited"),
+        (500, 500, "upstream_failed"),
+        (503, 503, "upstream_failed"),
+    ],
+)
+def test_a_status_of_the_upstream_keeps_its_class_and_its_words_without_our_key(endpoint, run, status, told, code):
+    refusal = Script.whole({"error": {"message": "because of sk-ours"}}, status)
+    heard, _, _ = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
+    assert (heard.status, heard.error["code"]) == (told, code)
+    assert "because of [the key]" in heard.error["message"]
+    assert set(heard.error) == {"message", "type", "param", "code"}
+    assert (heard.headers.get("x-should-retry") == "false") == (status == 402)
+
+
+def test_a_stream_that_breaks_ends_with_an_error_and_without_the_mark_of_an_end(endpoint, run):
+    script = Script.stream([delta("a"), CUT])
+    heard, relay, _ = relayed(endpoint, run, script, ask=lambda served: served.chat(tools=TOOLS, stream=True))
+    assert heard.status == 200
+    assert heard.events[-1]["error"]["code"] == "upstream_failed"
+    assert b"[DONE]" not in heard.body
+    assert len(relay.there.requests) == 1
+    assert relay.spent[1] > 0, "nobody knows what it cost"
+
+
+@each("streamed", [False, True])
+@each("after", [0, 1])
+def test_a_caller_that_leaves_ends_the_upstreams_request_and_is_charged_its_limit(endpoint, run, streamed, after):
+    parts = [delta("a"), STAY] if streamed else [b"{", STAY]
+    script = Script(200, parts, {"content-type": "text/event-stream" if streamed else "application/json"})
+
+    async def ask(served):
+        gone = asyncio.Event()
+        leave = (lambda heard: len(heard.body) > 0) if after and streamed else None
+        asking = asyncio.create_task(served.chat(tools=TOOLS, stream=streamed, leave=leave, gone=gone))
+        if leave is None:
+            for _ in range(200):
+                await asyncio.sleep(0.01)
+                if upstream_of(served).requests:
+                    break
+            gone.set()
+        heard = await asking
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if upstream_of(served).left:
+                break
+        return heard
+
+    heard, relay, served = relayed(endpoint, run, script, ask=ask)
+    assert relay.there.left == [1]
+    assert relay.spent[0] > CHARGED
+    assert relay.spent[1] == 0
+    assert not relay.left
+    assert b"[DONE]" not in heard.body
+    assert served.monitor.state.totals.answers["left"] == 1
+
+
+def upstream_of(served):
+    return served.house.client.relayer._target.wire.there
+
+
+def test_no_text_of_a_relay_reaches_the_monitor(endpoint, run):
+    secret = [{"role": "user", "content": "canary"}]
+    heard, _, served = relayed(
+        endpoint, run, Script.whole(), ask=lambda served: served.chat(tools=TOOLS, messages=secret)
+    )
+    assert heard.status == 200
+    shown = [log.head for log in served.monitor.state.answers.values()]
+    assert shown
+    assert "canary" not in json.dumps([*shown, served.monitor.state.totals.to_json()])
+    assert ServeOptions().shows_texts is False
