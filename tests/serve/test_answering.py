@@ -10,7 +10,7 @@ from cases import each
 from scripted_house import LARGE, SMALL
 
 from hybrid.prob import Dense
-from hybrid.serve import listening
+from hybrid.serve import answering, listening
 from hybrid.serve.logprobs import NOT_LISTED
 
 ASKED = {"seed": 5, "temperature": 0.8}
@@ -192,7 +192,7 @@ def test_a_caller_in_line_is_told_that_the_connection_lives(endpoint, run, monke
         return await waiting
 
     heard = run(asked())
-    assert heard.body.startswith(answering.PING * 2)
+    assert heard.body.startswith(listening.PING * 2)
     assert heard.events[-1] == "[DONE]"
 
 
