@@ -69,7 +69,7 @@ def serve(
     """Serve OpenAI's API to clients on this machine, and a monitor page."""
     with exit_codes():
         options = _options(host, port, key_env, allow_host or [], allow_origin or [], shows_texts=monitor)
-        asyncio.run(_serve(options, _with_defaults(flags)))
+        asyncio.run(_serve(options, key_env, _with_defaults(flags)))
 
 
 serve.__doc__ = f"{serve.__doc__}\n{EPILOG}"
@@ -101,7 +101,7 @@ def _with_defaults(flags: Flags) -> dict[str, Any]:
     return {**flags, **given}
 
 
-async def _serve(options: ServeOptions, flags: dict[str, Any]) -> None:
+async def _serve(options: ServeOptions, key_env: str, flags: dict[str, Any]) -> None:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
     from hybrid.run.composition import check_effect  # noqa: PLC0415
     from hybrid.serve.monitor import Monitor  # noqa: PLC0415
@@ -114,7 +114,7 @@ async def _serve(options: ServeOptions, flags: dict[str, Any]) -> None:
     with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         url = f"http://{host}:{listening.getsockname()[1]}"
-        _say_where(url, options, monitor)
+        _say_where(url, options, monitor, key_env)
         settings = opener.settings
 
         async def told(client: AsyncClient) -> None:
@@ -124,11 +124,11 @@ async def _serve(options: ServeOptions, flags: dict[str, Any]) -> None:
         await serve(opener, settings, options, listening, monitor, told)
 
 
-def _say_where(url: str, options: ServeOptions, monitor: Monitor) -> None:
+def _say_where(url: str, options: ServeOptions, monitor: Monitor, key_env: str) -> None:
     """Print the address, and the two lines to paste."""
     typer.echo(f"hybrid serves {url}/v1, and its monitor {url}{monitor.one_time_path() or '/'}", err=True)
     typer.echo(f"export OPENAI_BASE_URL={url}/v1")
-    typer.echo(f"export OPENAI_API_KEY={'$' + KEY_ENV if options.key else 'none'}")
+    typer.echo(f"export OPENAI_API_KEY={f'${key_env}' if options.key else 'none'}")
 
 
 async def _said(client: AsyncClient) -> list[str]:
