@@ -12,6 +12,8 @@ from scripted_house import LARGE, SMALL
 from hybrid.prob import Dense
 from hybrid.serve import answering, listening
 from hybrid.serve.logprobs import NOT_LISTED
+from hybrid.serve.monitor import Monitor
+from hybrid.serve.served import ServeOptions
 
 ASKED = {"seed": 5, "temperature": 0.8}
 # The required keys of CreateChatCompletionResponse and ...StreamResponse (openai-openapi, f85dbe2).
@@ -221,16 +223,21 @@ def test_a_fault_of_ours_is_a_500_that_quotes_nothing(endpoint, run, monkeypatch
     assert "a b c" not in heard.body.decode() + "".join(capsys.readouterr())
 
 
-def test_texts_are_kept_from_whoever_watches_unless_they_were_asked_for(endpoint, run):
-    from hybrid.serve.served import ServeOptions
+def test_texts_are_kept_from_whoever_watches_unless_they_were_asked_for(endpoint, run, monkeypatch):
+    """Whoever watches is not even handed a prompt."""
+    handed = []
 
     async def asked(shows):
-        served = endpoint(options=ServeOptions(shows_texts=shows))
-        heard = await served.chat()
+        served, begin = endpoint(options=ServeOptions(shows_texts=shows)), Monitor.begin
+        with monkeypatch.context() as patched:
+            patched.setattr(Monitor, "begin", lambda *asked, **named: handed.append(asked[3]) or begin(*asked, **named))
+            heard = await served.chat()
         told = await served.ask("/monitor/events", method="GET", leave=lambda heard: bool(heard.body))
         return heard.data["choices"][0]["message"]["content"], told.body.decode()
 
     for shows in (False, True):
         text, told = run(asked(shows))
         assert ("a b c" in told) is shows
+        assert (handed.pop() is not None) is shows
+        handed.clear()
         assert (text.split()[0] + " " in told) is shows or not shows
