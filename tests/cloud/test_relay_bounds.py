@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from contextlib import suppress
 
+import published_templates
 import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hybrid.cloud.relay_bounds import UnboundedField, printed_bytes, worst_case
 from hybrid.errors import UsageError
@@ -137,3 +141,79 @@ def test_what_is_null_was_not_given_and_what_costs_nothing_is_let_through():
 def test_tools_of_another_shape_are_a_sentence(tools):
     with pytest.raises(UsageError):
         worst_case({"model": "m", "messages": [], "tools": tools}, 10)
+
+
+# ---- published templates ---------------------------------------------------------------------------------------------
+
+NASTY = "line <one> & 'two' \"three\"\nnext é中😀\\ end"
+
+
+NONE = {"type": "object"}
+
+
+def function(name, said, parameters):
+    return {"type": "function", "function": {"name": name, "description": said, "parameters": parameters}}
+
+
+GIVEN = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "string", "description": NASTY, "enum": ["a", NASTY]} for i in range(4)},
+}
+GET = {"name": "get", "arguments": json.dumps({"a": NASTY, "b": [1, {"c": NASTY}]})}
+CALL_OF_GET = {"id": "c12345678", "type": "function", "function": GET}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL_OF_GET]}
+LEAST = {"messages": [{"role": "user", "content": ""}], "tools": [function("f", "", NONE)]}
+ASKED = {
+    "tools": {
+        "messages": [{"role": "system", "content": NASTY * 3}, {"role": "user", "content": NASTY * 5}],
+        "tools": [function("get", NASTY * 3, GIVEN), function("put", NASTY, GIVEN)],
+    },
+    "calls": {
+        "messages": [
+            {"role": "user", "content": NASTY},
+            CALLING,
+            {"role": "tool", "tool_call_id": "c12345678", "name": "get", "content": NASTY * 4},
+            {"role": "user", "content": NASTY},
+        ],
+        "tools": [function("get", NASTY, GIVEN)],
+    },
+}
+
+
+def as_transformers(source, body, *, parsed, web):
+    """A prompt as transformers and the servers over it render it, with calls as text or parsed."""
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    if not web:
+        made.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
+
+    def refuse(why):
+        raise ValueError(why)
+
+    made.globals |= {"raise_exception": refuse, "strftime_now": lambda _: "26 Nov 2026"}
+    turns = json.loads(json.dumps(body["messages"]))
+    for called in [call["function"] for turn in turns for call in turn.get("tool_calls", [])] if parsed else []:
+        called["arguments"] = json.loads(called["arguments"])
+    given = {"messages": turns, "tools": body["tools"], "bos_token": "<s>", "eos_token": "</s>"}
+    return len(made.from_string(source).render(**given, add_generation_prompt=True).encode())
+
+
+@pytest.mark.slow
+def test_no_published_template_makes_more_of_tools_and_calls_than_is_reserved():
+    """All of llama.cpp's tree. What a template says itself is counted at three bytes a token (``dialects.chat``)."""
+    try:
+        found = published_templates.templates()
+    except published_templates.Unavailable as error:
+        pytest.skip(str(error))
+    seen, largest = 0, 0.0
+    for source in found.values():
+        for parsed, web in itertools.product((False, True), repeat=2):
+            with suppress(TemplateError, ValueError, TypeError):  # a template without a place for it says so
+                least, reserved = as_transformers(source, LEAST, parsed=parsed, web=web), worst_case(LEAST, 1)
+                assert least / 3 <= reserved.prompt_tokens
+                for body in ASKED.values():
+                    more = as_transformers(source, body, parsed=parsed, web=web) - least
+                    share = more / (worst_case(body, 1).prompt_tokens - reserved.prompt_tokens)
+                    seen, largest = seen + 1, max(largest, share)
+    print(f"{seen} prompts of {len(found)} templates; the longest takes {largest:.2f} of what is reserved for it")
+    assert seen > 100
+    assert largest <= 1.0
