@@ -45,11 +45,13 @@ ledger: what reserving and settling cost with durability on, alone and beside a 
 
 batch: 200 lines one at a time and four at a time, over an endpoint that takes 100 ms, as whole processes.
 
+serve: the first token and each chunk over the wire of hybrid serve, in turn with the library.
+
 recurrent: tokens and time of a rejection, with saved states and without, of a mixed and of a purely recurrent model.
 
 engine, check and overlap write a model of random weights themselves (0.5 billion parameters, 152k tokens, 530 MB),
-prefix one of 0.2 MB, recurrent two (0.5 and 0.4 billion); all use one thread. On two cores kl and ledger take seconds,
-engine and check a minute or two, batch, prefix and recurrent about three, overlap about six, parallel ten.
+prefix one of 0.2 MB, recurrent two (0.5 and 0.4 billion); all use one thread. On two cores kl, ledger and serve take
+seconds, engine and check a minute or two, batch, prefix and recurrent about three, overlap about six, parallel ten.
 
 With --local engine, kl, check and overlap measure that model in the place of the random one, after 100, 2,000 and 7,000
 tokens where it was trained with as many; kl and overlap take the reference's rows from --cloud, by default from the
@@ -90,6 +92,7 @@ class Benchmark(StrEnum):
     recurrent = "recurrent"
     parallel = "parallel"
     batch = "batch"
+    serve = "serve"
 
 
 TITLES: Mapping[Benchmark, str] = {
@@ -103,6 +106,7 @@ TITLES: Mapping[Benchmark, str] = {
     Benchmark.recurrent: "what a rejection costs a model with recurrent layers",
     Benchmark.parallel: "what questions at once cost one another",
     Benchmark.batch: "what several lines of a batch at once save",
+    Benchmark.serve: "what the endpoint's wire costs over the library",
 }
 
 

@@ -27,7 +27,7 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
 from hybrid.serve.errors import api_error, internal_error
-from hybrid.serve.listening import PING, Listening, Sender, pinged
+from hybrid.serve.listening import Listening, Sender, pinged
 from hybrid.serve.logprobs import RowKeeper, TokenScore
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
@@ -194,13 +194,8 @@ async def _whole(sender: Sender, answering: Answering, headers: Mapping[str, str
 async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, str]) -> None:
     """Answer in chunks as the text becomes readable."""
     try:
-        async with aclosing(pinged(answering.events())) as events:
-            async for found in events:
-                if found is None:
-                    await _begin(sender, headers)
-                    await sender.write(PING)
-                    continue
-                index, event = found
+        async with pinged(sender, {**_STREAM, **headers}), aclosing(answering.events()) as events:
+            async for index, event in events:
                 if isinstance(event, Queued):
                     continue
                 await _begin(sender, headers)

@@ -9,11 +9,11 @@ begun or not; nothing is left to a garbage collector.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
-from typing import TypeVar
+from contextlib import asynccontextmanager
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from hybrid.errors import HybridError
 from hybrid.serve.api_error import ApiError
@@ -22,7 +22,6 @@ from hybrid.serve.errors import api_error, internal_error
 # A caller that hears nothing for so long is told that the connection lives.
 PING_S = 10.0
 PING = b": ping\n\n"
-T = TypeVar("T")
 Work = Callable[["Sender"], Awaitable[None]]
 
 
@@ -32,27 +31,35 @@ class Sender:
     def __init__(self, send: Send) -> None:
         """Take the way to the caller."""
         self._send = send
+        self._one_at_a_time = asyncio.Lock()
         self.begun = False
         """Whether a status has been sent: from then on an error is part of the body."""
+        self.last_at = time.monotonic()
+        """When something was sent last, or this was made."""
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """Send the status and the headers."""
         self.begun = True
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self._say({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, part: bytes) -> None:
         """Send a part of the body."""
-        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self._say({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self, part: bytes = b"") -> None:
         """Send the last part of the body."""
-        await self._send({"type": "http.response.body", "body": part, "more_body": False})
+        await self._say({"type": "http.response.body", "body": part, "more_body": False})
 
     async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Send an answer at once."""
         await self.begin(status, {**headers, "content-length": str(len(body))})
         await self.end(body)
+
+    async def _say(self, message: Message) -> None:
+        async with self._one_at_a_time:
+            self.last_at = time.monotonic()
+            await self._send(message)
 
 
 class Listening:
@@ -115,22 +122,26 @@ async def _ended(*tasks: asyncio.Future[None]) -> None:
         raise again
 
 
-async def pinged(events: AsyncGenerator[T, None]) -> AsyncGenerator[T | None, None]:
-    """Yield what happens, and None where nothing does for ``PING_S``."""
-    async with aclosing(events):
-        coming: asyncio.Future[T | None] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(events, None))
-                done, _ = await asyncio.wait({coming}, timeout=PING_S)
-                if not done:
-                    yield None
-                    continue
-                found, coming = coming.result(), None
-                if found is None:
-                    return
-                yield found
-        finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+@asynccontextmanager
+async def pinged(sender: Sender, headers: Mapping[str, str]) -> AsyncGenerator[None, None]:
+    """Tell a caller, while the body runs, that the connection lives, wherever it hears nothing for ``PING_S``.
+
+    A reply that has not begun by then begins with it, under ``headers``. Beside the body, not around each of its parts:
+    a wait of its own for every chunk took longer than all else that is done for one.
+    """
+
+    async def ping() -> None:
+        while True:
+            silent_s = time.monotonic() - sender.last_at
+            await asyncio.sleep(PING_S - silent_s)
+            if time.monotonic() - sender.last_at >= PING_S:
+                if not sender.begun:
+                    await sender.begin(200, headers)
+                await sender.write(PING)
+
+    pinging = asyncio.create_task(ping())
+    try:
+        yield
+    finally:
+        pinging.cancel()
+        await asyncio.gather(pinging, return_exceptions=True)

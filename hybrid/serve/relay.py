@@ -28,7 +28,7 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
 from hybrid.serve.errors import SERVER, api_error, internal_error
-from hybrid.serve.listening import PING, Listening, Sender, pinged
+from hybrid.serve.listening import Listening, Sender, pinged
 from hybrid.serve.replies import Shape, as_usd
 from hybrid.serve.served import AnswerWatch, Served
 
@@ -85,11 +85,9 @@ async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, send
             await _hand_on(reply, headers, sender)
             return
         await sender.begin(200, {**headers, "cache-control": "no-cache"})
-        async with aclosing(pinged(reply.events())) as events:
+        async with pinged(sender, headers), aclosing(reply.events()) as events:
             async for event in events:
-                if event is None:
-                    await sender.write(PING)
-                elif event.usage is None:
+                if event.usage is None:
                     await sender.write(_event(event.data))
                 elif asked.include_usage:
                     await sender.write(_event(_encode(_with_cost(event.usage, reply))))

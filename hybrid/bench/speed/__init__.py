@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hybrid.bench.speed import batch, bill, check, engine, kl, ledger, overlap, parallel, prefix, recurrent
+from hybrid.bench.speed import batch, bill, check, engine, kl, ledger, overlap, parallel, prefix, recurrent, serve
 from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport
 from hybrid.bench.speed.prefix import LENGTHS, MeasuredServer
@@ -23,6 +23,7 @@ REPETITIONS = {
     "recurrent": 8,
     "parallel": 30,
     "batch": 1,
+    "serve": 100,
 }
 
 
@@ -46,6 +47,7 @@ def run(
         "recurrent": lambda: recurrent.run(folder, report_progress, num),
         "parallel": lambda: parallel.run(report_progress, num),
         "batch": lambda: batch.run(report_progress, num),
+        "serve": lambda: serve.run(report_progress, num),
         "prefix": lambda: prefix.run(folder, report_progress, num, server),
         "bill": lambda: bill.run(report_progress, num, server),
     }
