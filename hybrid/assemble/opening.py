@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from anyio.from_thread import start_blocking_portal
 
 from hybrid.assemble.prices import known_price
-from hybrid.assemble.reaching import PROBE, probe_cache, reach, served_here
+from hybrid.assemble.reaching import PROBE, probe_cache, reach, reach_by_messages, served_here
 from hybrid.assemble.relay import make_relayer, relay_settings
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.config import OpenArguments, Settings
@@ -154,6 +154,12 @@ class ClientOpener:
             self.learn(account, capabilities)
             return cloud, capabilities
 
+        async def by_messages(asked_at: float) -> tuple[Cloud, Capabilities]:
+            cache = probe_cache(settings, weights)
+            cloud, capabilities = await reach_by_messages(settings, engine, stack, cache, asked_at)
+            self.learn(account, capabilities)
+            return cloud, capabilities
+
         noise = await worker.do(lambda _: _local_noise(weights, engine))
         pair = await worker.do(lambda _: pair_record(settings.cloud, path))
         at_once = weights.num_parameters <= MEASURED_AT_ONCE
@@ -165,7 +171,8 @@ class ClientOpener:
         local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights))
         facts = replace(facts, shipped_only=self._shipped_only)
-        client = self._client = AsyncClient(local, connect, account, settings, pair, PairSource(facts))
+        planners = PairSource(facts)
+        client = self._client = AsyncClient(local, connect, account, settings, pair, planners, by_messages)
 
         async def model() -> str:
             return (await client.capabilities()).model

@@ -18,7 +18,7 @@ from hybrid.endpoint_key import endpoint_key, key_hint
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import model_file
-from hybrid.errors import VocabularyMismatch
+from hybrid.errors import NotAnApi, VocabularyMismatch
 from hybrid.model_names import NAMED
 from hybrid.sources import findings_file
 
@@ -67,6 +67,24 @@ async def reach(
             )
             raise VocabularyMismatch(msg) from None
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
+        return endpoint, capabilities
+
+
+async def reach_by_messages(
+    settings: Settings, engine: Engine, stack: AsyncExitStack, cache: ProbeCache | None = None, asked_at: float = 0.0
+) -> tuple[Cloud, Capabilities]:
+    """Reach an endpoint that has another vocabulary, or nobody knows which, by its chat route, in text alone.
+
+    Raises NotAnApi where it has none, and for a server of our own, which was started for one vocabulary.
+    """
+    if served_here(settings):
+        raise NotAnApi("a server of our own takes no messages")
+    async with AsyncExitStack() as opened:
+        wire = wire_to(settings, settings.cloud or "")
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, None, cache)
+        opened.push_async_callback(endpoint.aclose)
+        capabilities = await endpoint.connect_by_messages(asked_at)
+        stack.push_async_exit(opened.pop_all())
         return endpoint, capabilities
 
 

@@ -31,6 +31,9 @@ problems that no score was fitted on. One answer in twenty is written again by t
 With --real open text of the real pairs (`hybrid models --real`) is put before the planner: what it recovers of the loss
 between the models, at dials that were read off other questions, and what it costs.
 
+With --real --chat both pairs answer by `route` over an endpoint that takes messages, beside `auto`, `doubt` and both
+models alone, and every answer of `route` and of the cloud is written again by the client over that endpoint.
+
 With --learning streams of the problems are decided from labels: started with nothing, after a shift to other kinds of
 problems, at a level of risk, and on a day with a burst under a cap. With --split calibration the problems are those
 that the shipped score was fitted on, which no stream but a level of risk knows beforehand.
@@ -87,6 +90,9 @@ def auto(
     real: Annotated[
         bool, typer.Option("--real", help="Put open text of the real pairs before the planner instead.")
     ] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="With --real: route over an endpoint that takes messages, beside others.")
+    ] = False,
     learning: Annotated[
         bool, typer.Option("--learning", help="Try what is learned online: cold starts, shifts, risks, paced days.")
     ] = False,
@@ -97,11 +103,13 @@ def auto(
 ) -> None:
     """Tell what asking where it pays recovers and costs, on problems with right answers."""
     with exit_codes():
+        if chat and not real:
+            raise UsageError("--chat is tried with --real")
         if (real or learning) and (ladder is not None or plot is not None or (real and learning)):
             raise UsageError("--real and --learning are tried alone, and have neither --ladder nor --plot")
         choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
         if real:
-            _real(num, split, seed, folder, processes, as_json=as_json)
+            _real(num, split, seed, folder, processes, chat=chat, as_json=as_json)
         elif learning:
             _learning(choices, folder, processes, as_json=as_json)
         else:
@@ -129,15 +137,18 @@ def _real(
     folder: Path | None,
     processes: int,
     *,
+    chat: bool,
     as_json: bool,
 ) -> None:
     """Print the report of the real pairs."""
     from hybrid.cli.bench_routed import routed  # noqa: PLC0415
-    from hybrid.cli.routed_tables import print_routed_report  # noqa: PLC0415
+    from hybrid.cli.routed_tables import print_chat_report, print_routed_report  # noqa: PLC0415
 
-    report = routed(num, split.value, seeds[0] if seeds else 0, folder, processes)
+    report = routed(num, split.value, seeds[0] if seeds else 0, folder, processes, chat=chat)
     if as_json:
         typer.echo(json.dumps(report))
+    elif chat:
+        print_chat_report(report)
     else:
         print_routed_report(report)
 

@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from hybrid.tasks.assistant import QuestionSplit
 
 
-def routed(num: int | None, split: QuestionSplit, seed: int, folder: Path | None, processes: int) -> dict[str, Any]:
-    """Run what was not run before and return the report. Raises UsageError, EngineError."""
+def routed(
+    num: int | None, split: QuestionSplit, seed: int, folder: Path | None, processes: int, *, chat: bool = False
+) -> dict[str, Any]:
+    """Run what was not run before and return the report. Raises UsageError, EngineError.
+
+    ``chat``: ``route`` over an endpoint that takes messages, beside the others.
+    """
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
+    from hybrid.bench.experiments.chat_section import CHAT, chat_report, half_the_bill  # noqa: PLC0415
     from hybrid.bench.experiments.routed_report import routed_report  # noqa: PLC0415
-    from hybrid.bench.experiments.routed_suite import pair_models, routed_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.routed_suite import chat_sections, pair_models, routed_sections  # noqa: PLC0415
     from hybrid.bench.experiments.section_run import ModelPair, SectionRun, run_sections  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
     from hybrid.folders import home_folder  # noqa: PLC0415
@@ -29,8 +35,13 @@ def routed(num: int | None, split: QuestionSplit, seed: int, folder: Path | None
             for pair, names in pair_models().items()
         }
         known = {pair: _calibration(*names, pairs[pair].local) for pair, names in pair_models().items()}
-        sections = routed_sections(num, split, seed)
         place = folder or home_folder(user_cache_path) / "bench-auto"
+        if chat:
+            planners = {pair: half_the_bill(each) for pair, each in known.items()}
+            asked = chat_sections(planners, num, split, seed)
+            over = SectionRun(asked, pairs, place, seed, processes, check_share=1.0, dialect=CHAT)
+            return chat_report(asked, run_sections(over, report_progress), known)
+        sections = routed_sections(num, split, seed)
         run = SectionRun(sections, pairs, place, seed, processes)
         return routed_report(sections, run_sections(run, report_progress), known)
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from hybrid.cli.text_tables import WIDTH, agreement_line, aligned_table, estimate
 
 SHARES = ("0.5", "0.8", "0.95")
+TARIFFS = ("U", "S")
 SHOWN_ACTIONS = ("write", "spans", "other")
 
 
@@ -30,6 +31,29 @@ def print_routed_report(report: dict[str, Any]) -> None:
             first = section["tariffs"][0]
             console.print(f"Right answers on the graded ones, tariff {first['tariff']}:", _right_table(first["right"]))
     console.print(agreement_line(report["against_the_client"]))
+
+
+def print_chat_report(report: dict[str, Any]) -> None:
+    """Print what ``route`` recovers and costs beside the others, and how the client over the chat route agrees."""
+    terminal = Console(highlight=False)
+    console = Console(highlight=False, width=max(terminal.width, WIDTH))
+    for section in report["sections"]:
+        console.print(
+            f"\n{section['section']}: {section['questions']} questions, {section['whole']} answers of route are one "
+            f"model's own; dial from {section['calibrated_on']} others (95 % intervals; bills are multiples of the "
+            "reference's):"
+        )
+        shown = aligned_table("arm", "recovered, excess", "recovered, NLL", *(f"bill, {name}" for name in TARIFFS))
+        for row in section["rules"]:
+            shares = (estimate(row["recovered"][f"{loss} per_token"]) for loss in ("excess", "nll"))
+            shown.add_row(row["rule"], *shares, *(estimate(row["bill"][f"1/0.1/4 {name}"]) for name in TARIFFS))
+        console.print(shown)
+        if section["right"]:
+            graded = aligned_table("arm, graded", "right", "RPI", "bill, U")
+            for row in section["right"]:
+                graded.add_row(row["arm"], *(estimate(row[name]) for name in ("right", "rpi", "bill")))
+            console.print(graded)
+    console.print(agreement_line(report["over_chat"]))
 
 
 def _dial_table(tariffs: Sequence[dict[str, Any]]) -> Table:

@@ -50,6 +50,10 @@ DIALECTS: Mapping[str, DialectSpec] = {
 }
 
 
+# Messages, and of the reply its text alone: what any two models can do with each other.
+TEXT_CHAT = chat.TEXT_SPEC.name
+
+
 async def discover(wire: Wire, setup: DialectConfig, wanted: str | None, probe: tuple[str, Ids]) -> Dialect:
     """Return the dialect of an endpoint, set up for its model, with its context length and vocabulary as told.
 
@@ -72,6 +76,11 @@ async def discover(wire: Wire, setup: DialectConfig, wanted: str | None, probe: 
     context = models.get(setup.model) or _read_context(said)
     same = None if theirs is None else _splits_alike(theirs, probe[1])
     return replace(dialect, can=replace(dialect.can, model=setup.model, max_context=context, same_words=same))
+
+
+async def takes_messages(wire: Wire) -> bool:
+    """Ask, at no charge, whether an endpoint has a chat route. Raises CloudError."""
+    return isinstance(await _detect(wire, chat.SPEC), Mapping)
 
 
 async def _raise_unlisted(wire: Wire) -> None:

@@ -18,7 +18,7 @@ from hybrid.cloud.bounds import MAX_FACT_BYTES, QuestionDeadlines
 from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
-from hybrid.cloud.discover import DIALECTS, discover, render_chat
+from hybrid.cloud.discover import DIALECTS, TEXT_CHAT, discover, render_chat, takes_messages
 from hybrid.cloud.port import (
     BeforeSend,
     Capabilities,
@@ -100,12 +100,24 @@ class Endpoint:
         capabilities = await self.discover(probe, probe_ids, asked_at)
         if capabilities.same_words is False:
             there = f"{capabilities.model} at {self._wire.url}"
-            msg = f"{there} and the local model do not share a vocabulary: they split the same text in two ways"
+            msg = (
+                f"{there} and the local model do not share a vocabulary: they split the same text in two ways; "
+                "whole answers need none where it takes messages (--policy route)"
+            )
             raise VocabularyMismatch(msg)
         known = self._probe_cache.read(self._wire.url, self._model, self.dialect.name) if self._probe_cache else None
         if known:
             self.apply_probe(known)
         return self.can
+
+    async def connect_by_messages(self, asked_at: float | None = None) -> Capabilities:
+        """Connect by the chat route and read nothing but text, whatever the vocabulary. Raises NotAnApi without one."""
+        async with self._wire.question_deadlines(asked_at).bound_total():
+            if not await takes_messages(self._wire):
+                msg = f"{self._wire.url} takes no messages"
+                raise NotAnApi(msg)
+        self._wanted = TEXT_CHAT
+        return await self.connect("", (), asked_at)
 
     async def discover(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:
         """Discover model and dialect at no charge, and whether the endpoint splits ``probe`` into ``probe_ids``."""
@@ -228,7 +240,8 @@ class Endpoint:
     async def _write_once(self, question: WriteQuestion, attempt: _Attempt) -> AsyncGenerator[Chunk, None]:
         dialect, vocabulary = attempt.dialect, self._setup.vocabulary
         end_ids = frozenset[int]() if vocabulary is None else vocabulary.end_ids
-        meter = UsageMeter(dialect.min_usage(question), dialect.max_usage(question), end_ids)
+        least, most = dialect.min_usage(question), dialect.max_usage(question)
+        meter = UsageMeter(least, most, end_ids, counts_tokens=dialect.can.counts_tokens)
         has_rows = tells_rows(dialect.can, question)
         continuation = dialect.write(question)  # what it refuses was never sent, and costs nothing
         if continuation is None:

@@ -79,6 +79,14 @@ class Capabilities:
     streams: bool = True
 
     @property
+    def counts_tokens(self) -> bool:
+        """Whether the tokens that are read of it are those that it charges for.
+
+        What takes messages may write in any vocabulary: its text is then split into tokens of ours, which are others.
+        """
+        return self.continues
+
+    @property
     def abilities(self) -> frozenset[Ability]:
         """What can be asked of it. A text can be opened everywhere; a draft needs rows, and a way to have them."""
         able: dict[Ability, bool] = {
@@ -243,8 +251,14 @@ def num_written(ids: Sequence[int], finish: str | None, end_ids: frozenset[int],
 class UsageMeter:
     """What one request has been charged while its answer is read."""
 
-    def __init__(self, least: CloudUsage, most: CloudUsage, end_ids: frozenset[int]) -> None:
-        """Take what it costs at the least and at the most, and the tokens that end a text."""
+    def __init__(
+        self, least: CloudUsage, most: CloudUsage, end_ids: frozenset[int], *, counts_tokens: bool = True
+    ) -> None:
+        """Take what it costs at the least and at the most, and the tokens that end a text.
+
+        ``counts_tokens`` False: what comes is not what is charged for, so that only a told usage is known.
+        """
+        self._counts_tokens = counts_tokens
         self._known = replace(least, completion_tokens=0)
         self._most = most
         self._end_ids = end_ids
@@ -261,9 +275,10 @@ class UsageMeter:
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
         self._came = True
-        self._ids.extend(chunk.ids)
-        written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
-        self._known = self._known.at_least(CloudUsage(0, written))
+        if self._counts_tokens:
+            self._ids.extend(chunk.ids)
+            written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
+            self._known = self._known.at_least(CloudUsage(0, written))
         if chunk.usage is None:
             return chunk
         self._told = chunk.usage.at_least(self._told)

@@ -141,10 +141,14 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Wrote:
-    """One chunk of what the cloud wrote; ``ended``: the request has no more to give."""
+    """One chunk of what the cloud wrote; ``ended``: the request has no more to give.
+
+    ``cut``: its last token ends the text, because nobody can go on from there, and not by itself.
+    """
 
     span: Span
     ended: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True)

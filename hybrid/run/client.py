@@ -85,6 +85,7 @@ class AsyncClient:
         settings: Settings,
         pair: PairRecord | None = None,
         planners: PlannerSource | None = None,
+        by_messages: Connect | None = None,
     ) -> None:
         """Take the local model, how to reach the cloud (asked at the first question that needs it), and the money.
 
@@ -94,7 +95,7 @@ class AsyncClient:
         retries = RetryPolicy(settings.retries, min(settings.first_byte_timeout_s, settings.request_timeout_s))
         self._health = EndpointHealth(retries, BreakerConfig(cool_down_s=settings.cool_down_s))
         self._contexts = LocalContexts(local, settings)
-        self._connection = SharedConnection(connect)
+        self._connection = SharedConnection(connect, by_messages)
         self._account = account
         self._settings = settings
         self._families = local.families
@@ -213,7 +214,7 @@ class AsyncClient:
         """Connect, if that was not done yet, and return what the endpoint is and can do. Raises CloudError."""
         if (made := self._connection.made) is None:
             caller = RetryingCaller(self._health, self._spending.observe)
-            made = await caller.call(partial(self._connection.make, time.monotonic()))
+            made = await caller.call(partial(self._connection.make_any, time.monotonic()))
         return made[1]
 
     async def text_rows(self, prompt: Prompt, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
@@ -296,8 +297,8 @@ class AsyncClient:
             if bound is not None:
                 bound.hear(event)
             self._spending.observe(event)
-            if isinstance(event, Finished) and self._connection.made is not None:
-                self._pair.add(event.answer, policy, self._connection.made[1].model)
+            if isinstance(event, Finished) and (made := self._connection.made_for(settings)) is not None:
+                self._pair.add(event.answer, policy, made[1].model)
             publish(event)
             for note in bound.notes if bound is not None and isinstance(event, Started) else ():
                 builder.note(note)
@@ -310,7 +311,7 @@ class AsyncClient:
         wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows, open_ended=open_ended)
         connect = partial(self._connection.make_for, policy, settings)
         verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
-        connected, decides = self._connection.made is not None, policy.planner is not None
+        connected, decides = self._connection.made_for(settings) is not None, policy.planner is not None
         can = await verifier.connect(connected=connected, decides=decides) if policy.needs else None
         settings = settings if can is None else within_reach(settings, can)
         span = self._span(settings, len(ids), can)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
 from hybrid.engine import Engine
-from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability, VocabularyMismatch
+from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
-from hybrid.prob import TopK
 from hybrid.run import events
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.open_request import RequestBilling, RequestDenied, WriteStream
 from hybrid.run.retrying import RetryingCaller
 from hybrid.run.verifier import RenderedPrompt, WorkWhileWaiting
+from hybrid.run.vocabulary_check import VocabularyCheck
 from hybrid.spend import AnswerBudget
 from hybrid.types import DegradedKind, Ids, Sampling
 
@@ -33,13 +33,12 @@ Connect: TypeAlias = Callable[[float], Awaitable[Connection]]
 """Connects to an endpoint; takes the time from which the total deadline counts."""
 
 _OUTGROWN = "the text has outgrown the cloud model's context"
+_SHORTENED = "there was money for the beginning of the cloud's answer alone, and it cannot go on from there"
 _UNWEIGHED = "the endpoint gives no log-probabilities of its model: only the local model's own doubt decides"
 # The drafter's favourites whose probability the cloud is asked for by name, where it can: they narrow the interval.
 CANDIDATES = 4
 # The first request to write of an answer without a limit of its own; see ``block_tokens``.
 BLOCK = 512
-# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
-_PART = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,10 @@ class CloudVerifier:
                 endpoint = await self._reach()
                 if len(prompt.ids) + len(request.at) >= endpoint.max_context:
                     return self._no_answer(_OUTGROWN, "context")
+                if stream is not None and stream.shortened and not endpoint.can.continues:
+                    return self._no_answer(_SHORTENED, "budget")
                 question = self._write_question(prompt, request, endpoint)
-                opened = await self._ask(partial(self._open_stream, endpoint.cloud, question, request.at))
+                opened = await self._ask(partial(self._open_stream, endpoint, question, request.at))
                 self._stream, chunk = opened
                 stream = opened[0]
             begins = not request.at and stream.at == chunk.ids
@@ -175,7 +176,8 @@ class CloudVerifier:
             return self._fail(error)
         closing = self._closing(prompt) if begins else ()
         stream.at = ids(closing) + stream.at
-        return Wrote(closing + self._pending(chunk), ended=not stream.open)
+        cut = self._is_cut(stream, chunk)
+        return Wrote(closing + self._pending(chunk, ended=cut or chunk.finish == "stop"), not stream.open, cut)
 
     async def rest(self) -> None:
         """Settle and close the stream that is open, if one is."""
@@ -209,7 +211,8 @@ class CloudVerifier:
     def _write_question(self, prompt: RenderedPrompt, request: Write, endpoint: ReachedEndpoint) -> WriteQuestion:
         prefix, begun = prompt.ids + request.at, len(request.at)
         # Where tokens are named by text, their rows tell them apart; elsewhere they are for whoever looks at them.
-        rows = request.wants_target_rows or self._wanted.everywhere or not endpoint.can.ids
+        named_by_rows = not endpoint.can.ids and endpoint.can.continues
+        rows = request.wants_target_rows or self._wanted.everywhere or named_by_rows
         # One seed for the answer, but not one for every request: the same noise at every opening would show.
         sampling = self._wanted.sampling
         sampling = replace(sampling, seed=(sampling.seed * 1_000_003 + begun) % 2**31)
@@ -218,11 +221,22 @@ class CloudVerifier:
         asked = replace(asked, has_template_args=bool(prompt.template_args))
         return _in_parts(asked, endpoint) if self._wanted.open_ended else asked
 
-    def _pending(self, chunk: Chunk) -> tuple[PendingToken, ...]:
+    def _is_cut(self, stream: WriteStream, chunk: Chunk) -> bool:
+        """Whether a text ended for want of room, and nobody can go on from there; one that a cap cut is gone on with.
+
+        How many tokens of ours it has says nothing: its own were as many as were asked for.
+        """
+        if chunk.finish != "length":
+            return False
+        marked = bool(chunk.ids) and chunk.ids[-1] in self._engine.end_ids  # as a replay tells it
+        can = self._endpoint.can if self._endpoint else None
+        return marked or (can is not None and not can.continues and bool(stream.num_written) and not stream.shortened)
+
+    def _pending(self, chunk: Chunk, *, ended: bool) -> tuple[PendingToken, ...]:
         written = zip(chunk.ids, chunk.rows, strict=True)
         tokens = tuple(PendingToken(token, "cloud", "written", target_row=row) for token, row in written)
         end_ids = self._engine.end_ids
-        if chunk.finish == "stop" and end_ids and not (chunk.ids and chunk.ids[-1] in end_ids):
+        if ended and end_ids and not (chunk.ids and chunk.ids[-1] in end_ids):
             tokens += (PendingToken(min(end_ids), "cloud", "written"),)  # it ended and did not say by which token
         return tokens
 
@@ -266,11 +280,16 @@ class CloudVerifier:
         request.settle(scores.usage)
         return request.request_id, scores
 
-    async def _open_stream(self, cloud: Cloud, question: WriteQuestion, at: Ids) -> tuple[WriteStream, Chunk]:
+    async def _open_stream(
+        self, endpoint: ReachedEndpoint, question: WriteQuestion, at: Ids
+    ) -> tuple[WriteStream, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
+        cloud, limit = endpoint.cloud, question.limit
         request = await self._billing.open_request("write", len(at), cloud.max_usage(question), question.prefix)
         question = replace(question, limit=request.grant.limit)
-        stream = WriteStream(at, request, cloud.write(question, request.request_id, request.before_send))
+        chunks = cloud.write(question, request.request_id, request.before_send)
+        stream = WriteStream(at, request, chunks, counts_tokens=endpoint.can.counts_tokens)
+        stream.shortened = question.limit < limit
         chunk = await stream.read()
         request.mark_answered()
         return stream, chunk
@@ -319,62 +338,3 @@ def _kind(error: CloudError) -> DegradedKind:
             return "bad reply"
         case _:
             return "unreachable"
-
-
-class VocabularyCheck:
-    """Compares what an endpoint gives with the local vocabulary. Raises VocabularyMismatch at what differs.
-
-    Padding, which is unlikely, is no other vocabulary: rows are taken over the tokens that both models have. Every
-    reply is compared, not only the first: a server that is restarted with another model is noticed.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        """Take the local model."""
-        self._engine = engine
-
-    def check_scores(self, scores: Scores) -> tuple[TopK, ...]:
-        """Compare how the endpoint reads some tokens, and its likeliest ones; return the rows over our vocabulary."""
-        for token, theirs in scores.pieces.items():
-            if token >= self._engine.num_tokens:
-                continue  # nothing here is called by that number; whether it is likely is looked at below
-            ours = self._engine.piece(token).decode("utf-8", "replace")
-            if theirs == ours or _PART in theirs + ours:
-                continue
-            if _without_spaces(theirs) != _without_spaces(ours):
-                what = f"token {token}"
-                raise _mismatch(what, theirs, ours)
-        self._check_numbers(row.best for row in scores.rows)
-        return tuple(row.within(self._engine.num_tokens) for row in scores.rows)
-
-    def check_written(self, stream: WriteStream, chunk: Chunk) -> Chunk:
-        """Compare what a stream has written with how the endpoint spells it, which may lag behind.
-
-        Returns the chunk, its rows over the local vocabulary. What was compared is taken off the stream's two texts.
-        """
-        self._check_numbers(chunk.ids)
-        stream.local_text += b"".join(map(self._engine.piece, chunk.ids))
-        if stream.cloud_text:
-            theirs = _without_spaces(stream.cloud_text)
-            ours = _without_spaces(stream.local_text.decode("utf-8", "replace"))
-            if _PART not in theirs + ours:
-                if not ours.startswith(theirs):
-                    raise _mismatch("what the cloud wrote", theirs, ours)
-                stream.cloud_text, stream.local_text = "", ours.removeprefix(theirs).encode()
-        return replace(chunk, rows=tuple(row and row.within(self._engine.num_tokens) for row in chunk.rows))
-
-    def _check_numbers(self, tokens: Iterable[int]) -> None:
-        """Raise for a token this model has no number for: llama.cpp would end the process."""
-        unknown = next((token for token in tokens if token >= self._engine.num_tokens), None)
-        if unknown is not None:
-            msg = f"the cloud writes token {unknown}, and the local model has {self._engine.num_tokens} tokens"
-            raise VocabularyMismatch(msg)
-
-
-def _without_spaces(text: str) -> str:
-    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
-    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
-
-
-def _mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
-    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
-    return VocabularyMismatch(msg)

@@ -2,6 +2,9 @@
 
 The law (``tests/run/test_connecting.py``): however many ask at once, there is one attempt at a time; what has failed is
 told to all who waited for it, as one failure and not as many; one who leaves while connecting leaves the next to do it.
+
+An answer that is one model's own text needs no common vocabulary. Where the endpoint's is another, or nobody can tell,
+such an answer is asked for by messages, over a second connection; every other policy is refused, or finds out.
 """
 
 from __future__ import annotations
@@ -9,21 +12,23 @@ from __future__ import annotations
 import asyncio
 
 from hybrid.config import Settings
-from hybrid.errors import CloudError, MissingCapability, UsageError
+from hybrid.errors import CloudError, MissingCapability, NotAnApi, UsageError, VocabularyMismatch
 from hybrid.policy import ABILITY_TEXT, PRESETS, Policy
 from hybrid.run.cloud_verifier import Connect, Connection
-from hybrid.run.composition import policy_of, sampling_of, within_reach
+from hybrid.run.composition import keeps_whole, policy_of, sampling_of, within_reach
 
 
 class SharedConnection:
     """The way to an endpoint, and the endpoint once it was reached."""
 
-    def __init__(self, connect: Connect) -> None:
-        """Take how to connect; nothing is asked yet."""
+    def __init__(self, connect: Connect, by_messages: Connect | None = None) -> None:
+        """Take how to connect; nothing is asked yet. ``by_messages``: how else, for what needs no vocabulary."""
         self._connect = connect
+        self._by_messages = None if by_messages is None else SharedConnection(by_messages)
         self._connecting = asyncio.Lock()
         self._num_failed = 0
         self._failure: CloudError | None = None
+        self._no_messages = False
         self.made: Connection | None = None
         """The connection; None: there is none yet."""
 
@@ -44,9 +49,52 @@ class SharedConnection:
                     raise
         return self.made
 
+    async def make_any(self, asked_at: float) -> Connection:
+        """Return a connection to ask what the endpoint is: by messages where its vocabulary is another."""
+        try:
+            return await self.make(asked_at)
+        except VocabularyMismatch as mismatch:
+            return await self._otherwise(asked_at, mismatch)
+
+    async def _otherwise(self, asked_at: float, mismatch: VocabularyMismatch) -> Connection:
+        """Return the connection by messages. Raises the mismatch where there is none."""
+        if self._by_messages is None or self._no_messages:
+            raise mismatch
+        try:
+            return await self._by_messages.make(asked_at)
+        except NotAnApi:
+            self._no_messages = True
+            raise mismatch from None
+
+    def made_for(self, settings: Settings) -> Connection | None:
+        """Return the connection that answers under some settings; None: there is none yet."""
+        other = self._by_messages.made if self._by_messages is not None and keeps_whole(settings) else None
+        return other or (None if self._is_open(settings) else self.made)
+
+    def _is_open(self, settings: Settings) -> bool:
+        """Whether an answer might be asked for by messages, though there is a connection."""
+        if self._by_messages is None or self.made is None or not keeps_whole(settings):
+            return False
+        can, said = self.made[1], settings.top_k or settings.min_p or settings.template_args
+        return can.ids and can.same_words is None and settings.dialect is None and not said and not self._no_messages
+
+    async def _make_whole(self, settings: Settings, asked_at: float) -> Connection:
+        """Return the connection of an answer that needs no common vocabulary."""
+        if (made := self.made_for(settings)) is not None:
+            return made
+        connection = await self.make_any(asked_at)
+        if not self._is_open(settings):
+            return connection
+        unknown = VocabularyMismatch("nobody can tell its vocabulary")
+        try:
+            return await self._otherwise(asked_at, unknown)
+        except VocabularyMismatch:
+            return connection
+
     async def make_for(self, policy: Policy, settings: Settings, asked_at: float) -> Connection:
         """Return the connection. Raises MissingCapability where the policy needs more than there is, and CloudError."""
-        connection = await self.make(asked_at)
+        whole = keeps_whole(settings)
+        connection = await (self._make_whole(settings, asked_at) if whole else self.make(asked_at))
         capabilities = connection[1]
         if missing := policy.needs - capabilities.abilities:
             sampling = sampling_of(settings)

@@ -81,6 +81,7 @@ class Driver:
         self._limits = limits
         self._publish = builder.publish
         self._shown: list[int] = []
+        self._cut = False
         self._last_draft: Draft | None = None
 
     async def answer(self, policy: Policy) -> Answer:
@@ -157,14 +158,15 @@ class Driver:
         if request.wants_draft_rows and reply.span:
             reply = replace(reply, span=await self._read_along(request.at, reply.span))
         self._record_local_rows()
-        self._record_written(request, reply.span)
+        self._record_written(request, reply)
+        self._cut = reply.cut
         return reply
 
     def _emit(self, tokens: Span) -> AnswerContinues | AnswerEnded:
         for pending in tokens:
             self._builder.kept += pending.source == "local"
             if pending.id in self._engine.end_ids:
-                return AnswerEnded("stop")
+                return AnswerEnded("length" if self._cut else "stop")
             self._shown.append(pending.id)
             self._builder.show(pending)
             if self._builder.stopped:
@@ -228,8 +230,8 @@ class Driver:
             at, row = self._drafter.rows_read.pop(0)
             self._publish(events.Rows(at, local=row))
 
-    def _record_written(self, request: Write, span: Span) -> None:
-        text, banned = ids(span), tuple(sorted(request.ban))
-        for i, pending in enumerate(span if self._limits.recording is not None else ()):
-            row = pending.target_row
-            self._publish(events.Rows(request.at + text[:i], cloud=row, written=pending.id, banned=banned))
+    def _record_written(self, request: Write, reply: Wrote) -> None:
+        text, banned = ids(reply.span), tuple(sorted(request.ban))
+        for i, pending in enumerate(reply.span if self._limits.recording is not None else ()):
+            at, cut = request.at + text[:i], reply.cut and i == len(text) - 1
+            self._publish(events.Rows(at, cloud=pending.target_row, written=pending.id, banned=banned, cut=cut))

@@ -64,7 +64,8 @@ class RecordingStarted:
 class Rows:
     """One or both models' raw rows after the answer's tokens ``at``.
 
-    ``written`` is the token that the cloud wrote there, from outside ``banned``.
+    ``written`` is the token that the cloud wrote there, from outside ``banned``; ``cut``: it stands for the end of a
+    text that had no more room.
     """
 
     at: Ids
@@ -72,6 +73,7 @@ class Rows:
     cloud: TopK | None = None
     written: int | None = None
     banned: Ids = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,7 @@ def _rows(event: Rows) -> dict[str, Any]:
         "cloud": None if row is None else asdict(row) | {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()},
         "written": event.written,
         "banned": list(event.banned),
-    }
+    } | ({"cut": True} if event.cut else {})
 
 
 def packed(row: Dense) -> str:

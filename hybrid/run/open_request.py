@@ -8,7 +8,9 @@ The law of a stream (``tests/run/test_write_stream.py``). A stream that ended is
 with its end or after it. One that we close before is settled by every token of its limit, since a server charges for
 what it ran ahead, or by the usage that came until then if that is more. One that breaks is not settled, unless more
 than its limit came. No stream is settled below the tokens that came. Tokens are handed on before the usage that follows
-them. A stream that ends without a token and without a reason is broken.
+them. A stream that ends without a token and without a reason is broken. Where the tokens that come are not those that
+are charged for (``Capabilities.counts_tokens``), they count for nothing: such a stream is settled by what was told, and
+is read to its end for that once as many of ours came as were asked for.
 """
 
 from __future__ import annotations
@@ -190,8 +192,13 @@ class WriteStream:
     (``VocabularyCheck``).
     """
 
-    def __init__(self, at: Ids, request: OpenRequest, chunks: AsyncGenerator[Chunk, None]) -> None:
-        """Take over a stream that is about to be read."""
+    def __init__(
+        self, at: Ids, request: OpenRequest, chunks: AsyncGenerator[Chunk, None], *, counts_tokens: bool = True
+    ) -> None:
+        """Take over a stream that is about to be read. ``counts_tokens``: what comes is what is charged for."""
+        self._counts_tokens = counts_tokens
+        self.shortened = False
+        """Whether a cap left it a smaller limit than was asked for."""
         self.at = at
         self.num_written = 0
         self.cloud_text = ""
@@ -212,7 +219,8 @@ class WriteStream:
                     self.at += chunk.ids
                     self.cloud_text += chunk.text
                     # Many servers say why they ended in an event of its own; what was asked for is there before it.
-                    self.open = chunk.finish is None and self.num_written < self._request.grant.limit
+                    all_came = self._counts_tokens and self.num_written >= self._request.grant.limit
+                    self.open = chunk.finish is None and not all_came
                     await self._check_limit()
                     return chunk
             self._check_not_empty()
@@ -227,7 +235,7 @@ class WriteStream:
     async def close(self) -> None:
         """Settle and close: early, or at the end, where the usage is read first."""
         try:
-            if not self.open:
+            if not self.open or (not self._counts_tokens and self.num_written >= self._request.grant.limit):
                 await self._drain()
         except CloudError as error:
             if not self._usage_is_final:
@@ -251,11 +259,11 @@ class WriteStream:
     @property
     def _known(self) -> CloudUsage:
         """What the server said that it charged, and no fewer tokens than came."""
-        return (self._usage or NO_USAGE).at_least(CloudUsage(0, self.num_written))
+        return (self._usage or NO_USAGE).at_least(CloudUsage(0, self.num_written if self._counts_tokens else 0))
 
     @property
     def _exceeds_limit(self) -> bool:
-        return self.num_written > self._request.grant.limit
+        return self._counts_tokens and self.num_written > self._request.grant.limit
 
     async def _drain(self) -> None:
         """Read the rest for its usage: whatever came was charged.

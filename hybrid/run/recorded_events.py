@@ -144,7 +144,7 @@ class _EventReader:
             return None
         local = None if line["local"] is None else unpacked(line["local"], *self._noise)
         cloud = None if line["cloud"] is None else row_from_json(**line["cloud"])
-        return events.Rows(self._ids[:end], local, cloud, line["written"], tuple(line["banned"]))
+        return events.Rows(self._ids[:end], local, cloud, line["written"], tuple(line["banned"]), bool(line.get("cut")))
 
 
 def _answer(line: dict[str, Any]) -> Answer:

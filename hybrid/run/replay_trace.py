@@ -66,6 +66,8 @@ class ReplayTrace:
     """What the cloud wrote, by its place and what it must not write there."""
     rowless: set[tuple[str, frozenset[int]]] = field(default_factory=set)
     """Where it did so without a row."""
+    cut: set[tuple[str, frozenset[int]]] = field(default_factory=set)
+    """Where its text ended for want of room."""
 
     @classmethod
     def read(cls, path: Path) -> ReplayTrace:
@@ -119,6 +121,8 @@ class ReplayTrace:
                     self.written[drawn] = line["written"]
                     if line["cloud"] is None:
                         self.rowless.add(drawn)
+                    if line.get("cut"):
+                        self.cut.add(drawn)
 
 
 def check_header(line: str, path: Path) -> None:
@@ -246,7 +250,9 @@ class ReplayCloud:
             row = None if (key_of(answer), question.ban) in self._trace.rowless else self._at(text)
             token = self._token(answer, row, question)
             text = (*text, token)
-            finish = "stop" if token in self._trace.end_ids else "length" if number == question.limit else None
+            by_itself = token in self._trace.end_ids and (key_of(answer), question.ban) not in self._trace.cut
+            over = token in self._trace.end_ids or number == question.limit
+            finish = "stop" if by_itself else "length" if over else None
             yield Chunk((token,), (row,), finish=finish)  # type: ignore[arg-type]  # a literal, chosen
             if finish is not None:
                 yield Chunk(usage=CloudUsage(len(question.prefix), number))

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each
 
-from hybrid.errors import Unreachable, VocabularyMismatch
+from hybrid.cloud import Capabilities
+from hybrid.cloud.dialects.chat import Chat
+from hybrid.config import Settings
+from hybrid.errors import NotAnApi, Unreachable, VocabularyMismatch
+from hybrid.run.composition import policy_of
 from hybrid.run.connecting import SharedConnection
 from hybrid.run.retrying import EndpointHealth, RetryPolicy
 
@@ -90,3 +95,72 @@ def test_who_leaves_while_connecting_leaves_it_to_the_next(run):
 
     assert run(leave()) == MADE
     assert door.knocks == 2
+
+
+# ---- by messages ---------------------------------------------------------------------------------------------------
+
+SHARED = ("a cloud", Capabilities("m", same_words=True))
+UNKNOWN = ("a cloud", Capabilities("m", "vllm"))
+IN_TEXT = ("the same cloud", Chat.can)
+OTHER_WORDS = VocabularyMismatch("other words")
+
+
+class At:
+    """Gives one outcome, whoever asks."""
+
+    def __init__(self, outcome):
+        self.outcome, self.knocks = outcome, 0
+
+    async def __call__(self, _):
+        self.knocks += 1
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def reached(run, door, other, **settings):
+    shared = SharedConnection(door, other)
+    chosen = Settings(**({"policy": "route", "cloud": "http://gpu"} | settings))
+    return run(shared.make_for(policy_of(chosen), chosen, 0.0)), shared, chosen
+
+
+@each("policy", ["route", "cloud", "auto", "kl", "greedy-exact"])
+def test_what_is_one_models_own_is_asked_for_by_messages_where_the_words_are_others(run, policy):
+    """Everybody else is refused, each time it asks."""
+    whole = policy in {"route", "cloud"}
+    for _ in range(2):
+        door, other = At(OTHER_WORDS), At(IN_TEXT)
+        if not whole:
+            with pytest.raises(VocabularyMismatch):
+                reached(run, door, other, policy=policy)
+            continue
+        found, shared, chosen = reached(run, door, other, policy=policy)
+        assert found == shared.made_for(chosen) == run(shared.make_any(0.0)) == IN_TEXT
+        assert shared.made is None, "nobody else has it"
+        assert run(shared.make_for(policy_of(chosen), chosen, 0.0)) == IN_TEXT
+        assert (door.knocks, other.knocks) == (2, 1)
+
+
+def test_where_nobody_can_tell_the_words_what_messages_can_say_is_said_in_them(run):
+    for settings, expected in (
+        ({}, IN_TEXT),
+        ({"policy": "cloud"}, IN_TEXT),
+        ({"policy": "kl"}, UNKNOWN),
+        ({"policy": "kl", "lead": 3}, UNKNOWN),
+        ({"dialect": "vllm"}, UNKNOWN),
+        ({"top_k": 20}, UNKNOWN),
+        ({"min_p": 0.1}, UNKNOWN),
+    ):
+        assert reached(run, At(UNKNOWN), At(IN_TEXT), **settings)[0] == expected, settings
+    assert reached(run, At(SHARED), At(IN_TEXT))[0] == SHARED
+
+
+def test_an_endpoint_that_takes_no_messages_is_used_or_refused_as_it_was(run):
+    """And it is asked once whether it does."""
+    with pytest.raises(VocabularyMismatch):
+        reached(run, At(OTHER_WORDS), At(NotAnApi("no messages")))
+    other = At(NotAnApi("no messages"))
+    found, shared, chosen = reached(run, At(UNKNOWN), other)
+    assert found == run(shared.make_for(policy_of(chosen), chosen, 0.0)) == shared.made_for(chosen) == UNKNOWN
+    assert other.knocks == 1
+    assert reached(run, At(UNKNOWN), None)[0] == UNKNOWN

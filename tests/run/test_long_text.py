@@ -14,9 +14,9 @@ from hybrid.errors import VocabularyMismatch
 from hybrid.policy import SeededCoin
 from hybrid.policy.gates import ALWAYS
 from hybrid.policy.requests import Draft
-from hybrid.run.cloud_verifier import VocabularyCheck
 from hybrid.run.drafting import Drafter
 from hybrid.run.open_request import WriteStream
+from hybrid.run.vocabulary_check import VocabularyCheck
 from hybrid.types import Sampling
 
 LONG = 100

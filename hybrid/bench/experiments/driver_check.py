@@ -71,17 +71,20 @@ class ServedClient:
 
 
 @asynccontextmanager
-async def open_driver(local: Path, cloud: Path) -> AsyncIterator[ServedClient]:
-    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise."""
+async def open_driver(local: Path, cloud: Path, dialect: str = "vllm") -> AsyncIterator[ServedClient]:
+    """Open a client over a bundled server of the reference, with the world's settings and its idea of noise.
+
+    ``dialect``: the family whose routes the server has, and no others.
+    """
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(bundled_server(cloud))
+        url = await stack.enter_async_context(bundled_server(cloud, "--dialect", dialect))
         worker = Worker("hybrid-driver")
         stack.callback(worker.close)
         weights = Weights(local)
         stack.callback(weights.close)
         engine = weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1)
         stack.callback(engine.close)
-        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, "vllm")
+        endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, dialect)
         stack.push_async_callback(endpoint.aclose)
 
         async def connect(asked_at: float) -> Connection:

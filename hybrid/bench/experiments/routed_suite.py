@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hybrid.bench.experiments.chat_section import ChatSection
 from hybrid.bench.experiments.routed_section import RoutedSection
 from hybrid.bench.experiments.suite import PAIRS, REFERENCE, SAMPLED_TOP_K, draw_questions
+from hybrid.policy.planning import Planner
 from hybrid.tasks.assistant import QuestionSplit
 
 # A section's questions: as many as the calibrations have, half as many where answers are drawn or checks are run.
@@ -28,6 +32,18 @@ def routed_sections(num: int | None = None, split: QuestionSplit = "test", seed:
         *(section(f"{pair}, drawn at {TEMPERATURE:g}", pair, TEMPERATURE, NUM_SAMPLED) for pair in SPANS),
         *(section(f"{pair}, greedy, short checks", pair, 0.0, NUM_CHECKED, spans) for pair, spans in SPANS.items()),
         RoutedSection(f"{GRADED_PAIR}, graded questions", GRADED_PAIR, 0.0, graded),
+    )
+
+
+def chat_sections(
+    planners: Mapping[str, Planner], num: int | None = None, split: QuestionSplit = "test", seed: int = 0
+) -> tuple[ChatSection, ...]:
+    """Return the sections of ``--chat``: both pairs answering greedily, and the graded questions of both."""
+    drawn = tuple(draw_questions(split, min(num or NUM_GREEDY, NUM_GREEDY), seed))
+    graded = tuple(draw_questions(split, num or 1000, seed, graded=True))
+    return (
+        *(ChatSection(f"{pair}, greedy", pair, drawn, planners[pair]) for pair in SPANS),
+        *(ChatSection(f"{pair}, graded questions", pair, graded, planners[pair]) for pair in SPANS),
     )
 
 

@@ -44,7 +44,8 @@ class ModelPair:
 class SectionRun:
     """What is run: sections, the files of their pairs, the folder of the part files, and the seed of all draws.
 
-    ``check_share``: how many of the answers are written again by the client over the bundled server.
+    ``check_share``: how many of the answers are written again by the client over the bundled server, which has the
+    routes of ``dialect``.
     """
 
     sections: tuple[Section, ...]
@@ -53,6 +54,7 @@ class SectionRun:
     seed: int = 0
     num_processes: int = 2
     check_share: float = SHARE
+    dialect: str = "vllm"
 
     @property
     def units(self) -> list[tuple[int, int]]:
@@ -181,7 +183,8 @@ async def _answer_all(run: SectionRun, tasks: Any, news: Any) -> None:
                 if section.pair not in worlds:
                     worlds[section.pair] = await stack.enter_async_context(open_world(pair.local, pair.cloud))
                     if run.check_share:
-                        drivers[section.pair] = await stack.enter_async_context(open_driver(pair.local, pair.cloud))
+                        driver = open_driver(pair.local, pair.cloud, run.dialect)
+                        drivers[section.pair] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[section.pair], drivers.get(section.pair))
                 part.write(json.dumps({"key": run.key(unit)} | record) + "\n")
                 part.flush()

@@ -54,17 +54,19 @@ class Chat(OpenAi):
         prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN + self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
 
-    def min_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return the tokens of the turns' texts: how they are marked, the server's template says."""
-        turns = question.turns if isinstance(question, WriteQuestion) else ()
-        return CloudUsage(sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns), 0)
+    def min_usage(self, question: ModelQuestion) -> CloudUsage:  # noqa: ARG002  (others know the question's tokens)
+        """Return nothing: its vocabulary may be any, so that only it knows how many tokens a text has."""
+        return CloudUsage(0, 0)
 
     def learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> Self:
         """Learn too the most tokens that the server adds to a conversation: they are reserved from then on.
 
         A smaller number lowers nothing: a template may add its default system message where a conversation brings none.
+        Half as many tokens as ours are taken for the texts, which is few for any other vocabulary.
         """
-        more = usage.prompt_tokens - self.min_usage(question).prompt_tokens
+        turns = question.turns if isinstance(question, WriteQuestion) else ()
+        spelled = sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns)
+        more = usage.prompt_tokens - spelled // 2
         return replace(self, preamble=max(self.preamble, more))
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
