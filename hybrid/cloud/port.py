@@ -256,7 +256,8 @@ class UsageMeter:
     ) -> None:
         """Take what it costs at the least and at the most, and the tokens that end a text.
 
-        ``counts_tokens`` False: what comes is not what is charged for, so that only a told usage is known.
+        ``counts_tokens`` False: what comes is not what is charged for, so that only a told usage is known; where none
+        is, the most that may be charged.
         """
         self._counts_tokens = counts_tokens
         self._known = replace(least, completion_tokens=0)
@@ -266,15 +267,20 @@ class UsageMeter:
         self._ids: list[int] = []
         self._settled: CloudUsage | None = None
         self._came = False
+        self._wrote = False
 
     @property
     def charged(self) -> CloudUsage:
         """What was charged, if the answer is over."""
-        return final_usage(self._told, self._known, self._most.prompt_tokens)
+        told = self._told
+        if self._wrote and not self._counts_tokens and not told.completion_tokens:  # nothing was told, or nonsense
+            told = replace(told, completion_tokens=self._most.completion_tokens)
+        return final_usage(told, self._known, self._most.prompt_tokens)
 
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
         self._came = True
+        self._wrote = self._wrote or bool(chunk.ids)
         if self._counts_tokens:
             self._ids.extend(chunk.ids)
             written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
