@@ -135,10 +135,7 @@ DIALECTS = [vllm, llama_server, ollama, text, chat]
 @each("family", DIALECTS, ids=lambda family: family.__name__)
 @each("told", [None, 0, -2, 1.5, "2", True], ids=repr)
 def test_a_usage_that_says_nothing_is_what_is_known(family, told):
-    """The prompt by its bytes where only a text was sent: nobody told how it was split.
-
-    So is what a chat service wrote: its tokens are not ours.
-    """
+    """By its bytes where only a text was sent, and what a chat service wrote by its limit: its tokens are not ours."""
     dialect, replies = family(told, told)
     chunks, error = write(dialect, *replies)
     assert error is None
