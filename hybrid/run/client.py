@@ -166,15 +166,27 @@ class AsyncClient:
         msg = "an answer ended without being finished"
         raise RuntimeError(msg)
 
-    async def stream(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> AsyncGenerator[Event, None]:
-        """Yield everything that happens while a question is answered; the last event is ``Finished``."""
+    async def stream(
+        self, prompt: Prompt, *, hear: Publish | None = None, **choices: Unpack[AnswerChoices]
+    ) -> AsyncGenerator[Event, None]:
+        """Yield everything that happens while a question is answered; the last event is ``Finished``.
+
+        ``hear`` is called with each event as it happens, those too that come while a stream that was closed early
+        settles, when nobody reads any more.
+        """
         settings, question = self._settings_with(choices), question_from(prompt)
         if self.closed:
             msg = "this client is closed"
             raise RuntimeError(msg)
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        def publish(event: Event) -> None:
+            if hear is not None:
+                hear(event)
+            happened.put_nowait(event)
+
         # The answer is written in a task of its own: deadlines belong to a task, and a generator may be read from many.
-        task = asyncio.create_task(self._answer(question, settings, happened.put_nowait))
+        task = asyncio.create_task(self._answer(question, settings, publish))
         task.add_done_callback(lambda _: happened.put_nowait(None))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)

@@ -148,16 +148,15 @@ class Answering:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _events_of(self, index: int) -> AsyncGenerator[Event, None]:
-        """Yield what happens to one answer; whoever watches hears it first."""
+        """Yield what happens to one answer; whoever watches hears it first, and the end of what a caller has left."""
         name = self.form.request_id if self.asked.n == 1 else f"{self.form.request_id}-{index}"
         watch, why = self._served.watch.begin(name, self.asked.model, self._prompt), LEFT
         choices = self.asked.choices_of(index)
         if self._rows:
             choices = AnswerChoices(**{**choices, "trace_rows": True})
         try:
-            async with aclosing(self._client.stream(self.asked.question, **choices)) as events:
+            async with aclosing(self._client.stream(self.asked.question, hear=watch.hear, **choices)) as events:
                 async for event in events:
-                    watch.hear(event)
                     self._take(index, event)
                     yield event
             why = ""

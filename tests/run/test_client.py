@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -11,7 +12,7 @@ from cases import each
 
 from hybrid.cloud import Capabilities
 from hybrid.errors import MissingCapability, Unreachable
-from hybrid.run import Client, Finished, TokenEmitted
+from hybrid.run import Client, Finished, RequestSent, RequestSettled, TokenEmitted
 
 PROMPT = "a b c"
 
@@ -197,3 +198,18 @@ def test_an_endpoint_that_cannot_do_it_is_told_with_the_policies_that_work_as_th
     assert "exact" not in advice
     with pytest.raises(MissingCapability, match=r"greedy-exact, exact, block.* work"):
         run(h.client.generate("a b c", raw=True, policy="kl"))
+
+
+def test_whoever_hears_is_told_how_a_stream_that_was_left_was_settled(house, run):
+    """A monitor that stopped listening with the reader would never know what the answer cost."""
+    h, heard = house(), []
+
+    async def leave():
+        async with aclosing(h.client.stream("a b c", raw=True, policy="cloud", max_tokens=60, hear=heard.append)) as it:
+            async for event in it:
+                if isinstance(event, TokenEmitted):
+                    break
+
+    run(leave())
+    sent = [event.request_id for event in heard if isinstance(event, RequestSent)]
+    assert sent == [event.request_id for event in heard if isinstance(event, RequestSettled)] != []

@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 STREAMS, CONTEXTS, SECONDS = 32, 4, 15
 LEAVERS = 100
+LATENCY_MS = 700
 # A reader's figures of a process that is warm, less what Python and the allocator keep of a busy moment.
 CAP_NANOUSD = 10**9
 FLAT_BYTES = 12 * 2**20
@@ -157,7 +158,7 @@ def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind(house, r
         writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
         await writer.drain()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(rng.uniform(0, 0.25)):
+            async with asyncio.timeout(rng.uniform(0, 1.5)):
                 for _ in range(rng.randrange(8)):
                     await reader.readline()
         writer.transport.abort()
@@ -177,7 +178,8 @@ def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind(house, r
             assert over == totals.answers["begun"]
             assert totals.answers["left"] > LEAVERS / 4
             assert not totals.answers["failed"]
-            assert cap.spent_nanousd <= (totals.cost.spent or 0)
+            assert (totals.cost.spent, totals.cost.reserved) == (cap.spent_nanousd, 0)
+            assert cap.spent_nanousd > 0
             async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
                 assert await streamed(client, port, body_of("a b c", 1, stream=True))
 
@@ -274,7 +276,7 @@ async def _stream_slowly(client, url, heard):
 @pytest.fixture
 def slow_cloud(start_server):
     """The large model at a round trip that makes an answer of many checks take half a minute."""
-    return start_server("--latency-ms", "700", model=BUNDLED_CLOUD).url
+    return start_server("--latency-ms", str(LATENCY_MS), model=BUNDLED_CLOUD).url
 
 
 @pytest.fixture
@@ -304,6 +306,7 @@ async def stream_until(started, url, number):
         streams = [asyncio.create_task(_stream_slowly(client, url, each)) for each in heard]
         while any(len(each) < 6 for each in heard):  # noqa: ASYNC110  (the server tells nobody)
             await asyncio.sleep(0.05)
+        await asyncio.sleep(LATENCY_MS / 2000)  # requests are under way
         before, began = [len(each) for each in heard], time.monotonic()
         started.send_signal(number)
         await asyncio.sleep(0.5)
@@ -344,7 +347,7 @@ def test_after_a_kill_and_a_new_start_bills_and_caps_are_right(tmp_path, slow_cl
         measured = httpx.get(f"{url}/metrics", trust_env=False).text
     after, _ = kept(ledger)
     cost = round(answer["usage"]["cost"] * 1e9)
-    assert min(cost, sent) > 0
+    assert min(cost, sent) > 0, left_open
     assert after.spent_nanousd + after.reserved_nanousd == cap.spent_nanousd + sent + cost < CAP_NANOUSD
     left = re.search(r'hybrid_budget_remaining_dollars\{level="total"\} ([0-9.e-]+)', measured)
     assert float(left[1]) == pytest.approx((CAP_NANOUSD - cap.spent_nanousd - sent - cost) / 1e9)
