@@ -110,15 +110,15 @@ def read_chat(fields: Mapping[str, Any]) -> Asked:
     top, wanted = body.whole("top_logprobs", 0, MOST_LISTED), body.flag("logprobs")
     if top is not None and not wanted:
         raise body.refused("top_logprobs", "it wants logprobs: true beside it")
-    relay = (*conversation.relay, *_relayed(body))
-    return Asked(
+    relay, form = (*conversation.relay, *_relayed(body)), _form(body)
+    return Asked(  # what nobody has taken by now is ignored
         model,
         conversation.turns,
         choices,
         ignored=(*conversation.ignored, *_ignored(body)),
         relay=relay,
         top_logprobs=(top or 0) if wanted else None,
-        **_form(body),
+        **form,
     )
 
 

@@ -75,6 +75,17 @@ RECIPES = {
     ),
     # Drives Debian's own Chromium (apt-get install chromium) for tests/serve/test_page_in_browser.py; brings a Node.js.
     "browser": Recipe(packages=("playwright==1.65.2",), imported="playwright.sync_api", size="0.2 GB"),
+    # Clients of OpenAI's API as people have them, of its two lines: tests/serve/client_calls.py runs in them.
+    "openai2": Recipe(
+        packages=("openai==2.54.0", "litellm==1.106.2", "langchain-openai==1.7.3", "instructor==1.17.0"),
+        imported="litellm, langchain_openai, instructor",
+        size="0.4 GB",
+    ),
+    "openai3": Recipe(
+        packages=("openai==3.54.0", "llm==0.36", "pydantic-ai-slim[openai]==2.68.0", "openai-agents==0.24.0"),
+        imported="llm, pydantic_ai, agents",
+        size="0.2 GB",
+    ),
     # A gateway that stands before another server and has its own opinion of what comes back.
     "litellm": Recipe(packages=("litellm[proxy]==1.106.2",), imported="litellm", size="0.7 GB"),
 }  # fmt: skip

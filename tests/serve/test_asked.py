@@ -83,6 +83,7 @@ def test_what_is_honoured_becomes_a_choice_of_the_answer(fields, choices):
 def test_how_it_is_answered(fields, form):
     found = chat(**fields)
     assert (found.n, found.streamed, found.include_usage, found.top_logprobs) == form
+    assert not found.ignored
 
 
 @each(
@@ -218,6 +219,7 @@ def test_whatever_a_body_holds_it_is_read_or_refused(fields):
             honoured = renamed.get(name, name) in found.choices or name in known
             neutral = value is None or (name in RELAYED and not RELAYED[name](value)) or value in ({}, [])
             assert honoured or neutral or name in told, name
+            assert not (honoured and name in found.ignored), name
 
 
 @given(st.binary(max_size=20) | st.text(max_size=20).map(str.encode) | st.just(b"[" * 100_000))
