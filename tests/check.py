@@ -1,7 +1,7 @@
 """Everything that must hold before a change lands, in one command.
 
     python tests/check.py              format, lint, types, floors, weight, README, the quick tests
-    python tests/check.py --all        the slow tests as well; then vLLM is installed, and its tests run alone
+    python tests/check.py --all        the slow tests as well; then vLLM and real clients are installed, and theirs run
     python tests/check.py --rest       as --all, where a plain pytest has just passed without the extra `real`
     python tests/check.py --servers    after everything else every other real server is installed, and its tests run
 
@@ -26,6 +26,7 @@ MAX_MIB = 30
 # What must not stand in the code: open ends, and paths of some machine.
 OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
+CLIENTS = ["openai2", "openai3"]
 OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
 # Many slow tests wait for a server or a deadline: meanwhile one more process has the core.
 MORE_PROCESSES_THAN_CORES = 1
@@ -71,7 +72,7 @@ def tests(marked: str, *more: str):
 def slow_tests(*, rest: bool):
     """Return a check that runs every test but those of real servers; ``rest``: those that have not just run."""
     processes = str(MORE_PROCESSES_THAN_CORES + (os.cpu_count() or 1))
-    marked = "not vllm and not servers" + " and (slow or packaged)" * rest
+    marked = "not vllm and not clients and not servers" + " and (slow or packaged)" * rest
     return tests(marked, "--numprocesses", processes, "--maxprocesses", processes)
 
 
@@ -79,9 +80,9 @@ def real_servers(*, vllm: bool, others: bool) -> dict[str, Callable[[], str]]:
     """Return the checks that install real servers and run their tests, in one process."""
     if not vllm:
         return {}
-    marked = "vllm or servers" if others else "vllm and not servers"
+    marked = "vllm or clients or servers" if others else "(vllm or clients) and not servers"
     return {
-        "servers": servers(["vllm", *(OTHER_SERVERS if others else [])]),
+        "servers": servers([*CLIENTS, "vllm", *(OTHER_SERVERS if others else [])]),
         "tests of real servers": tests(marked, "-n", "0"),
     }
 
