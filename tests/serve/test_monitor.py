@@ -136,6 +136,8 @@ def test_with_a_key_the_page_needs_the_cookie_that_the_one_time_address_gives_on
             assert (await client.get("/")).status_code == 200
         async with asking(app) as another:
             assert (await another.get(address)).status_code == 401
+            forged = {"cookie": "hybrid_monitor_8088=" + "A" * 43}
+            assert (await another.get("/", headers=forged)).status_code == 401
             assert (await another.get("/", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
             assert (await another.get("/", headers={"x-api-key": KEY})).status_code == 200
             assert (await another.get("/", headers={"authorization": f"Bearer {KEY}x"})).status_code == 401
