@@ -12,8 +12,10 @@ from pydantic import SecretStr
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.errors import UsageError, escape_controls
+from hybrid.model_names import NAMED
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import load
+from hybrid.spend import endpoint_id
 
 if TYPE_CHECKING:
     from hybrid.run import AsyncClient
@@ -133,10 +135,16 @@ def _say_where(url: str, options: ServeOptions, monitor: Monitor, key_env: str) 
 
 async def _said(client: AsyncClient) -> list[str]:
     """Return what a user should know once the model is open."""
-    settings = client.settings
-    local, cloud = settings.local or "the bundled small model", settings.cloud or "the bundled large model"
-    caps = await client.cap_statuses()
+    settings, caps = client.settings, await client.cap_statuses()
+    local = settings.local or "the bundled small model"
     cap = f"{min(status.left_nanousd for status in caps) / 1e9:.6g} USD left under its cap" if caps else "no cap"
-    asked = "no cloud (offline)" if settings.offline else f"cloud {cloud}"
+    asked = "no cloud (offline)" if settings.offline else f"cloud {_named(settings.cloud)}"
     contexts = f"{client.parallel} contexts of {client.num_context} tokens"
-    return [f"local {local}, {asked}, policy {settings.policy}, {cap}, {contexts}", *client.notes]
+    to = "refused" if client.relayer is None else f"relayed to {_named(settings.relay_url or settings.cloud)}"
+    relayed = f"tools, response_format and images are {to}"
+    return [f"local {local}, {asked}, policy {settings.policy}, {cap}, {contexts}", relayed, *client.notes]
+
+
+def _named(cloud: str | None) -> str:
+    """Name an endpoint; never by the password that a URL may hold."""
+    return "the bundled large model" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)

@@ -109,6 +109,7 @@ def test_it_answers_and_a_signal_ends_it_with_0(started):
     assert process.wait(20) == 0, errors.read_text()
     said = errors.read_text()
     assert f"hybrid serves {url}/v1, and its monitor {url}/?once=" in said
+    assert "tools, response_format and images are refused" in said
     assert CANARY not in said
     assert "canaryprompt" not in said
 

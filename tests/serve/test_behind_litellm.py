@@ -1,4 +1,4 @@
-"""``hybrid serve`` behind LiteLLM's proxy: whoever asks the gateway is answered by the hybrid, as far as it passes on."""
+"""``hybrid serve`` behind LiteLLM's proxy: whoever asks the gateway is answered, as far as it passes things on."""
 
 from __future__ import annotations
 
