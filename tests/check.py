@@ -26,7 +26,7 @@ MAX_MIB = 30
 # What must not stand in the code: open ends, and paths of some machine.
 OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 MACHINE = re.compile(r"(?<![\w.])/(home|work|root|Users)/")
-CLIENTS = ["openai2", "openai3"]
+CLIENTS = ["openai2", "openai3", "browser"]
 OTHER_SERVERS = ["vllm-v2", "sglang", "litellm"]
 # Many slow tests wait for a server or a deadline: meanwhile one more process has the core.
 MORE_PROCESSES_THAN_CORES = 1

@@ -28,7 +28,7 @@ from hybrid.serve import monitor
 from hybrid.serve.recorded import recorded_html
 from hybrid.serve.served import Served, ServeOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(300)]
 
 CHROMIUM = Path("/usr/bin/chromium")
 QUESTION = "What is 47 + 86 * 3 + 12 * 7?"
