@@ -48,8 +48,8 @@ os.environ["XDG_CACHE_HOME"] = str(Path(_OWN.name) / "cache")
 os.environ["HOME"] = os.environ["USERPROFILE"] = str(Path(_OWN.name) / "home")
 for _variable in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
     os.environ.pop(_variable, None)
-# What computes in OpenMP's threads (trees are fitted so) spins while it waits: beside other tests that takes thirty times
-# as long. llama.cpp is told its number of threads by us.
+# Threads of OpenMP, in which trees are fitted, spin while they wait: beside other tests that took thirty times as long.
+# llama.cpp is told its number of threads by us.
 os.environ["OMP_NUM_THREADS"] = "1"
 # No test decides by what another one has taught; those of learning turn it on.
 os.environ["HYBRID_LEARN"] = "false"
