@@ -10,8 +10,11 @@ escaped, and twice. What a server adds is told by nobody: a preamble is assumed,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from hybrid.cloud.dialects.chat import PREAMBLE, TURN
 from hybrid.errors import UsageError
@@ -35,9 +38,21 @@ FORMATS = frozenset({"text", "json_object", "json_schema"})
 # Llama 3.1's template indents tools by four. Some services print them in a language of their own, with comment marks
 # before each line, and say twice how to call one.
 INDENT, TIMES = 4, 2
+# What a turn and a part of one may hold; what else stands there (a video, a mark that makes a prompt dearer) no bound
+# here knows.
+TURN_FIELDS = frozenset(
+    (
+        *("role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "annotations"),
+        *("reasoning", "reasoning_content", "thinking_blocks"),
+    )
+)
+PART_FIELDS = frozenset({"type", "text", "refusal", "image_url"})
+# Servers that join the parts of a turn put a line's end between them (vLLM), or an empty line.
+JOINED = 2
 # What Jinja's own ``tojson`` escapes for the web, as \u003c.
 FOR_THE_WEB = "<>&'"
 ESCAPED = 6
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class UnboundedField(UsageError):
@@ -97,8 +112,23 @@ def printed_bytes(value: object) -> int:
     >>> printed_bytes("é"), printed_bytes({"a": [1]}), len(json.dumps({"a": [1]}, indent=4))
     (8, 30, 30)
     """
-    text = json.dumps(value, indent=INDENT, ensure_ascii=True)
-    return len(text) + (ESCAPED - 1) * sum(map(text.count, FOR_THE_WEB))
+    try:
+        text = json.dumps(value, ensure_ascii=True)
+    except RecursionError:
+        raise UsageError("the body is nested too deeply") from None
+    return len(text) + (ESCAPED - 1) * sum(map(text.count, FOR_THE_WEB)) + _indentation(text)
+
+
+def _indentation(text: str) -> int:
+    """Return the bytes that indentation adds to a JSON text. Counted, not made: a deep list has gigabytes of it."""
+    marks = _STRINGS.sub("0", text).replace("[]", "0").replace("{}", "0").encode()
+    codes = np.frombuffer(marks, np.uint8)
+    opens = (codes == ord("[")) | (codes == ord("{"))
+    closes = (codes == ord("]")) | (codes == ord("}"))
+    depth = np.cumsum(opens.astype(np.int8) - closes.astype(np.int8), dtype=np.int32)
+    breaks = opens | closes
+    # After a comma the line's end takes the place of a space.
+    return int(breaks.sum() + INDENT * depth[breaks | (codes == ord(","))].sum(dtype=np.int64))
 
 
 def _mind_field(name: str, value: object) -> None:
@@ -116,14 +146,15 @@ def _mind_printed(name: str, value: Any) -> None:
             raise UnboundedField(f"tools.type={unknown}"[:80])
         if None in kinds:
             raise UsageError("tools must be a list of objects, each with its type")
-    if name == "response_format" and (not isinstance(value, Mapping) or value.get("type") not in FORMATS):
+    if name == "response_format" and not (
+        isinstance(value, Mapping) and isinstance(value.get("type"), str) and value["type"] in FORMATS
+    ):
         raise UnboundedField("response_format")
 
 
 def _turn_tokens(turn: Mapping[str, Any], image_tokens: int | None) -> int:
     """Return the most tokens of a turn. A tool's result, and all beside the content, may be printed as JSON."""
-    if turn.get("audio") is not None:
-        raise UnboundedField("messages[].audio")
+    _mind_names(turn, TURN_FIELDS, "messages[].")
     content, rest = turn.get("content"), {name: value for name, value in turn.items() if name != "content"}
     tokens = TIMES * printed_bytes(rest)
     if turn.get("role") in {"tool", "function"}:
@@ -134,14 +165,23 @@ def _turn_tokens(turn: Mapping[str, Any], image_tokens: int | None) -> int:
 
 def _part_tokens(part: Any, image_tokens: int | None) -> int:
     kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        raise UnboundedField(f"messages[].content.type={kind}"[:80])
+    _mind_names(part, PART_FIELDS - ({"image_url"} if kind != "image_url" else set()), "messages[].content.")
     if kind == "image_url" and image_tokens is not None:
         return image_tokens + TURN
-    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    text = part.get("refusal" if kind == "refusal" else "text")
     if kind in {"text", "refusal"} and isinstance(text, str):
-        return len(text.encode("utf-8", "surrogatepass"))
+        return JOINED + len(text.encode("utf-8", "surrogatepass"))
     if kind == "image_url":
         raise UnboundedField("messages[].content.type=image_url", "[relay] image_tokens does not bound an image")
     raise UnboundedField(f"messages[].content.type={kind}"[:80])
+
+
+def _mind_names(found: Mapping[str, Any], known: frozenset[str], within: str) -> None:
+    for name, value in found.items():
+        if value is not None and name not in known:
+            raise UnboundedField(f"{within}{name}"[:80])
 
 
 def _is_list_of_objects(value: object) -> bool:

@@ -292,8 +292,8 @@ class RawReply:
         """Take a reply whose body is unread."""
         self._response, self._deadlines, self._url = response, deadlines, url
         self._key = (key or "").encode()
-        self.content_type = to_one_line(response.headers.get("content-type", ""))
-        self.request_id = to_one_line(response.headers.get("x-request-id", "")) or None
+        self.content_type = self._header("content-type")
+        self.request_id = self._header("x-request-id") or None
 
     @property
     def streams(self) -> bool:
@@ -325,6 +325,10 @@ class RawReply:
     async def aclose(self) -> None:
         """Close the request; where its body was not read to the end, the connection too."""
         await self._response.aclose()
+
+    def _header(self, name: str) -> str:
+        told = to_one_line(self._response.headers.get(name, ""))
+        return told.replace(self._key.decode(), "[the key]") if self._key else told
 
     def _without_key(self, body: bytes) -> bytes:
         return body.replace(self._key, b"[the key]") if self._key else body

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
-from hybrid.cloud.dialects.reading import read_usage
+from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
 from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, worst_case
 from hybrid.cloud.wire import RawReply, Wire
@@ -74,7 +74,7 @@ class RelayTarget:
 
 @dataclass(frozen=True)
 class RelayedEvent:
-    """One event of a stream, as it came. ``usage``: its JSON, where it holds the usage and no part of an answer."""
+    """One event of a stream, as it came. ``usage``: its JSON, where it holds the usage."""
 
     data: bytes
     usage: dict[str, Any] | None = None
@@ -124,9 +124,11 @@ class Relayer:
             try:
                 yield reply
             finally:
-                reply.settle()
-                self._learn(sent, reply.usage)
-                await reply.aclose()
+                try:
+                    reply.settle()
+                    self._learn(sent, reply.usage)
+                finally:
+                    await reply.aclose()
 
     async def _send(
         self,
@@ -180,13 +182,15 @@ class RelayedReply:
         self.content_type, self.request_id, self.streams = raw.content_type, raw.request_id, raw.streams
         self.usage: CloudUsage | None = None
         """What the server told of its charge, as far as it is the last word."""
+        self._told: CloudUsage | None = None
+        self._told_last = False
         self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
-        self._ended = False
 
     @property
     def nanousd(self) -> int | None:
-        """What it costs; None: not known, or not yet."""
-        return None if self.usage is None else self._budget.cost(self.usage)
+        """What it costs by what was told last; None: not known, or not yet."""
+        told = self._told if self._told_last else self.usage
+        return None if told is None else self._budget.cost(told)
 
     @property
     def bytes_sent(self) -> int:
@@ -200,8 +204,8 @@ class RelayedReply:
         except BaseException as error:
             self._request.fail(error)
             raise
-        self._ended = True
-        self._take(_read(body), last=True)
+        self._take(_read(body))
+        self.usage = self._told
         self.settle()
         return body
 
@@ -210,20 +214,21 @@ class RelayedReply:
         try:
             async with aclosing(self._raw.events()) as events:
                 while (data := await self._caller.go_on(partial(anext, events, None))) is not None:
-                    found = _read(data) if _USAGE.search(data) else {}
-                    self._take(found, last=not found.get("choices"))
-                    alone = bool(found.get("usage")) and not found.get("choices")
-                    yield RelayedEvent(data, found if alone else None)
+                    # Once a usage has come, what comes after it says whether it was the last.
+                    found = _read(data) if self._told is not None or _USAGE.search(data) else {}
+                    self._take(found)
+                    yield RelayedEvent(data, found if found.get("usage") else None)
         except CloudError as error:
             self._request.fail(error, self.usage)
             raise
-        self._ended = True
+        if self._told_last:
+            self.usage = self._told
         self.settle()
 
     def settle(self) -> None:
-        """Record the charge, once: what was told, or else all of its limit."""
+        """Record the charge, once: what was told last, or else all of its limit, or what was told if that is more."""
         if self.usage is None:
-            self._request.abandon()
+            self._request.abandon(self._told)
         else:
             self._request.settle(self.usage)
 
@@ -231,10 +236,22 @@ class RelayedReply:
         """Close the request."""
         await self._raw.aclose()
 
-    def _take(self, found: Mapping[str, Any], *, last: bool) -> None:
-        """Take the usage that a part of the reply tells; ``last``: nothing that is charged comes after it."""
-        if found.get("usage") and last:
-            self.usage = final_usage(_usage_of(found), NO_USAGE, self._request.max_usage.prompt_tokens)
+    def _take(self, found: Mapping[str, Any]) -> None:
+        """Take what a part of the reply tells: a usage is the last word until another part of an answer comes.
+
+        Many services tell it with the reason of the end, some beside every token: such a one is the last word only
+        where the reply ends with it.
+        """
+        if found.get("usage"):
+            self._told = final_usage(_usage_of(found, self._most), NO_USAGE, self._most.prompt_tokens)
+            self._told_last = True
+            self.usage = None if found.get("choices") else self._told
+        elif found.get("choices"):
+            self.usage, self._told_last = None, False
+
+    @property
+    def _most(self) -> CloudUsage:
+        return self._request.max_usage
 
 
 async def _is_bounded(budget: AnswerBudget) -> bool:
@@ -253,11 +270,17 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
     return request
 
 
-def _usage_of(reply: Mapping[str, Any]) -> CloudUsage:
-    """Read a usage. Some services leave reasoning out of the completion, and count it in the total alone."""
-    told, total = read_usage(reply), reply["usage"].get("total_tokens") if isinstance(reply["usage"], Mapping) else None
+def _usage_of(reply: Mapping[str, Any], most: CloudUsage) -> CloudUsage:
+    """Read a usage. Some services leave reasoning out of the completion, and count it in the total alone.
+
+    Where neither tells what was written, it is all of the limit.
+    """
+    said = fields_of(reply, "usage")
+    told, total, written = read_usage(reply), said.get("total_tokens"), said.get("completion_tokens")
     if isinstance(total, int) and not isinstance(total, bool) and told.prompt_tokens < total <= MOST_TOTAL:
-        return replace(told, completion_tokens=max(told.completion_tokens, total - told.prompt_tokens))
+        told = replace(told, completion_tokens=max(told.completion_tokens, total - told.prompt_tokens))
+    if not told.completion_tokens and (isinstance(written, bool) or written != 0):
+        return replace(told, completion_tokens=most.completion_tokens)
     return told
 
 
@@ -274,5 +297,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     """Return a body as JSON. Raises UsageError for what is none."""
     try:
         return msgspec.json.encode(body)
+    except RecursionError:
+        raise UsageError("the body is nested too deeply") from None
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write and UTF-8 cannot
         return json.dumps(body).encode()

@@ -91,6 +91,8 @@ async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, send
                     await sender.write(_event(event.data))
                 elif asked.include_usage:
                     await sender.write(_event(_encode(_with_cost(event.usage, reply))))
+                elif event.usage.get("choices"):
+                    await sender.write(_event(_encode({**event.usage, "usage": None})))
         await sender.end(b"data: [DONE]\n\n")
 
 

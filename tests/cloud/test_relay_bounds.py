@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from contextlib import suppress
 
 import published_templates
@@ -41,7 +42,7 @@ TURN = (
     )
     | st.builds(lambda calls: {"role": "assistant", "content": None, "tool_calls": calls}, st.lists(CALL, max_size=2))
     | st.builds(lambda text: {"role": "tool", "tool_call_id": "c", "content": text}, TEXT)
-    | st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}]}, TEXT)
+    | st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}] * 3}, TEXT)
 )
 BODY = st.builds(
     lambda turns, tools, schema: {
@@ -74,7 +75,7 @@ def rendered(body, how):
         parts.append(f"<|start|>{turn['role']}<|end|>\n")
         content = turn["content"]
         if isinstance(content, list):
-            content = "".join(part["text"] for part in content)
+            content = "\n".join(part["text"] for part in content)
         if turn["role"] == "tool":
             content = printed(content, how)
         parts.append(content or "")
@@ -104,7 +105,27 @@ def test_a_value_is_printed_in_the_longest_way(value):
     for indent in (None, 2, 4):
         for text in (json.dumps(value, indent=indent), json.dumps(value, indent=indent, ensure_ascii=False)):
             assert printed_bytes(value) >= len(text.encode("utf-8", "surrogatepass"))
+    exact = json.dumps(value, indent=4)
+    assert printed_bytes(value) == len(exact) + 5 * sum(map(exact.count, "<>&'"))
     assert printed_bytes("<") == len('"\\u003c"')
+
+
+def test_how_long_a_print_is_is_counted_without_making_it():
+    value = [1] * 50_000
+    for _ in range(400):
+        value = [value]
+    tracemalloc.start()
+    try:
+        assert printed_bytes(value) > 80_000_000
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_parts_of_a_turn_that_a_server_joins_with_lines_ends_stay_below():
+    parts = ["a"] * 5_000
+    body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": part} for part in parts]}]}
+    assert worst_case(body, 1, preamble=0).prompt_tokens >= len("\n".join(parts))
 
 
 def test_answers_are_counted_with_a_prompt_and_a_limit_each():
@@ -119,6 +140,11 @@ def test_answers_are_counted_with_a_prompt_and_a_limit_each():
         ("messages", [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]),
         ("messages", [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]),
         ("messages", [{"role": "assistant", "content": None, "audio": {"id": "a"}}]),
+        ("messages", [{"role": "user", "content": "a", "videos": ["https://example.com"]}]),
+        ("messages", [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]),
+        ("messages", [{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {}}]}]),
+        ("messages", [{"role": "user", "content": [{"type": ["text"], "text": "a"}]}]),
+        ("response_format", {"type": ["text"]}),
         ("tools", [{"type": "function"}, {"type": "custom"}]),
         ("service_tier", "priority"),
         ("a_field_of_tomorrow", {}),

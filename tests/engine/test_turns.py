@@ -88,7 +88,7 @@ def test_decodes_run_in_the_order_in_which_they_were_asked_for():
 
     def first():
         begun.set()
-        return watch.decode("first", s=0.05)()
+        return watch.decode("first", s=0.4)()
 
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(turns.run, first)]
@@ -98,8 +98,8 @@ def test_decodes_run_in_the_order_in_which_they_were_asked_for():
             wait_until(lambda n=n: turns._thread._work_queue.qsize() > n)
         waits = [future.result()[1] for future in waiting]
     assert watch.order == ["first", *range(6)]
-    assert waits[0] < 0.04
-    assert all(wait > 0.02 for wait in waits[1:]), "what others took is told, what one took oneself is not"
+    assert waits[0] < 0.3
+    assert all(wait > 0.1 for wait in waits[1:]), "what others took is told, what one took oneself is not"
 
 
 def test_an_exception_reaches_whoever_asked_and_nobody_else():

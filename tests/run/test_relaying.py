@@ -20,6 +20,8 @@ from hybrid.spend import Price
 from hybrid.types import CloudUsage
 
 CHARGED = PRICE.cost(CloudUsage(12, 3))
+EARLY = {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13}
+ENDING = event({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": USAGE})
 
 
 async def asked(relay):
@@ -84,7 +86,11 @@ def test_a_stream_always_tells_its_usage_and_its_events_are_handed_on_as_they_ca
     [
         ([*STREAM, DONE], "charged"),
         ([delta("a"), DONE], "limit"),  # no usage
-        ([delta("a"), event({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": USAGE}), DONE], "limit"),
+        ([delta("a"), ENDING, DONE], "charged"),
+        ([delta("a", usage=EARLY), delta("b", usage=USAGE), DONE], "charged"),  # beside every token
+        ([STREAM[3], delta("a"), DONE], "limit"),  # more came after it
+        ([STREAM[3], delta("a"), ENDING, DONE], "charged"),
+        ([delta("a"), event({"choices": [], "usage": {"prompt_tokens": 12}}), DONE], "limit of a told prompt"),
         ([*STREAM], "unknown"),  # cut before [DONE]
         ([delta("a"), CUT], "unknown"),
         ([event({"error": {"message": "no"}}), DONE], "limit"),
@@ -99,7 +105,9 @@ def test_a_stream_is_settled_by_its_usage_or_by_its_limit_and_one_that_broke_not
             except CloudError:
                 assert settled == "unknown"
             most = relay.most(50)
-            assert relay.spent == {"charged": (CHARGED, 0), "limit": (most, 0), "unknown": (0, most)}[settled]
+            of_prompt = PRICE.cost(CloudUsage(12, 50))
+            found = {"charged": (CHARGED, 0), "limit": (most, 0), "unknown": (0, most)}
+            assert relay.spent == {**found, "limit of a told prompt": (of_prompt, 0)}[settled]
             sent, done = [event for event in relay.events if isinstance(event, RequestSent | RequestSettled)]
             assert (sent.kind, sent.reserved_nanousd, done.request_id) == ("relay", most, sent.request_id)
 
@@ -143,6 +151,31 @@ def test_who_leaves_closes_the_upstream_at_once_and_is_charged_all_of_the_limit(
                 if relay.there.left:
                     break
             assert relay.there.left == [1]
+
+    run(go())
+
+
+def test_a_usage_that_more_of_the_answer_follows_is_not_what_a_caller_is_charged_that_leaves(run):
+    async def go():
+        early = event({"choices": [], "usage": EARLY})
+        async with relaying(Script.stream([early, *[delta("a")] * 9, STAY])) as relay:
+            async with relay.open(stream=True, max_tokens=50) as reply:
+                events = reply.events()
+                for _ in range(9):
+                    await anext(events)
+                await events.aclose()
+            assert relay.spent == (relay.most(50), 0)
+
+    run(go())
+
+
+@each("told", [{"x": 1}, {"completion_tokens": None}, {"completion_tokens": -1}, {"output_tokens": 3}])
+def test_a_usage_that_does_not_tell_what_was_written_counts_all_of_the_limit(run, told):
+    async def go():
+        async with relaying(Script.whole({**WHOLE, "usage": {"prompt_tokens": 12, **told}})) as relay:
+            async with relay.open(max_tokens=50) as reply:
+                await reply.whole()
+            assert relay.spent == (PRICE.cost(CloudUsage(12, 50)), 0)
 
     run(go())
 
@@ -340,11 +373,14 @@ def test_a_number_that_cannot_be_is_refused_before_anything_is_reserved(run, giv
 def test_a_key_that_an_upstream_repeats_is_handed_to_nobody(run):
     async def go():
         said = {**WHOLE, "debug": "you are sk-ours"}
-        async with relaying(Script.whole(said), Script.stream([event(said), *STREAM, DONE])) as relay:
+        stream = Script.stream([event(said), *STREAM, DONE], **{"x-request-id": "sk-ours"})
+        async with relaying(Script.whole(said), stream) as relay:
             async with relay.open() as reply:
                 whole = await reply.whole()
             async with relay.open(stream=True) as reply:
                 events = await streamed(reply)
+                named = f"{reply.content_type} {reply.request_id}"
+        assert "sk-ours" not in named
         for text in (whole, events[0].data):
             assert b"you are [the key]" in text
             assert b"sk-ours" not in text

@@ -7,7 +7,7 @@ import json
 
 from asgi_caller import JSON
 from cases import each
-from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta
+from chat_upstream import CUT, DONE, STAY, STREAM, USAGE, WHOLE, Script, delta, event
 from relays import PRICE, TOOLS, relaying
 
 from hybrid.cloud.relay_bounds import worst_case
@@ -75,6 +75,22 @@ def test_events_pass_as_they_came_and_the_usage_only_to_those_who_asked(endpoint
     if wanted:
         assert (last["usage"]["cost"], last["hybrid"]["mode"]) == (CHARGED / 1e9, "relay")
         assert last["choices"] == []
+
+
+@each("wanted", [False, True])
+def test_a_usage_beside_a_part_of_the_answer_is_told_to_those_who_asked_and_the_part_to_all(endpoint, run, wanted):
+    ending = {"id": "x", "choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}], "usage": USAGE}
+    options = {"stream_options": {"include_usage": True}} if wanted else {}
+    script = Script.stream([delta("a"), event(ending), DONE])
+    heard, relay, _ = relayed(
+        endpoint, run, script, ask=lambda served: served.chat(tools=TOOLS, stream=True, **options)
+    )
+    assert relay.spent == (CHARGED, 0)
+    last = heard.events[-2]
+    assert last["choices"] == ending["choices"]
+    assert bool(last["usage"]) == wanted
+    if wanted:
+        assert last["usage"]["cost"] == CHARGED / 1e9
 
 
 @each("fields", OFFLINE)
