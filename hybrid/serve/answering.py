@@ -35,6 +35,8 @@ from hybrid.serve.served import Served
 
 # A watch is told this of an answer whose caller has left.
 LEFT = "left"
+# A longer body is read in a thread: megabytes of messages take seconds, in which others' streams would stand still.
+READ_AT_ONCE = 64 * 1024
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _encode = msgspec.json.Encoder().encode
 
@@ -49,12 +51,17 @@ async def completions(request: Request) -> Response | Listening:
     return await _reply(request, read_completion, TextShape)
 
 
+def _read(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[dict[str, Any], Asked]:
+    fields = object_of(raw)
+    return fields, read(fields)
+
+
 async def _reply(
     request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]
 ) -> Response | Listening:
     served: Served = request.app.state.served
-    fields = object_of(await request.body())
-    asked = read(fields)
+    raw = await request.body()
+    fields, asked = await asyncio.to_thread(_read, raw, read) if len(raw) > READ_AT_ONCE else _read(raw, read)
     if asked.relay:
         return await relay_reply(served, request, fields, asked)
     form = shape(asked.model, asked.top_logprobs)

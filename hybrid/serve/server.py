@@ -155,7 +155,8 @@ async def serve(
     told: Told,
 ) -> None:
     """Serve until a signal comes. ``told``: called with the client once it is open. Raises why it cannot be opened."""
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its words are for its own users
+    for name in ("uvicorn.error", "asyncio"):  # their words are for their own users: a caller that left is no news
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     backend = OpeningBackend(opener, settings)
     app = make_app(Served(backend, options, monitor))
     config = uvicorn.Config(
