@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,7 +30,6 @@ from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
 from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, worst_case
-from hybrid.cloud.wire import RawReply, Wire
 from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
@@ -38,6 +37,9 @@ from hybrid.run.open_request import OpenRequest, RequestBilling, RequestDenied
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.spend import Account, AnswerBudget
 from hybrid.types import NO_USAGE, CloudUsage
+
+if TYPE_CHECKING:  # the command line is there before HTTP is
+    from hybrid.cloud.wire import RawReply, Wire
 
 # The limit of an answer for which nobody has named one, where it must be reserved: enough for a call of a tool, or a
 # long page; whoever wants more names it.
