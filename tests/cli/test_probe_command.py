@@ -379,7 +379,7 @@ def test_without_log_probabilities_the_policies_that_it_names_work(served, cache
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["rows"], found["way"], found["continues"]) == (False, None, True)
-    assert set(found["policies"]["greedy"]) == {"auto", "doubt", "random", "local", "cloud"}
+    assert set(found["policies"]["greedy"]) == {"auto", "route", "doubt", "random", "local", "cloud"}
     with hybrid.open(local="small", cloud=served["mute"].url, max_tokens=8) as client:
         for policy in found["policies"]["greedy"]:
             assert client.generate("What is 47 + 86?", policy=policy).text

@@ -45,8 +45,11 @@ POLICIES = {
 # What is asked by default: one way of counting wrongly of each kind, of a policy that writes and of one that checks.
 OF_EACH_KIND = {"honest", "zero", "absent", "negative", "tenth", "usage-per-chunk", "cut", "slow"}
 IGNORED = {"max-tokens-ignored-told", "max-tokens-ignored-untold"}
-# What a stream runs ahead beyond its limit once it was left; a preamble that is charged and not told, or in a tenth.
+# What a stream runs ahead beyond its limit once it was left; a preamble that is charged and not told, or in a tenth. Of
+# what takes messages only it knows how many tokens a text has, so a tenth that is told is believed, and beyond a limit
+# that is ignored nothing is known.
 UNKNOWABLE = {
+    ("max-tokens-ignored-untold", "chat"),
     *((mode, policy) for mode in IGNORED for policy in ("kl", "doubt", "stop string")),
     ("preamble-untold", "chat"),
     ("tenth", "chat"),
@@ -126,7 +129,7 @@ def check_what_is_charged(asked, mode, policy):
 def test_of_what_nobody_can_know_all_but_the_hidden_part_is_on_record(asked, mode, policy):
     charged, recorded = asked(mode, policy)
     assert recorded > 0
-    assert charged / 4 < recorded
+    assert charged / (11 if policy == "chat" else 4) < recorded  # a tenth of each request, rounded down
 
 
 @each("status", STATUSES)
