@@ -268,19 +268,22 @@ class UsageMeter:
         self._settled: CloudUsage | None = None
         self._came = False
         self._wrote = False
+        self._wrote_since = False
 
     @property
     def charged(self) -> CloudUsage:
         """What was charged, if the answer is over."""
         told = self._told
-        if self._wrote and not self._counts_tokens and not told.completion_tokens:  # nothing was told, or nonsense
-            told = replace(told, completion_tokens=self._most.completion_tokens)
+        if not self._counts_tokens and self._wrote and (self._wrote_since or not told.completion_tokens):
+            # Nothing was told, or nonsense, or it was told before the end.
+            told = told.at_least(CloudUsage(0, self._most.completion_tokens))
         return final_usage(told, self._known, self._most.prompt_tokens)
 
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
         self._came = True
         self._wrote = self._wrote or bool(chunk.ids)
+        self._wrote_since = chunk.usage is None and (self._wrote_since or bool(chunk.ids))
         if self._counts_tokens:
             self._ids.extend(chunk.ids)
             written = num_written(self._ids, chunk.finish, self._end_ids, self._most.completion_tokens)
@@ -293,7 +296,8 @@ class UsageMeter:
 
     def remaining(self) -> Iterator[Chunk]:
         """Yield what was charged at the end of an answer that wrote something, unless the last usage told is that."""
-        if self._known.completion_tokens and self._settled != self.charged:
+        early = self._settled is not None and self._wrote_since
+        if (self._known.completion_tokens or early) and self._settled != self.charged:
             yield Chunk(usage=self.charged)
 
     @contextmanager
