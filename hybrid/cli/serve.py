@@ -114,7 +114,8 @@ async def _serve(options: ServeOptions, key_env: str, flags: dict[str, Any]) -> 
     listening = bound_socket(options.host, options.port)
     monitor = Monitor(options)
     with listening:
-        host = f"[{options.host}]" if ":" in options.host else options.host
+        named = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104  (nobody calls it so)
+        host = f"[{named}]" if ":" in named else named
         url = f"http://{host}:{listening.getsockname()[1]}"
         _say_where(url, options, monitor, key_env)
         settings = opener.settings

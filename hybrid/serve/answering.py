@@ -22,7 +22,7 @@ from hybrid.errors import HybridError, to_one_line
 from hybrid.run import AsyncClient
 from hybrid.run.answer import Answer
 from hybrid.run.composition import SEED_BITS
-from hybrid.run.events import Event, Finished, Queued, Started, text_of, thoughts_of
+from hybrid.run.events import Event, Finished, Started, text_of, thoughts_of
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
@@ -115,12 +115,13 @@ class Answering:
         self._keepers = [RowKeeper(asked.top_logprobs or 0) for _ in range(asked.n)]
         self.scored: list[list[TokenScore]] = [[] for _ in range(asked.n)]
         """What is known of each answer's tokens; whoever tells it in parts takes it out."""
-        self.told = [0] * asked.n
-        """How many characters of each answer a caller has been sent."""
+        self.opened: set[int] = set()
+        """The answers of which a caller has been sent something."""
         self.answers: dict[int, Answer] = {}
         self.prompt_tokens = 0
-        if asked.n > 1 and "seed" not in asked.choices and client.settings.seed is None:
-            first = secrets.randbits(SEED_BITS)  # each answer draws from its own, and all can be had again
+        if asked.n > 1 and "seed" not in asked.choices:
+            own = client.settings.seed  # each answer draws from its own, and all can be had again
+            first = secrets.randbits(SEED_BITS) if own is None else own
             self.asked = replace(asked, choices=AnswerChoices(**{**asked.choices, "seed": first}))
 
     @property
@@ -136,9 +137,10 @@ class Answering:
                     yield 0, event
             return
         happened: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
+        places = asyncio.Semaphore(self._client.parallel)  # one request's answers do not fill the line by themselves
 
         async def write(index: int) -> None:
-            async with aclosing(self._events_of(index)) as events:
+            async with places, aclosing(self._events_of(index)) as events:
                 async for event in events:
                     happened.put_nowait((index, event))
 
@@ -152,7 +154,7 @@ class Answering:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(written, *tasks, return_exceptions=True)  # whose ends are seen so, that of all too
 
     async def _events_of(self, index: int) -> AsyncGenerator[Event, None]:
         """Yield what happens to one answer; whoever watches hears it first, and the end of what a caller has left."""
@@ -202,10 +204,9 @@ async def _stream(sender: Sender, answering: Answering, headers: Mapping[str, st
     try:
         async with pinged(sender, {**_STREAM, **headers}), aclosing(answering.events()) as events:
             async for index, event in events:
-                if isinstance(event, Queued):
-                    continue
-                await _begin(sender, headers)
-                await _tell(sender, answering, index, event)
+                if parts := _told(answering, index, event):
+                    await _begin(sender, headers)
+                    await sender.write(b"".join(map(_event, parts)))
         form, usage = answering.form, usage_of(answering.all, answering.prompt_tokens)
         if answering.asked.include_usage:
             await sender.write(_event(form.usage_chunk(usage)))
@@ -231,30 +232,29 @@ async def _begin(sender: Sender, headers: Mapping[str, str]) -> None:
         await sender.begin(200, {**_STREAM, **headers})
 
 
-async def _tell(sender: Sender, answering: Answering, index: int, event: Event) -> None:
-    """Send the chunks of one event; most have none."""
-    form, asks_usage = answering.form, answering.asked.include_usage
-    if isinstance(event, Started) and (opening := form.opening()) is not None:
-        await sender.write(_event(_with_usage(form.chunk(index, opening), asks_usage)))
-    text, thoughts = text_of(event), thoughts_of(event)
+def _told(answering: Answering, index: int, event: Event) -> list[dict[str, Any]]:
+    """Return the chunks of one event; most have none.
+
+    An answer's opening waits for its text: until then what the cloud can never do is a status, not part of a stream.
+    """
+    form, text, thoughts = answering.form, text_of(event), thoughts_of(event)
+    told = list[dict[str, Any]]()
+    if not (text or thoughts or isinstance(event, Finished)):
+        return told
+    if index not in answering.opened:
+        answering.opened.add(index)
+        if (opening := form.opening()) is not None:
+            told.append(form.chunk(index, opening))
     if text or thoughts:
         scored, answering.scored[index] = answering.scored[index], []
-        offset = answering.told[index]
-        answering.told[index] += len(text)
-        chunk = form.chunk(index, form.text(text, thoughts, scored, offset))
-        await sender.write(_event(_with_usage(chunk, asks_usage)))
+        told.append(form.chunk(index, form.text(text, thoughts, scored)))
     if isinstance(event, Finished):
         closing = form.closing()
         if scored := answering.scored[index]:  # tokens without a text of their own: the end of a split character
-            closing = form.text("", "", scored, answering.told[index])
-        chunk = form.chunk(index, closing, event.answer.finish_reason)
-        chunk["hybrid"] = own_of([event.answer], answering.mode)
-        await sender.write(_event(_with_usage(chunk, asks_usage)))
-
-
-def _with_usage(chunk: dict[str, Any], asked: bool) -> dict[str, Any]:
-    """Say in a chunk that the usage comes later, where it was asked for."""
-    return chunk | {"usage": None} if asked else chunk
+            closing = form.text("", "", scored)
+        own = {"hybrid": own_of([event.answer], answering.mode)}
+        told.append(form.chunk(index, closing, event.answer.finish_reason) | own)
+    return [chunk | {"usage": None} for chunk in told] if answering.asked.include_usage else told
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

@@ -27,8 +27,14 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The object that stands in an answer, or in an event of a stream that has begun."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else _sayable(self.param)
+        return {"error": {"message": _sayable(self.message), "type": self.kind, "param": param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         """Return the whole answer."""
         return JSONResponse(self.body, self.status, dict(self.headers))
+
+
+def _sayable(text: str) -> str:
+    """Return text as UTF-8 can hold it: JSON can name half of a surrogate pair, and a sentence may quote it."""
+    return text.encode("utf-8", "replace").decode()

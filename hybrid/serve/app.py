@@ -6,7 +6,7 @@ import time
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -62,6 +62,8 @@ async def told(request: Request, error: Exception) -> Response:
             return error.response()
         case HybridError():
             return api_error(error).response()
+        case ClientDisconnect():  # in the midst of its body: nobody hears this, and it is no fault of ours
+            return ApiError(400, "the body did not come whole", code="body_incomplete").response()
         case HTTPException(status_code=status) if status in {404, 405}:
             return _no_route(request, error)
         case HTTPException(status_code=status, detail=detail):
@@ -94,7 +96,7 @@ def make_app(served: Served) -> Guard:
         Route("/metrics", monitor.metrics_page),
         *monitor.ROUTES,
     ]
-    handlers = dict.fromkeys((ApiError, HybridError, HTTPException, Exception), told)
+    handlers = dict.fromkeys((ApiError, HybridError, HTTPException, ClientDisconnect, Exception), told)
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.served = served

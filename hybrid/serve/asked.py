@@ -16,10 +16,12 @@ from hybrid.run.conversation import Prompt
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.body import Body
 from hybrid.serve.messages import read_messages
-from hybrid.serve.model_names import policy_named
+from hybrid.serve.model_names import HYBRID, policy_named
 
 MOST_CHOICES = 8
 MOST_LISTED = 20
+# Each is looked for in what each token adds: a hundred thousand take 20 ms a token, in which others wait.
+MOST_STOPS = 128
 # llama.cpp's word for "another seed each time", and vLLM's for "all tokens".
 ANY_SEED, ALL_TOKENS = -1, -1
 
@@ -158,7 +160,11 @@ def _shared(body: Body) -> tuple[str, AnswerChoices]:
     if policy is not None and named not in {None, policy}:
         raise body.refused("hybrid.policy", f"the model {model} names another policy: give one of them")
     if policy is not None:
-        policy_named(f"hybrid:{policy}")
+        try:
+            policy_named(f"{HYBRID}:{policy}")
+        except ApiError as error:
+            said = f"hybrid.policy: {error.message}"
+            raise ApiError(400, said, code="invalid_value", param="hybrid.policy") from None
     limit, limit_too = body.whole("max_completion_tokens", 1), body.whole("max_tokens", 1)
     seed, top_k = body.whole("seed", ANY_SEED), body.whole("top_k", ALL_TOKENS)
     chosen: dict[str, Any] = {
@@ -171,7 +177,7 @@ def _shared(body: Body) -> tuple[str, AnswerChoices]:
         "top_k": None if top_k is None else max(0, top_k),
         "min_p": body.number("min_p", 0.0, 1.0),
         "seed": None if seed == ANY_SEED else seed,
-        "stop": body.texts("stop"),
+        "stop": body.texts("stop", MOST_STOPS),
     }
     if own.rest:
         raise body.refused(own.rest[0], "hybrid takes policy, conversation and offline")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from math import isfinite
 from typing import Any
 
 from hybrid.errors import to_one_line
 from hybrid.serve.api_error import ApiError
+
+# Characters of names in one header: aiohttp's client takes 8,190 of a header in all.
+LONGEST_LIST = 4000
 
 
 class Body:
@@ -66,15 +70,15 @@ class Body:
             return value
         raise self.wrong(name, "a text")
 
-    def texts(self, name: str) -> tuple[str, ...] | None:
-        """Take a text, or a list of texts."""
+    def texts(self, name: str, most: int) -> tuple[str, ...] | None:
+        """Take a text, or a list of at most so many texts."""
         value = self.given(name)
         if value is None:
             return None
         found = [value] if isinstance(value, str) else value
-        if isinstance(found, list) and all(isinstance(each, str) and each for each in found):
+        if isinstance(found, list) and len(found) <= most and all(isinstance(each, str) and each for each in found):
             return tuple(found)
-        raise self.wrong(name, "a text or a list of texts, none of them empty")
+        raise self.wrong(name, f"a text or a list of at most {most} texts, none of them empty")
 
     def within(self, name: str) -> Body | None:
         """Take an object."""
@@ -97,5 +101,13 @@ class Body:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a sentence or a header, each once, in order."""
-    return ", ".join(dict.fromkeys(names))
+    """Return names for a sentence or a header, each once, in order; of very many how many more there are.
+
+    >>> listed(["user", "store", "user"])
+    'user, store'
+    """
+    every = tuple(dict.fromkeys(names))
+    ends = accumulate(len(name) + 2 for name in every)
+    shown = sum(end <= LONGEST_LIST for end in ends)
+    more = (f"and {len(every) - shown} more",) if shown < len(every) else ()
+    return ", ".join((*every[:shown], *more))

@@ -13,7 +13,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -86,7 +85,7 @@ class Guard:
         """Refuse what a page of another origin asks, unless it is allowed; its own page is of the same origin."""
         if origin is None or origin in self._options.origins or method in {"GET", "HEAD"}:
             return
-        if urlsplit(origin).netloc.lower() == headers.get("host", "").lower() and origin.startswith("http"):
+        if origin.lower() in {f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")}:
             return
         said = "pages of that origin may not ask this endpoint (--allow-origin ORIGIN)"
         raise ApiError(403, said, "permission_error", "origin_not_allowed")

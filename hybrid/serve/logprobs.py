@@ -6,6 +6,7 @@ OpenAI's -9999.0, which means "not among the listed".
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,15 @@ NOT_LISTED = -9999.0
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A token's bytes and log-probability, and the likeliest ones in its place, best first."""
+    """A token's bytes and log-probability, and the likeliest ones in its place, best first.
+
+    ``at``: the place in the text of the first character that ends in it or after it.
+    """
 
     piece: bytes
     logprob: float
     top: tuple[tuple[bytes, float], ...]
+    at: int
 
     def chat(self) -> dict[str, Any]:
         """Return it as the chat route has it."""
@@ -39,6 +44,8 @@ class RowKeeper:
         self._num_top = num_top
         self._pieces: tuple[bytes, ...] = ()
         self._shown: list[int] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._num_read = 0
         self._local: dict[int, tuple[Ids, Dense]] = {}
         self._cloud: dict[int, tuple[Ids, TopK]] = {}
 
@@ -67,8 +74,9 @@ class RowKeeper:
     def _scored(self, token: int, row: Dense | TopK | None) -> TokenScore:
         listed = _listed(row, token, self._num_top)
         top = sorted(listed.items(), key=lambda each: -each[1])[: self._num_top]
-        said = listed.get(token, NOT_LISTED)
-        return TokenScore(self._piece(token), said, tuple((self._piece(each), value) for each, value in top))
+        said, piece, at = listed.get(token, NOT_LISTED), self._piece(token), self._num_read
+        self._num_read += len(self._decoder.decode(piece))
+        return TokenScore(piece, said, tuple((self._piece(each), value) for each, value in top), at)
 
     def _piece(self, token: int) -> bytes:
         return self._pieces[token] if token < len(self._pieces) else b""
@@ -84,18 +92,24 @@ def _listed(row: Dense | TopK | None, token: int, num_top: int) -> dict[int, flo
 
 
 def _named(piece: bytes, logprob: float) -> dict[str, Any]:
-    said = max(logprob, NOT_LISTED)
-    return {"token": piece.decode("utf-8", "replace"), "logprob": said, "bytes": list(piece)}
+    return {"token": _word(piece), "logprob": _told(logprob), "bytes": list(piece)}
 
 
-def legacy(scored: list[TokenScore], offset: int, num_top: int) -> dict[str, Any]:
-    """Return tokens as ``/v1/completions`` has them; ``offset``: where in the text the first of them begins."""
-    words = [each.piece.decode("utf-8", "replace") for each in scored]
-    offsets = [offset + sum(map(len, words[:i])) for i in range(len(words))]
-    tops = [{piece.decode("utf-8", "replace"): value for piece, value in each.top} for each in scored]
+def _word(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def _told(logprob: float) -> float:
+    """Return a log-probability as JSON can hold it: minus infinity it cannot."""
+    return max(logprob, NOT_LISTED)
+
+
+def legacy(scored: list[TokenScore], num_top: int) -> dict[str, Any]:
+    """Return tokens as ``/v1/completions`` has them."""
+    tops = [{_word(piece): _told(value) for piece, value in each.top} for each in scored]
     return {
-        "tokens": words,
-        "token_logprobs": [max(each.logprob, NOT_LISTED) for each in scored],
+        "tokens": [_word(each.piece) for each in scored],
+        "token_logprobs": [_told(each.logprob) for each in scored],
         "top_logprobs": tops if num_top else None,
-        "text_offset": offsets,
+        "text_offset": [each.at for each in scored],
     }

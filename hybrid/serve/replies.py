@@ -122,9 +122,8 @@ class Shape:
         """Return the delta that begins a choice."""
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def text(self, text: str, thoughts: str, scored: list[TokenScore], offset: int) -> dict[str, Any]:
-        """Return the delta of some text; ``offset``: how much text came before."""
-        del offset
+    def text(self, text: str, thoughts: str, scored: list[TokenScore]) -> dict[str, Any]:
+        """Return the delta of some text."""
         delta = ({"content": text} if text or not thoughts else {}) | (
             {"reasoning_content": thoughts} if thoughts else {}
         )
@@ -168,17 +167,17 @@ class TextShape(Shape):
         """Return nothing: a text begins with itself."""
         return None
 
-    def text(self, text: str, thoughts: str, scored: list[TokenScore], offset: int) -> dict[str, Any]:
+    def text(self, text: str, thoughts: str, scored: list[TokenScore]) -> dict[str, Any]:
         """Return some text. A text that is continued as it stands holds its thoughts, if there are any."""
-        return {"text": thoughts + text, "logprobs": self._logprobs(scored, offset)}
+        return {"text": thoughts + text, "logprobs": self._logprobs(scored)}
 
     def closing(self) -> dict[str, Any]:
         """Return an empty text."""
         return {"text": "", "logprobs": None}
 
     def _choice(self, index: int, answer: Answer, scored: list[TokenScore]) -> dict[str, Any]:
-        text, logprobs = answer.thoughts + answer.text, self._logprobs(scored, 0)
+        text, logprobs = answer.thoughts + answer.text, self._logprobs(scored)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
-    def _logprobs(self, scored: list[TokenScore], offset: int) -> dict[str, Any] | None:
-        return None if self.num_top is None else legacy(scored, offset, self.num_top)
+    def _logprobs(self, scored: list[TokenScore]) -> dict[str, Any] | None:
+        return None if self.num_top is None else legacy(scored, self.num_top)

@@ -86,9 +86,10 @@ class BoundedHeaders(H11Protocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what has begun and is no whole head yet is waited for, but not longer for each drop."""
+        """Read on; half a head, or a body after its answer, is waited for, but not longer for each drop."""
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        unread = self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete
+        if self.conn.their_state is h11.IDLE or unread:
             self._wait()
         else:
             self._stop_waiting()

@@ -115,6 +115,12 @@ def test_it_answers_and_a_signal_ends_it_with_0(started):
 
 
 @pytest.mark.slow
+def test_what_it_prints_where_it_listens_on_every_address_can_be_asked(started):
+    _, url, _ = started("--offline", "--host", "0.0.0.0", **{KEY_ENV: CANARY})
+    assert asked(f"{url}/v1/models", authorization=f"Bearer {CANARY}")["data"]
+
+
+@pytest.mark.slow
 @each("damaged", [b"", b"GGUF" + bytes(100)])
 def test_a_model_that_cannot_be_opened_ends_it_with_its_sentence(started, tmp_path, damaged):
     (tmp_path / "x.gguf").write_bytes(damaged)

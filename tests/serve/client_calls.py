@@ -79,7 +79,9 @@ def stream_with_usage():
         for each in chunks:
             text += (each.choices[0].delta.content or "") if each.choices else ""
             usage = each.usage or usage
-    return {"text": text, "tokens": usage.completion_tokens, "cost": usage.model_extra.get("cost", 0)}
+    own = usage.model_extra["hybrid"]  # as the guide's recipe reads it
+    written = own["local_tokens"] + own["cloud_tokens"]
+    return {"text": text, "tokens": usage.completion_tokens, "cost": usage.model_extra["cost"], "written": written}
 
 
 @call("openai")
@@ -95,7 +97,8 @@ def asynchronous():
     import openai
 
     async def asked():
-        client = openai.AsyncOpenAI(base_url=URL + "/v1", api_key=KEY)
+        retries = int(os.environ.get("CALLS_RETRIES", openai.DEFAULT_MAX_RETRIES))
+        client = openai.AsyncOpenAI(base_url=URL + "/v1", api_key=KEY, max_retries=retries)
         many = [client.chat.completions.create(model=MODEL, messages=SAID) for _ in range(3)]
         return [told(each) for each in await asyncio.gather(*many)]
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 
 import pytest
 from cases import each
 from scripted_house import LARGE, SMALL
 
+from hybrid.errors import MissingCapability, Unreachable
 from hybrid.prob import Dense
+from hybrid.run.answer import Token
+from hybrid.run.events import RecordingStarted, TokenEmitted
 from hybrid.serve import answering, listening
-from hybrid.serve.logprobs import NOT_LISTED
+from hybrid.serve.logprobs import NOT_LISTED, RowKeeper, TokenScore, legacy
 from hybrid.serve.monitor import Monitor
 from hybrid.serve.served import ServeOptions
+from hybrid.types import Sampling
 
 ASKED = {"seed": 5, "temperature": 0.8}
 # The required keys of CreateChatCompletionResponse and ...StreamResponse (openai-openapi, f85dbe2).
@@ -149,8 +154,6 @@ def test_the_mode_says_whether_the_cloud_may_be_asked(endpoint, run, model, mode
 
 
 def test_a_cloud_that_fails_leaves_an_answer_that_says_why(endpoint, run):
-    from hybrid.errors import Unreachable
-
     heard = run(endpoint(connect=Unreachable("no route", sent=False)).chat(model="hybrid:cloud"))
     assert heard.status == 200
     assert "no route" in heard.headers["x-hybrid-degraded"]
@@ -241,3 +244,96 @@ def test_texts_are_kept_from_whoever_watches_unless_they_were_asked_for(endpoint
         assert (handed.pop() is not None) is shows
         handed.clear()
         assert (text.split()[0] + " " in told) is shows or not shows
+
+
+@each("configured", [None, 5])
+def test_answers_of_one_request_differ_whatever_seed_was_configured(endpoint, run, configured):
+    heard = run(endpoint(seed=configured).chat(model="hybrid:local", n=3, temperature=2.0))
+    texts = [choice["message"]["content"] for choice in heard.data["choices"]]
+    assert len(set(texts)) > 1
+    if configured is not None:
+        again = run(endpoint(seed=None).chat(model="hybrid:local", n=3, temperature=2.0, seed=configured))
+        assert texts == [choice["message"]["content"] for choice in again.data["choices"]]
+
+
+@each("max_queued", [0, 1])
+def test_answers_of_one_request_do_not_stand_in_each_others_way(endpoint, run, max_queued):
+    assert run(endpoint(queue={"max_queued": max_queued}).chat(n=4)).status == 200
+
+
+@each("streamed", [False, True])
+@each("n", [2, 3])
+def test_answers_that_are_left_leave_nothing_to_report(endpoint, run, streamed, n):
+    """Nor what asyncio reports of a result that nobody took, once it is collected."""
+
+    async def asked():
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told["message"]))
+        served, gone = endpoint(parallel=2), asyncio.Event()
+        waiting = asyncio.create_task(served.chat(n=n, stream=streamed, gone=gone, max_tokens=200))
+        await asyncio.sleep(0.02)
+        gone.set()
+        heard = await waiting
+        gc.collect()
+        await asyncio.sleep(0)
+        return heard, reported
+
+    heard, reported = run(asked())
+    assert not heard.ended
+    assert reported == []
+
+
+def retried_then_refused():
+    tries = []
+
+    async def reach(_):
+        tries.append(1)
+        raise Unreachable("busy", sent=False, trouble="connect") if len(tries) == 1 else MissingCapability("no rows")
+
+    return reach
+
+
+@each("streamed", [False, True])
+@each("begun", [False, True])
+def test_what_the_endpoint_cannot_do_is_a_status_while_there_is_no_text(endpoint, run, streamed, begun):
+    """A stream, too: whatever happened before, and though the answer was begun."""
+    served = endpoint(fault=lambda _: MissingCapability("no rows")) if begun else endpoint()
+    if not begun:
+        served.house.client._connection._connect = retried_then_refused()
+    heard = run(served.chat(model="hybrid:cloud", stream=streamed))
+    assert (heard.status, heard.error["code"]) == (400, "unsupported_by_endpoint")
+
+
+def test_what_is_ignored_fits_a_header_however_much_it_is(endpoint, run):
+    heard = run(endpoint().chat(**{f"field_{i}": 1 for i in range(5000)}))
+    told = heard.headers["x-hybrid-ignored"]
+    assert len(told) < 4096  # aiohttp takes 8,190 bytes a header, Python's own client 65,536
+    *names, more = told.split(", ")
+    assert names == [f"field_{i}" for i in range(len(names))]
+    assert more == f"and {5000 - len(names)} more"
+
+
+@each("streamed", [False, True])
+def test_what_no_utf_8_can_hold_is_told_in_an_error_all_the_same(endpoint, run, streamed):
+    heard = run(endpoint().chat(messages=[{"role": "user", "content": [{"type": "\ud800"}]}], stream=streamed))
+    assert (heard.status, heard.error["code"]) == (400, "unsupported_parameter")
+
+
+def scores_of(*pieces, at_a_time=1):
+    """What is told of these tokens, in parts of so many."""
+    keeper = RowKeeper(1)
+    keeper.hear(RecordingStarted(pieces, (), Sampling(), 9))
+    tokens = [Token(i, "", "local", "draft") for i in range(len(pieces))]
+    scored = [keeper.hear(TokenEmitted(i, token)) for i, token in enumerate(tokens)]
+    return [legacy(scored[i : i + at_a_time], 1) for i in range(0, len(scored), at_a_time)]
+
+
+@each("at_a_time", [1, 2, 4])
+def test_an_offset_is_a_place_in_the_text_though_a_token_holds_a_part_of_a_character(at_a_time):
+    told = scores_of(b"\xf0\x9f", b"\x98\x80", b"xy", b"z", at_a_time=at_a_time)
+    assert [at for each in told for at in each["text_offset"]] == [0, 0, 1, 3]  # in "\U0001f600xyz"
+
+
+def test_a_token_that_cannot_be_is_not_listed():
+    told = legacy([TokenScore(b"a", -math.inf, ((b"b", -math.inf),), 0)], 1)
+    assert (told["token_logprobs"], told["top_logprobs"]) == ([NOT_LISTED], [{"b": NOT_LISTED}])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybrid.config import Settings, names_for
 from hybrid.serve.api_error import ApiError
-from hybrid.serve.asked import MOST_CHOICES, RELAYED, object_of, read_chat, read_completion
+from hybrid.serve.asked import MOST_CHOICES, MOST_STOPS, RELAYED, object_of, read_chat, read_completion
 from hybrid.setting_info import SettingPlace
 from hybrid.types import Message
 
@@ -185,6 +185,8 @@ def test_what_changes_nothing_here_is_named():
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"hybrid": "kl"}, "hybrid"),
         ({"hybrid": {"police": "kl"}}, "hybrid.police"),
+        ({"hybrid": {"policy": "klingon"}}, "hybrid.policy"),
+        ({"stop": ["x"] * (MOST_STOPS + 1)}, "stop"),
         ({"model": "hybrid:kl", "hybrid": {"policy": "local"}}, "hybrid.policy"),
         ({"chat_template_kwargs": 1}, "chat_template_kwargs"),
         ({"stream_options": []}, "stream_options"),

@@ -60,6 +60,8 @@ def test_two_names_are_none(endpoint, run):
     [
         ("http://evil.example", "POST", 403),
         ("null", "POST", 403),
+        ("http://[", "POST", 403),
+        ("httpx://127.0.0.1:8088", "POST", 403),
         ("http://127.0.0.1:3000", "POST", 403),
         ("http://127.0.0.1:8088.evil.example", "POST", 403),
         ("http://127.0.0.1:8088", "POST", 200),
@@ -138,6 +140,12 @@ def test_a_body_that_comes_by_drops_is_waited_for_so_long(endpoint, run, monkeyp
     monkeypatch.setattr(guard, "BODY_WITHIN_S", 0.05)
     heard = run(asyncio.wait_for(endpoint().ask("/v1/chat/completions", headers=JSON, parts=[b"{", None]), 5))
     assert (heard.status, heard.error["code"]) == (408, "body_timeout")
+
+
+def test_a_caller_that_leaves_in_the_midst_of_its_body_is_no_fault_of_ours(endpoint, run, capsys):
+    asked = endpoint().ask("/v1/chat/completions", headers=JSON, parts=[b"{", None], leave=lambda _: True)
+    run(asyncio.wait_for(asked, 5))
+    assert capsys.readouterr().err == ""
 
 
 @each("path", [*ELSEWHERE, "/v1", "/v1/", "/v1/models/x/y", "/v1/chat", "/v1/chat/completions/"])

@@ -212,6 +212,27 @@ def test_a_head_that_comes_by_drops_is_given_up_and_nobody_else_waits(house, run
     run(test())
 
 
+def test_a_body_that_comes_by_drops_after_its_answer_is_given_up(house, run, monkeypatch):
+    monkeypatch.setattr(server, "HEADER_WITHIN_S", 0.5)
+
+    async def test():
+        async with wired(house()) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while time.monotonic() < began + 5 and not writer.is_closing():
+                    writer.write(b"x")
+                    await writer.drain()
+                    if reader.at_eof():
+                        break
+                    await asyncio.sleep(0.02)
+            writer.close()
+            assert time.monotonic() - began < 3
+
+    run(test())
+
+
 # ---- whole processes -------------------------------------------------------------------------------------------------
 
 

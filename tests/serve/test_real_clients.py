@@ -98,16 +98,19 @@ def test_every_client_gets_its_answers_and_refusals_that_it_can_read(python, alo
             assert found["status"] == REFUSED[name], name
     assert "/v1/chat/completions" in came["responses"]["message"]
     assert [ANSWER in each["text"] for each in came["asynchronous"]] == [True] * 3
-    assert came["stream_with_usage"]["cost"] == 0
+    assert came["unknown_model"]["raised"] == "NotFoundError"
+    assert came["tools"]["raised"] == "BadRequestError"
+    usage = came["stream_with_usage"]
+    assert (usage["cost"], usage["written"]) == (0, usage["tokens"])
     assert came["legacy_completion"]["tokens"] <= 8
     assert came["left_early"] is True
     agents = came.get("agents_chat")
     assert agents is None or agents["text"]
 
 
-def test_who_left_early_is_answered_no_further(python, alone):
+def test_who_left_early_leaves_no_context_taken(python, alone):
+    """Whether the short answer was over by then is chance; ``test_load.py`` has those that are not."""
     made(python, alone, "left_early", "models")
-    assert metric(alone, 'hybrid_answers_total{end="left"}') >= 1
     assert metric(alone, "hybrid_contexts_busy") == 0
 
 
@@ -141,6 +144,8 @@ def test_no_money_is_said_once_and_asked_once(python, serve, tmp_path):
 
 def test_a_full_queue_is_asked_again_until_there_is_room(python, serve):
     url = serve("--parallel", "1", HYBRID_MAX_QUEUED="1", HYBRID_OFFLINE="true")
+    once = made(python, url, "asynchronous", CALLS_RETRIES="0")["asynchronous"]
+    assert once["status"] == 503, once
     came = made(python, url, "asynchronous")["asynchronous"]
     assert isinstance(came, list), came
     assert all(each["text"] for each in came)
