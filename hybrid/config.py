@@ -1,7 +1,8 @@
 """Every setting, declared once: its type and range, its default, its sentence, and where it may be chosen.
 
-A setting is a field of a group (connection, money, text, sampling, local model; decoding and what ``auto`` is told are
-in ``policy_choices.py``), and ``Settings`` is all of them. What is derived from a field, and where:
+A setting is a field of a group (connection, money, text, sampling; local models are in ``local_settings.py``, decoding
+and what ``auto`` is told in ``policy_choices.py``), and ``Settings`` is all of them. What is derived from a field, and
+where:
 
 - the ``HYBRID_*`` variable and the TOML key: ``sources.py``; the flags and their help: ``cli/flags.py``
 - what one answer, the working directory's file, ``replay``, ``probe`` and ``price`` may choose: ``SettingPlace``
@@ -22,13 +23,13 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 from pydantic import Field, field_validator
 
 from hybrid.endpoint_address import complete_address, is_address
+from hybrid.local_settings import KvTypeName, LocalSettings, SeveralModels
 from hybrid.model_names import NAMED
 from hybrid.policy_choices import DecodingSettings, DeferralChoices
 from hybrid.setting_info import (
     ASKED,
     DRAWN,
     KNOB,
-    LOADED,
     OPENED,
     PRICED,
     PROBED,
@@ -42,8 +43,6 @@ from hybrid.types import TemplateArg
 
 # In the place of a ledger's name: what is spent is forgotten with the process, and the ledger's caps do not bind.
 NO_LEDGER = "none"
-# Types that llama.cpp has for a KV cache; ``engine.kv_cache`` has their sizes.
-KvTypeName: TypeAlias = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
 def _address(value: str) -> str:
@@ -249,50 +248,10 @@ class SamplingSettings(SettingsGroup):
     ] = None
 
 
-class LocalSettings(SettingsGroup):
-    """The local model."""
-
-    local: Annotated[
-        Path | None,
-        SettingInfo(
-            "GGUF file of the local model, or its name as `hybrid models list` has it",
-            "GGUF",
-            SettingPlace.FLAG | SettingPlace.PROBE | SettingPlace.PRICE,
-            "the bundled small model",
-        ),
-    ] = None
-    ctx: Annotated[
-        int,
-        Field(ge=0, lt=2**31),
-        SettingInfo("Local context in tokens; 0: what the model was trained with, 8192 at most", "N", OPENED),
-    ] = 0
-    threads: Annotated[
-        int | None, Field(ge=1, le=256), SettingInfo("llama.cpp threads", "N", OPENED, "one core is left free")
-    ] = None
-    parallel: Annotated[
-        int,
-        Field(ge=1, le=64),
-        SettingInfo("Questions answered at once, each in a context of its own", "N", SettingPlace.FLAG),
-    ] = 1
-    max_queued: Annotated[
-        int | None,
-        Field(ge=0),
-        SettingInfo("Questions that may wait for a context; one more is refused", uses=SettingPlace.NONE),
-    ] = None
-    queue_timeout_s: Annotated[
-        float | None, Field(gt=0), SettingInfo("Deadline of a wait for a context", uses=SettingPlace.NONE)
-    ] = None
-    gpu_layers: Annotated[
-        int | None,
-        Field(ge=-1),
-        SettingInfo("Layers to keep on a GPU; -1: all", "N", LOADED, "llama.cpp's own: all where one is found"),
-    ] = None
-    kv_type: Annotated[KvTypeName, SettingInfo("Type of the numbers in the KV cache", "TYPE", LOADED)] = "f16"
-
-
 # Every group with the title of its flags, in the order of the help.
 GROUPS: Mapping[str, type[SettingsGroup]] = {
     "Local model": LocalSettings,
+    "Several local models": SeveralModels,
     "Connection": ConnectionSettings,
     "Relay": RelaySettings,
     "Money": MoneySettings,
@@ -311,6 +270,7 @@ class Settings(
     MoneySettings,
     RelaySettings,
     ConnectionSettings,
+    SeveralModels,
     LocalSettings,
 ):
     """What a user may choose."""
@@ -368,7 +328,13 @@ class AnswerChoices(TypedDict, total=False):
 class OpenArguments(AnswerChoices, total=False):
     """What ``hybrid.open`` takes, for type checkers: every setting. None: not given."""
 
-    local: Path | str | None
+    local: Path | str | Sequence[Path | str] | None
+    drafters: Sequence[Path | str] | None
+    chain: str | None
+    max_active: int | None
+    experts: Sequence[Path | str] | None
+    mix: Literal["mix", "select"] | None
+    critic: Path | str | None
     ctx: int | None
     threads: int | None
     parallel: int | None

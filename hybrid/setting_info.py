@@ -57,7 +57,7 @@ class SettingInfo:
     """A sentence about a setting, what a flag's value is called, and where it may be chosen.
 
     ``default``: what None stands for, where the field's own default does not say it. ``flag``: a second name of its
-    flag.
+    flag. ``several``: the flag may be given again, though the field holds one value (``sources``).
     """
 
     help: str
@@ -65,6 +65,7 @@ class SettingInfo:
     uses: SettingPlace = SettingPlace.FLAG
     default: str = ""
     flag: str | None = None
+    several: bool = False
 
 
 class SettingsGroup(BaseModel):

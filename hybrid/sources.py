@@ -64,6 +64,8 @@ _WORDS = (
 
 # Two ways to say what a kept draft may lose.
 _DIALS = {"worth", "risk"}
+# Who writes a draft.
+_WRITERS = {"local", "drafters", "experts"}
 
 
 def price_file(settings: Settings) -> Path | None:
@@ -178,20 +180,31 @@ def _merged(levels: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return what the most specific level says of each setting, the first to win first.
 
     The number of ``kl:0.5`` and ``threshold`` are one choice, and so are ``worth`` and ``risk``: the more specific
-    replaces the other, and only at one level they can contradict each other.
+    replaces the other, and only at one level they can contradict each other. Who names local models, names all of them.
     """
     values: dict[str, object] = {}
-    for level in levels:
+    for level in map(_with_drafters, levels):
         said = {name: value for name, value in level.items() if name not in values}
         name, colon, _ = str(said.get("policy", "")).partition(":")
         if colon and "threshold" in values:
             said["policy"] = name
         if ":" in str(values.get("policy", "")):
             said.pop("threshold", None)
-        if values.keys() & _DIALS:
-            said = {name: value for name, value in said.items() if name not in _DIALS}
+        for replaced in (_DIALS, _WRITERS):
+            if values.keys() & replaced:
+                said = {name: value for name, value in said.items() if name not in replaced}
         values |= said
     return values
+
+
+def _with_drafters(level: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a level whose ``local`` is one model; of several, those before the last draft for it."""
+    named = level.get("local")
+    if not isinstance(named, list | tuple):
+        return level
+    *drafters, local = named or [None]
+    rest = {name: value for name, value in level.items() if name != "local"}
+    return rest if local is None else {**rest, "local": local} | ({"drafters": drafters} if drafters else {})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid import assemble
-from hybrid.assemble import opening, reaching
+from hybrid.assemble import local_models, opening, reaching
 from hybrid.cli import app
 from hybrid.endpoint_key import endpoint_key
 from hybrid.errors import UsageError, VocabularyMismatch
@@ -283,7 +283,7 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
         raise Built(threads)
 
     monkeypatch.setattr(reaching, "bundled_server", server)
-    monkeypatch.setattr(opening.Weights, "context", context)
+    monkeypatch.setattr(local_models.Weights, "context", context)
     for cloud, threads, name in [(None, 1, "large.gguf"), ("mid", 1, "mid.gguf"), ("http://gpu:8000", None, None)]:
         settings = load(cloud=cloud, dialect="sglang")
         with pytest.raises(Built), assemble.ClientOpener(settings):

@@ -1,6 +1,7 @@
 """The composition root: settings in, running objects out. It knows which bundled models are the default."""
 
-from hybrid.assemble.opening import BUNDLED_LOCAL, ClientOpener, open  # noqa: A004  (hybrid.open is the front door's name)
+from hybrid.assemble.local_models import BUNDLED_LOCAL
+from hybrid.assemble.opening import ClientOpener, open  # noqa: A004  (hybrid.open is the front door's name)
 from hybrid.assemble.prices import known_price
 from hybrid.assemble.probing import ProbeReport, probe
 from hybrid.assemble.reaching import PROBE, served_model

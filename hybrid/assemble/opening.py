@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,34 +11,27 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from anyio.from_thread import start_blocking_portal
 
+from hybrid.assemble.local_models import BUNDLED_LOCAL, first_model, further_models, open_local_models
 from hybrid.assemble.prices import known_price
-from hybrid.assemble.reaching import PROBE, probe_cache, reach, reach_by_messages, served_here
+from hybrid.assemble.reaching import probe_cache, reach, reach_by_messages, served_here
 from hybrid.assemble.relay import make_relayer, relay_settings
 from hybrid.cloud import Capabilities, Cloud
 from hybrid.config import OpenArguments, Settings
 from hybrid.endpoint_key import endpoint_key
-from hybrid.engine import Engine, Worker
-from hybrid.engine.llama import Weights
 from hybrid.engine.model_folders import models_on_disk
-from hybrid.engine.noise import LocalNoise, NoiseCache, measure
-from hybrid.engine.real_models import check_installed, check_model_name, model_file
-from hybrid.engine.speed import drafting_ms
-from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import BUNDLED, MODELS, NAMED
-from hybrid.run import AsyncClient, Client, LocalModel
+from hybrid.engine.real_models import check_installed, check_model_name
+from hybrid.errors import UsageError
+from hybrid.model_names import BUNDLED, NAMED
+from hybrid.run import AsyncClient, Client
 from hybrid.run.composition import check_effect, check_endpoint, check_pair, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_record import pair_record
-from hybrid.sources import checked, ledger_file, load, models_file
+from hybrid.sources import checked, ledger_file, load
 from hybrid.spend import Account, MemoryLedger, endpoint_id, usd_to_nanousd
 from hybrid.spend.durable import FileLedger
 
-BUNDLED_LOCAL = MODELS / "small.gguf"
-# The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
-# small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
-MEASURED_AT_ONCE = 2_000_000
 # So many models of this disk are named in a sentence; ``hybrid models list`` names all.
 MOST_NAMED = 5
 
@@ -86,8 +78,9 @@ class ClientOpener:
         """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
         self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
-        if settings.local is not None:
-            check_model_name(str(settings.local))
+        for model in (first_model(settings), *further_models(settings)):
+            if model != BUNDLED_LOCAL:
+                check_model_name(str(model))
         check_installed(str(settings.cloud))
         if not settings.offline:
             endpoint_key(settings)
@@ -138,16 +131,9 @@ class ClientOpener:
 
     async def _open(self, stack: AsyncExitStack) -> AsyncClient:
         settings = self.settings
-        worker = Worker("hybrid-engine")
-        stack.callback(worker.close)
-        path = await worker.do(lambda _: model_file(settings.local or BUNDLED_LOCAL))
-        weights = await worker.do(lambda _: Weights(path, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type))
-        stack.callback(weights.close)
-        _mind_length(weights, settings.ctx)
-        # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
-        threads = settings.threads or (1 if served_here(settings) else None)
-        contexts = await self._contexts(weights, worker, threads, stack)
-        engine, account = contexts[0][0], self.account(stack)
+        families = KnownFamilies.of_bundled() if _is_bundled_pair(settings) else None
+        models = await open_local_models(settings, families, stack)
+        weights, path, engine, account = models.weights, models.path, models.engine, self.account(stack)
 
         async def connect(asked_at: float | None = None) -> tuple[Cloud, Capabilities]:
             cloud, capabilities = await reach(settings, engine, stack, probe_cache(settings, weights), asked_at)
@@ -160,47 +146,17 @@ class ClientOpener:
             self.learn(account, capabilities)
             return cloud, capabilities
 
-        noise = await worker.do(lambda _: _local_noise(weights, engine))
-        pair = await worker.do(lambda _: pair_record(settings.cloud, path))
-        at_once = weights.num_parameters <= MEASURED_AT_ONCE
-        speed = await worker.do(lambda _: drafting_ms(engine, engine.tokenize(PROBE)) if at_once else None)
-        # Of the bundled models nobody needs to know where they lie, unless layers were asked for.
-        told = weights.memory(settings.ctx, len(contexts)).notes if settings.gpu_layers or not at_once else ()
-        notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
-        families = KnownFamilies.of_bundled() if _is_bundled_pair(settings) else None
-        local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families)
+        pair = await asyncio.to_thread(pair_record, settings.cloud, path)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights))
         facts = replace(facts, shipped_only=self._shipped_only)
         planners = PairSource(facts)
-        client = self._client = AsyncClient(local, connect, account, settings, pair, planners, by_messages)
+        client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)
 
         async def model() -> str:
             return (await client.capabilities()).model
 
         client.relayer = make_relayer(settings, account, model, stack)
         return client
-
-    async def _contexts(
-        self, weights: Weights, worker: Worker, threads: int | None, stack: AsyncExitStack
-    ) -> list[tuple[Engine, Worker]]:
-        """Open as many contexts as are wanted and memory allows, each with a thread of its own; ``worker`` the first's.
-
-        Raises EngineError where not even one can be opened.
-        """
-        ctx, contexts = self.settings.ctx, list[tuple[Engine, Worker]]()
-        for number in range(weights.contexts_that_fit(ctx, self.settings.parallel)):
-            own = Worker(f"hybrid-engine-{number}") if number else worker
-            if number:
-                stack.callback(own.close)
-            try:
-                engine = await own.do(lambda _: weights.context(ctx, threads))
-            except EngineError:
-                if not contexts:
-                    raise
-                break  # what is free is an estimate: another program may have taken it
-            stack.callback(engine.close)
-            contexts.append((engine, own))
-        return contexts
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:
         """Take the price that is only known once the endpoint has said which model it serves."""
@@ -227,30 +183,3 @@ def _is_bundled_pair(settings: Settings) -> bool:
     """Whether both models are bundled: beside an endpoint, whoever names the small one knows what it is."""
     local = settings.local is None or str(settings.local) in BUNDLED
     return local and (settings.cloud is None or settings.cloud in BUNDLED)
-
-
-def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
-    """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
-    with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
-        cache, placed = NoiseCache(models_file()), weights.placement
-        known = cache.read(weights.path, placed.on_gpu, weights.kv_type)
-        if known is None and placed.on_gpu == placed.total:
-            known = cache.read(weights.path, -1, weights.kv_type)  # as earlier programs kept "all of them"
-        if known is not None:
-            return known
-    return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else LocalNoise()
-
-
-def _told_of_contexts(num: int, wanted: int) -> tuple[str, ...]:
-    """Return a sentence where memory allows fewer contexts than were wanted."""
-    if num == wanted:
-        return ()
-    mend = "a lower --ctx or a smaller --kv-type fits more"
-    return (f"memory has room for {num} of {wanted} contexts, so {num} at a time are answered ({mend})",)
-
-
-def _mind_length(weights: Weights, ctx: int) -> None:
-    """Raise UsageError for a longer context than a model was trained with: llama.cpp opens it, and nonsense follows."""
-    if (longest := weights.longest_context) is not None and ctx > longest:
-        msg = f"ctx: {ctx} tokens are more than the {longest} that {weights.path} was trained with"
-        raise UsageError(msg)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybrid.assemble.opening import BUNDLED_LOCAL, ClientOpener
+from hybrid.assemble.local_models import BUNDLED_LOCAL
+from hybrid.assemble.opening import ClientOpener
 from hybrid.assemble.reaching import PROBE, findings_cache, served_here, wire_to
 from hybrid.bundled_server import bundled_server
 from hybrid.cloud import Capabilities

@@ -62,6 +62,7 @@ def option(name: str, title: str) -> Any:
     said, kind = setting(name), _kind(Settings.model_fields[name].annotation)
     words = [f"--{_dashed(name)}/--no-{_dashed(name)}" if kind is bool else f"--{_dashed(name)}"]
     words += [said.flag] if said.flag else []
+    kind = list[str] if said.several else kind
     told = typer.Option(*words, help=help_of(name), metavar=said.metavar, rich_help_panel=title)
     return Annotated[kind | None, told]
 

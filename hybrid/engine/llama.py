@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,11 +52,19 @@ DEFAULT_CONTEXT = 8192
 class Weights(LlamaVocabulary):
     """A model file in memory: its tensors and its vocabulary. Contexts made from it share both."""
 
-    def __init__(self, path: str | Path, *, gpu_layers: int | None = 0, kv_type: str = DEFAULT_KV_TYPE) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        gpu_layers: int | None = 0,
+        kv_type: str = DEFAULT_KV_TYPE,
+        beside: Weights | None = None,
+    ) -> None:
         """Load a GGUF file. Raises EngineError: missing, not GGUF, damaged or not loadable.
 
         ``gpu_layers``: those to keep on a GPU; below 0 all, None as llama.cpp does by itself, and none where it fails.
-        ``kv_type``: of the contexts' caches, one of ``KV_TYPES``.
+        ``kv_type``: of the contexts' caches, one of ``KV_TYPES``. ``beside``: another model, in turn with which this
+        one decodes.
         """
         self.path = first_shard(Path(path))
         check_model(read_model(self.path))
@@ -64,7 +73,7 @@ class Weights(LlamaVocabulary):
         self._restores_exactly: bool | None = None  # not tried yet
         self._model, self.placement = self._load(gpu_layers)
         super().__init__(self._model, self.path.name)
-        self._turns = Turns()
+        self._turns: Turns = beside._turns if beside else Turns()
 
     def _load(self, gpu_layers: int | None) -> tuple[Any, Placement]:
         """Return llama.cpp's model, and what of it lies on a GPU. Raises EngineError."""
@@ -91,16 +100,18 @@ class Weights(LlamaVocabulary):
         """
         return LlamaEngine(self, num_context, threads or default_threads(), self._turns if in_turn else None)
 
-    def contexts_that_fit(self, num_context: int, wanted: int) -> int:
+    def contexts_that_fit(self, num_context: int, wanted: int, beside: Sequence[Weights] = ()) -> int:
         """Return how many contexts of a length fit in the memory that is free, at least 1 and at most ``wanted``.
 
-        The length is as in ``context``. A first one that does not fit is refused where it is opened.
+        The length is as in ``context``. ``beside``: models that have a context beside each of them. A first one that
+        does not fit is refused where it is opened.
         """
-        needed = (num_context or self._default_length) * self._bytes_per_token
+        needed = (num_context or self.default_length) * sum(each._bytes_per_token for each in (self, *beside))
         return max(1, min(wanted, psutil.virtual_memory().available // needed)) if needed else wanted
 
     @property
-    def _default_length(self) -> int:
+    def default_length(self) -> int:
+        """The tokens of a context for which no length was chosen."""
         return min(int(ll.llama_model_n_ctx_train(self._model)), DEFAULT_CONTEXT)
 
     @property
@@ -131,7 +142,7 @@ class Weights(LlamaVocabulary):
 
     def memory(self, num_context: int = 0, num_contexts: int = 1) -> LocalMemory:
         """Return what so many contexts of a length take, the length being as in ``context``."""
-        return LocalMemory(self.placement, self.cache_size, num_context or self._default_length, num_contexts)
+        return LocalMemory(self.placement, self.cache_size, num_context or self.default_length, num_contexts)
 
     @property
     def longest_context(self) -> int | None:
@@ -202,7 +213,7 @@ class LlamaEngine:
     def __init__(self, weights: Weights, num_context: int, threads: int, turns: Turns | None = None) -> None:
         """Open the context; its decodes come in ``turns``, if any. Raises EngineError where there is no memory."""
         params = ll.llama_context_default_params()
-        params.n_ctx = _fitting_length(weights, num_context or weights._default_length)
+        params.n_ctx = _fitting_length(weights, num_context or weights.default_length)
         params.n_batch = params.n_ubatch = CHUNK
         params.n_outputs_max = MAX_ROWS
         params.n_threads = params.n_threads_batch = threads

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -46,11 +46,12 @@ class PooledContext(Protocol):
 
 @dataclass
 class CursorContext:
-    """A context that is read through a cursor."""
+    """A context that is read through a cursor; ``others`` are those of the models beside it, on the same thread."""
 
     engine: Engine
     worker: Worker
     cursor: Cursor
+    others: Mapping[str, Cursor] = field(default_factory=dict)
     salt: str | None = None
 
     def reusable(self, ids: Ids) -> Reuse:
@@ -59,7 +60,8 @@ class CursorContext:
 
     def forget(self) -> None:
         """Hold nothing."""
-        self.cursor.rewind(0)
+        for cursor in (self.cursor, *self.others.values()):
+            cursor.rewind(0)
 
 
 ContextT = TypeVar("ContextT", bound=PooledContext)

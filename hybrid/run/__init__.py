@@ -3,7 +3,7 @@
 from hybrid.run.answer import Answer, Handoff, Timing, Token, Usage
 from hybrid.run.blocking import Client
 from hybrid.run.client import AsyncClient
-from hybrid.run.contexts import LocalModel
+from hybrid.run.contexts import FurtherModel, LocalModel
 from hybrid.run.events import (
     CheckAnswered,
     CloudRecovered,
@@ -31,6 +31,7 @@ __all__ = [
     "Event",
     "Finished",
     "Flushed",
+    "FurtherModel",
     "Handoff",
     "LocalModel",
     "NoteAdded",

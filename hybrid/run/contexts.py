@@ -8,9 +8,9 @@ money.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hybrid.config import Settings
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Worker
@@ -23,12 +23,23 @@ from hybrid.types import Ids
 
 
 @dataclass(frozen=True)
+class FurtherModel:
+    """A model beside the first, with an engine in each of its contexts; the numbers are as ``LocalModel`` has them."""
+
+    engines: Sequence[Engine]
+    noise: float = 0.0
+    shift: float | None = None
+    ms_per_token: float | None = None
+
+
+@dataclass(frozen=True)
 class LocalModel:
     """The local model: a context or more over the same weights, each with the one thread that may touch it.
 
     ``noise`` and ``shift``: what its rows may be off by, as ``prob.Dense`` has it. ``ms_per_token``: what was measured
     of its speed. ``notes``: what a user should know of how it was opened, a sentence each.
-    ``families``: the questions that it can answer at all, None: any.
+    ``families``: the questions that it can answer at all, None: any. ``others``: the models beside it, by name; they
+    have its vocabulary and its length of context.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -37,6 +48,8 @@ class LocalModel:
     ms_per_token: float | None = None
     notes: tuple[str, ...] = ()
     families: KnownFamilies | None = None
+    name: str = "local"
+    others: Mapping[str, FurtherModel] = field(default_factory=dict)
 
 
 class LocalContexts:
@@ -45,7 +58,13 @@ class LocalContexts:
     def __init__(self, local: LocalModel, settings: Settings) -> None:
         """Take the model, and from the settings how many may wait for a context, and how long."""
         contexts = [
-            CursorContext(engine, worker, Cursor(engine, local.noise, local.shift)) for engine, worker in local.contexts
+            CursorContext(
+                engine,
+                worker,
+                Cursor(engine, local.noise, local.shift),
+                {name: Cursor(other.engines[i], other.noise, other.shift) for name, other in local.others.items()},
+            )
+            for i, (engine, worker) in enumerate(local.contexts)
         ]
         self.words = contexts[0].engine
         """The model's vocabulary, and how long a text may be: the same in every context."""

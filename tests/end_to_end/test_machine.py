@@ -32,6 +32,6 @@ def test_where_a_model_of_ones_own_lies_is_told_and_of_the_bundled_ones_nobody_n
     monkeypatch.setattr("hybrid.engine.llama.gpu_devices", lambda: (GpuDevice("CUDA0", "a card"),))
     assert ask() == ""
     assert ask("--gpu-layers", "1") == "hybrid: 1 of 4 layers of the local model lie on CUDA0 (a card)\n"
-    monkeypatch.setattr("hybrid.assemble.opening.MEASURED_AT_ONCE", 0)
+    monkeypatch.setattr("hybrid.assemble.local_models.MEASURED_AT_ONCE", 0)
     assert ask() == "hybrid: 4 of 4 layers of the local model lie on CUDA0 (a card)\n"
     assert ask("--gpu-layers", "0") == "hybrid: no layer of the local model lies on CUDA0 (a card): gpu_layers is 0\n"

@@ -82,5 +82,5 @@ def test_what_was_measured_of_the_local_model_is_read_before_it_is_measured_agai
 
 
 def test_a_model_that_would_take_long_is_not_measured_while_somebody_waits(stub, caches, monkeypatch):
-    monkeypatch.setattr("hybrid.assemble.opening.MEASURED_AT_ONCE", 1)
+    monkeypatch.setattr("hybrid.assemble.local_models.MEASURED_AT_ONCE", 1)
     assert noise_of(ask(stub.url)) == (2 * UNMEASURED, 2 * UNMEASURED)

@@ -96,7 +96,7 @@ def test_it_is_raised_whatever_reads_the_local_model(damaged, cloud, monkeypatch
 
     Small models are measured when a client opens, which would find it there; large ones are not.
     """
-    monkeypatch.setattr("hybrid.assemble.opening.MEASURED_AT_ONCE", 0)
+    monkeypatch.setattr("hybrid.assemble.local_models.MEASURED_AT_ONCE", 0)
     path = damaged("output_norm.weight", 8, NAN)
     with (
         hybrid.open(local=path, cloud=cloud, policy=policy, overlap=overlap, max_tokens=24, price="free") as client,

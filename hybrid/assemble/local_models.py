@@ -1,0 +1,222 @@
+"""Open the local models: the one whose law a draft has, and those that stand beside it in every context.
+
+All of them read the same text, so they have one vocabulary and one length of context. Each context has a thread of its
+own, which drives all its models in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hybrid.assemble.reaching import PROBE, served_here
+from hybrid.config import Settings
+from hybrid.engine import Engine, IsCancelled, Worker
+from hybrid.engine.kv_cache import as_size
+from hybrid.engine.llama import Weights
+from hybrid.engine.noise import LocalNoise, NoiseCache, measure
+from hybrid.engine.real_models import model_file
+from hybrid.engine.speed import drafting_ms
+from hybrid.errors import EngineError, UsageError
+from hybrid.model_names import MODELS
+from hybrid.run import FurtherModel, LocalModel
+from hybrid.run.known_families import KnownFamilies
+from hybrid.sources import models_file
+
+BUNDLED_LOCAL = MODELS / "small.gguf"
+# The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
+# small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
+MEASURED_AT_ONCE = 2_000_000
+# Of larger vocabularies not every token is compared.
+COMPARED = 4096
+
+
+@dataclass(frozen=True)
+class OpenedModels:
+    """The local models, and what else is known of the first: its file and its weights."""
+
+    local: LocalModel
+    path: Path
+    weights: Weights
+
+    @property
+    def engine(self) -> Engine:
+        """The first context of the first model."""
+        return self.local.contexts[0][0]
+
+
+def first_model(settings: Settings) -> Path:
+    """Return the model whose vocabulary, prompts and records count: the local one, or the first expert."""
+    return settings.local or (settings.experts[0] if settings.experts else BUNDLED_LOCAL)
+
+
+def further_models(settings: Settings) -> tuple[Path, ...]:
+    """Return the models beside it, each once: those that draft for it, the other experts, the critic."""
+    critic = (settings.critic,) if settings.critic else ()
+    named = (*_active_drafters(settings), *settings.experts[1:], *critic)
+    return tuple(path for path in dict.fromkeys(named) if path != first_model(settings))
+
+
+def name_of(model: Path) -> str:
+    """Return what a model is called in answers: its name, or its file's without the ending.
+
+    >>> name_of(Path("small")), name_of(Path("models/qwen-0.5b.gguf"))
+    ('small', 'qwen-0.5b')
+    """
+    return model.name.removesuffix(".gguf")
+
+
+async def open_local_models(settings: Settings, families: KnownFamilies | None, stack: AsyncExitStack) -> OpenedModels:
+    """Load the models and open as many contexts as are wanted and memory allows, each with a thread of its own.
+
+    Raises EngineError where a model or not even one context can be opened, UsageError for models that cannot read one
+    text.
+    """
+    worker = Worker("hybrid-engine")
+    stack.callback(worker.close)
+    path = await worker.do(lambda _: model_file(first_model(settings)))
+    weights = await worker.do(lambda _: _load(path, settings))
+    stack.callback(weights.close)
+    _mind_length(weights, settings.ctx)
+    others: dict[str, Weights] = {}
+    for named in further_models(settings):
+        others[_unused(name_of(named), others)] = await _load_beside(weights, named, settings, worker, stack)
+    ctx = settings.ctx or (min(each.default_length for each in (weights, *others.values())) if others else 0)
+    contexts, beside = await _contexts(settings, ctx, [weights, *others.values()], worker, stack)
+    engine = contexts[0][0]
+    noise = await worker.do(lambda _: _local_noise(weights, engine))
+    speed = await worker.do(lambda _: _measured_ms(weights, engine))
+    further = {
+        name: await worker.do(partial(_further, other, engines))
+        for (name, other), engines in zip(others.items(), beside, strict=True)
+    }
+    # Of the bundled models nobody needs to know where they lie, unless layers were asked for.
+    told = weights.memory(ctx, len(contexts)).notes if settings.gpu_layers or speed is None else ()
+    notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
+    notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
+    name = name_of(first_model(settings))
+    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further)
+    return OpenedModels(local, path, weights)
+
+
+async def _load_beside(
+    first: Weights, model: Path, settings: Settings, worker: Worker, stack: AsyncExitStack
+) -> Weights:
+    """Load a model that reads the same text as the first. Raises UsageError where it cannot."""
+    loaded = await worker.do(lambda _: _load(model_file(model), settings, beside=first))
+    stack.callback(loaded.close)
+    await worker.do(lambda _: _mind_vocabulary(first, loaded))
+    _mind_length(loaded, settings.ctx)
+    return loaded
+
+
+def _further(weights: Weights, engines: Sequence[Engine], _: IsCancelled) -> FurtherModel:
+    """Measure a model that stands beside the first, or take what is kept of it."""
+    noise = _local_noise(weights, engines[0])
+    return FurtherModel(engines, noise.nats, noise.shift, _measured_ms(weights, engines[0]))
+
+
+def _load(path: Path, settings: Settings, beside: Weights | None = None) -> Weights:
+    """Load a model. One context's models run on one thread anyway; of several contexts they decode in turn."""
+    turns = beside if settings.parallel > 1 else None
+    return Weights(path, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type, beside=turns)
+
+
+def _active_drafters(settings: Settings) -> Sequence[Path]:
+    """Return the drafters that may be loaded beside the local model: the largest, where not all of them may."""
+    if settings.max_active is None:
+        return settings.drafters
+    room = settings.max_active - 1
+    return settings.drafters[-room:] if room else ()
+
+
+async def _contexts(
+    settings: Settings, ctx: int, models: Sequence[Weights], worker: Worker, stack: AsyncExitStack
+) -> tuple[list[tuple[Engine, Worker]], list[list[Engine]]]:
+    """Return the first model's contexts, each with its thread, and those of each other model, in the same order."""
+    # With the bundled server on the same machine, one thread each: two that spin for one core stand still.
+    threads = settings.threads or (1 if served_here(settings) else None)
+    first, contexts, others = models[0], list[tuple[Engine, Worker]](), [list[Engine]() for _ in models[1:]]
+    for number in range(first.contexts_that_fit(ctx, settings.parallel, models[1:])):
+        own = Worker(f"hybrid-engine-{number}") if number else worker
+        if number:
+            stack.callback(own.close)
+        opened: list[Engine] = []
+        try:
+            for model in models:
+                opened.append(await own.do(partial(_open_context, model, ctx, threads)))
+                stack.callback(opened[-1].close)
+        except EngineError:
+            if not contexts:
+                raise
+            break  # what is free is an estimate: another program may have taken it
+        contexts.append((opened[0], own))
+        for engines, engine in zip(others, opened[1:], strict=True):
+            engines.append(engine)
+    return contexts, others
+
+
+def _open_context(weights: Weights, ctx: int, threads: int | None, _: IsCancelled) -> Engine:
+    return weights.context(ctx, threads)
+
+
+def _measured_ms(weights: Weights, engine: Engine) -> float | None:
+    """Return how long a drafted token takes, where that is known at once."""
+    return drafting_ms(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else None
+
+
+def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
+    """Return what is kept of the local model's noise, or measure it where that is done at once, or assume it."""
+    with contextlib.suppress(OSError, UsageError):  # no file, or no home to keep one in
+        cache, placed = NoiseCache(models_file()), weights.placement
+        known = cache.read(weights.path, placed.on_gpu, weights.kv_type)
+        if known is None and placed.on_gpu == placed.total:
+            known = cache.read(weights.path, -1, weights.kv_type)  # as earlier programs kept "all of them"
+        if known is not None:
+            return known
+    return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else LocalNoise()
+
+
+def _unused(name: str, names: dict[str, Weights]) -> str:
+    """Return a name that no other model has."""
+    return next(each for each in (name, *(f"{name}-{number}" for number in range(2, 99))) if each not in names)
+
+
+def _told_of_contexts(num: int, wanted: int) -> tuple[str, ...]:
+    """Return a sentence where memory allows fewer contexts than were wanted."""
+    if num == wanted:
+        return ()
+    mend = "a lower --ctx or a smaller --kv-type fits more"
+    return (f"memory has room for {num} of {wanted} contexts, so {num} at a time are answered ({mend})",)
+
+
+def _told_of_memory(models: Sequence[Weights], ctx: int, num_contexts: int) -> tuple[str, ...]:
+    """Return what several models take together, as a sentence."""
+    if len(models) == 1:
+        return ()
+    held = sum(model.path.stat().st_size for model in models)
+    caches = sum(model.memory(ctx, num_contexts).cache_bytes for model in models)
+    return (f"{len(models)} local models take {as_size(held)}, and their KV caches {as_size(caches)}",)
+
+
+def _mind_length(weights: Weights, ctx: int) -> None:
+    """Raise UsageError for a longer context than a model was trained with: llama.cpp opens it, and nonsense follows."""
+    if (longest := weights.longest_context) is not None and ctx > longest:
+        msg = f"ctx: {ctx} tokens are more than the {longest} that {weights.path} was trained with"
+        raise UsageError(msg)
+
+
+def _mind_vocabulary(weights: Weights, other: Weights) -> None:
+    """Raise UsageError where two models do not name tokens alike. Of large vocabularies a sample is compared."""
+    names, num = f"{weights.path.name} and {other.path.name}", weights.num_tokens
+    if num != other.num_tokens:
+        msg = f"{names} have {num} and {other.num_tokens} tokens: models that read one text need one vocabulary"
+        raise UsageError(msg)
+    differ = any(weights.piece(token) != other.piece(token) for token in range(0, num, max(1, num // COMPARED)))
+    if differ or weights.end_ids != other.end_ids:
+        msg = f"{names} have different vocabularies: models that read one text need one"
+        raise UsageError(msg)
