@@ -396,13 +396,3 @@ def test_an_answers_choices_are_laid_over_its_clients_settings_and_no_source_is_
     assert choosing(mine, {"seed": 4, "policy": None}) == mine.model_copy(update={"seed": 4})
     with pytest.raises(UsageError, match=r"^max_tokens: .* \(it is -1\)$"):
         choosing(mine, {"max_tokens": -1})
-
-
-def test_of_several_local_models_each_drafts_for_the_next(here, own, monkeypatch):
-    own('local = ["a.gguf", "b.gguf", "c.gguf"]\n')
-    settings = load()
-    assert (settings.local, settings.drafters) == (Path("c.gguf"), (Path("a.gguf"), Path("b.gguf")))
-    assert load(local=["d.gguf"]).drafters == (), "who names local models names all of them"
-    assert (load(experts=["e", "f"]).local, load(experts=["e", "f"]).drafters) == (None, ())
-    monkeypatch.setenv("HYBRID_DRAFTERS", "x, y")
-    assert load().drafters == (Path("x"), Path("y")), "a variable stands above a file"

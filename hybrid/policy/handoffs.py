@@ -58,7 +58,7 @@ def _write_block(
     # A block that nothing weighs is not scored: its labels are worth no request.
     needs_rows = rule.wants_draft_rows and rule.num_agreeing > 0 and not any(token.target_row for token in block or ())
     if block and needs_rows and not progress.over:
-        block = yield from _score(start, block)
+        block = yield from _score(progress, start, block)
     return None if block is None else _count_agreeing(rule, block, num_agreeing)
 
 
@@ -95,9 +95,9 @@ def _read_block(
     return block
 
 
-def _score(start: Ids, block: Span) -> Flow[Span | None]:
+def _score(progress: Progress, start: Ids, block: Span) -> Flow[Span | None]:
     """Have a written block scored that came without rows: the divergence decides the handback all the same."""
-    reply = yield Check(start, block, wants_next_row=False)
+    reply = yield Check(start, block, wants_next_row=False, level=progress.level)
     match reply:
         case Scored(rows):
             pairs = zip(block, rows, strict=False)

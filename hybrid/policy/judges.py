@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from hybrid.policy.requests import PendingToken, Span
-from hybrid.prob import Dense, Floats, TopK, favourite_certificate, kl_divergence
+from hybrid.prob import Dense, Floats, FullRow, TopK, favourite_certificate, kl_divergence
 from hybrid.types import Divergence, Sampling
 
 DrawAt: TypeAlias = Callable[[Floats, int, str], int]
@@ -124,6 +124,8 @@ class Judge(ABC):
 
 
 def _accept(token: PendingToken, row: TopK, kl: Divergence | None) -> PendingToken:
+    if isinstance(row, FullRow):  # between two local models nobody is told how far they are apart
+        return replace(token, how="accepted")
     if kl is None and token.draft_row is not None:
         kl = kl_divergence(row, token.draft_row)
     return replace(token, how="accepted", target_row=row, kl=kl, certificate=favourite_certificate(row))
@@ -137,7 +139,7 @@ def take_best(
     measured: Divergence | None = None,
 ) -> PendingToken:
     """Take the cloud's most likely token at a row that was already paid for."""
-    if measured is None and local is not None:
+    if measured is None and local is not None and not isinstance(row, FullRow):
         measured = kl_divergence(row, local)
     return PendingToken(row.best, "cloud", how, draft_row=local, target_row=row, kl=measured, why=why)
 

@@ -42,7 +42,7 @@ from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import AgreementTest, Policy
-from hybrid.policy.progress import Flow, Progress, draft, emit, protocol_error
+from hybrid.policy.progress import Flow, Progress, emit, protocol_error
 from hybrid.policy.requests import (
     BudgetDenied,
     Check,
@@ -55,6 +55,7 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
+from hybrid.policy.stages import draft
 
 # As many tokens as there is room for: whoever drives the loop knows how many that are.
 TO_THE_END = sys.maxsize
@@ -64,9 +65,13 @@ WRITES_ON = (
 )
 
 
-def decode(policy: Policy, coin: Coin) -> Flow[None]:
-    """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin."""
-    progress = Progress(coin=coin)
+def decode(policy: Policy, coin: Coin, end_ids: frozenset[int] = frozenset()) -> Flow[None]:
+    """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin.
+
+    ``end_ids``: the tokens that end an answer; only a policy with stages needs to know them.
+    """
+    num = len(policy.stages)
+    progress = Progress(coin=coin, level=num + 1, stage_rejections=[0] * num, end_ids=end_ids)
     if policy.lead:
         yield from write(AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")
     if policy.planner is not None and policy.planner.stream == "early" and not progress.over:
@@ -75,8 +80,8 @@ def decode(policy: Policy, coin: Coin) -> Flow[None]:
     while not progress.over:
         stalled, num_shown = len(progress.at) == num_shown, len(progress.at)
         if stalled or progress.decided:
-            one = Draft(progress.at, 1, NEVER, rejections=progress.rejections)
-            yield from emit(progress, (yield from draft(one)).span)
+            one = Draft(progress.at, 1, NEVER, rejections=progress.rejections_at(0))
+            yield from emit(progress, (yield from draft(policy.stages, progress, one)).span)
         elif policy.planner is not None:
             yield from _planned_round(policy, policy.planner, progress)
         else:
@@ -111,7 +116,8 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
     """Draft a whole answer, a block of one or a short span, and do what is planned with it."""
     block = planner.block if planner.stream == "blocks" else None
     limit = min(each for each in (policy.span, block, progress.checked_span) if each is not None)
-    drafted = yield from draft(Draft(progress.at, limit, NEVER, rejections=progress.rejections))
+    request = Draft(progress.at, limit, NEVER, rejections=progress.rejections_at(0))
+    drafted = yield from draft(policy.stages, progress, request)
     plan = planner.plan(
         progress.signals(planner, drafted),
         final=drafted.final,
@@ -173,11 +179,11 @@ def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
     wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.judged_tokens == 0)
     request = Draft(
-        progress.at, policy.span, policy.gate, wants_next_row=wants_next_row, rejections=progress.rejections
+        progress.at, policy.span, policy.gate, wants_next_row=wants_next_row, rejections=progress.rejections_at(0)
     )
-    drafted = yield from draft(request)
+    drafted = yield from draft(policy.stages, progress, request)
     if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.takes_bonus:
-        drafted = yield from draft(replace(request, limit=1, gate=ALWAYS))
+        drafted = yield from draft(policy.stages, progress, replace(request, limit=1, gate=ALWAYS))
     return drafted
 
 
@@ -222,11 +228,13 @@ def _check(
     Without an answer it is shown, unchecked: the local model goes on.
     """
     wants_next_row = policy.takes_bonus or drafted.next_row is not None
-    reply = yield Check(progress.at, drafted.span, wants_next_row, plan)
+    reply = yield Check(progress.at, drafted.span, wants_next_row, plan, progress.level)
     match reply:
         case Scored(rows):
             progress.has_sent(progress.at + ids(drafted.span))
             answered = drafted.span[: len(rows)]
+            if policy.stages and len(answered) < len(drafted.span):
+                progress.reject(len(policy.stages))  # what is dropped was drawn: its coins are used
             span = DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss)
             return judge(span), len(answered)
         case BudgetDenied() | NoAnswer():

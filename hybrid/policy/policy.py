@@ -17,6 +17,7 @@ from typing import Protocol
 from hybrid.policy.gates import Gate
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
+from hybrid.policy.stages import Stage
 from hybrid.types import Ability, Divergence, Sampling
 
 ABILITY_TEXT: Mapping[Ability, str] = {
@@ -68,6 +69,8 @@ class Policy:
     """Weighs each draft: keep, check or write. Then the gate is never asked, and no exact law holds."""
     pricer: Planner | None = field(default=None, hash=False)
     """Prices a handoff: the cloud writes ``handoff_tokens`` first, or the rest in one request. None: the former."""
+    stages: tuple[Stage, ...] = ()
+    """The local models above the smallest, which drafts: each reads what the one below drafts (``stages``)."""
 
     @property
     def needs(self) -> frozenset[Ability]:

@@ -13,7 +13,6 @@ from hybrid.policy.planning import Planner
 from hybrid.policy.requests import (
     AnswerContinues,
     AnswerEnded,
-    Draft,
     Drafted,
     Emit,
     Reply,
@@ -32,6 +31,9 @@ Flow: TypeAlias = Generator[Request, Reply, T]
 class Progress:
     """Where the answer is. ``at``: the ids shown so far. ``rejections`` keys the coins.
 
+    ``level`` is that of the policy's verifier, one above its stages; ``stage_rejections`` are those of each stage, the
+    lowest first. ``end_ids`` end an answer.
+
     ``next_divergence`` was measured at the next position. ``block``: how many tokens the cloud writes at once where its
     row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
     that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
@@ -43,6 +45,9 @@ class Progress:
     at: Ids = ()
     over: bool = False
     rejections: int = 0
+    level: int = 1
+    stage_rejections: list[int] = field(default_factory=list)
+    end_ids: frozenset[int] = frozenset()
     next_divergence: Divergence | None = None
     block: int = 0
     sent: list[Ids] = field(default_factory=list)
@@ -52,7 +57,19 @@ class Progress:
 
     def toss(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for the token that was drafted so many positions on."""
-        return self.coin(probs, CoinKey(len(self.at) + offset, role, self.rejections))
+        return self.toss_at(probs, len(self.at) + offset, role, self.level)
+
+    def toss_at(self, probs: Floats, position: int, role: str, level: int) -> int:
+        """Toss for the token at a position, at a level of a chain."""
+        return self.coin(probs, CoinKey(position, role, self.rejections_at(level), level))
+
+    def rejections_at(self, level: int) -> int:
+        """Return how often a position that a level has drawn at may have come to be drawn at again."""
+        return self.rejections + sum(self.stage_rejections[max(0, level - 1) :])
+
+    def reject(self, level: int) -> None:
+        """Count a rejection by a stage."""
+        self.stage_rejections[level - 1] += 1
 
     def toss_floor(self, planner: Planner, odds: Floats) -> int:
         """Toss whether what would be kept is checked (0), by the question's own key where the planner has one."""
@@ -88,14 +105,6 @@ class Progress:
             last_divergence=nats,
             divergence_age=len(self.at) - 1 - position,
         )
-
-
-def draft(request: Draft) -> Flow[Drafted]:
-    """Have the local model draft."""
-    reply = yield request
-    if not isinstance(reply, Drafted):
-        raise protocol_error(reply)
-    return reply
 
 
 def emit(

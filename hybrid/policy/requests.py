@@ -23,6 +23,8 @@ class PendingToken:
     ``drawn_from`` is the distribution it was drawn from (None for the cloud's tokens, and in a greedy draft).
     ``draft_row`` and ``target_row`` are the two models' rows at its position, where they are known. ``certificate`` is
     the divergence below which the local favourite is the cloud's own, in nats. ``why`` is the reason of a handoff.
+    ``writer``: the level of the local model that wrote it, 0 the smallest. ``below``: the rows of the levels below
+    ``draft_row``'s, the lowest first; None where one was not read.
     """
 
     id: int
@@ -34,6 +36,8 @@ class PendingToken:
     kl: Divergence | None = None
     why: str | None = None
     certificate: float | None = None
+    writer: int = 0
+    below: tuple[Dense | None, ...] = ()
 
 
 Span: TypeAlias = tuple[PendingToken, ...]
@@ -67,13 +71,15 @@ class Draft:
 class Check:
     """Have the cloud score a span, in one round trip. Answered by Scored, BudgetDenied or NoAnswer.
 
-    ``wants_next_row``: the row after the span, too; of an empty span that row alone.
+    ``wants_next_row``: the row after the span, too; of an empty span that row alone. ``level``: who scores it; up to
+    the number of the policy's stages it is a local model, which always answers.
     """
 
     at: Ids
     span: Span
     wants_next_row: bool = True
     plan: DraftPlan | None = None
+    level: int = 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,10 @@ class Drafted:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The cloud's rows for the first tokens of the span, and the row after it if all were answered and it was asked."""
+    """The rows for the first tokens of the span, and the row after it if all were answered and it was asked.
+
+    A local level's are ``FullRow``s.
+    """
 
     rows: tuple[TopK, ...]
 

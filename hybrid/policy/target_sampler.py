@@ -15,8 +15,8 @@ from typing import Literal
 from hybrid.errors import UsageError
 from hybrid.policy.judges import DraftedSpan, Judge, TailDraw, Verdict, take_best
 from hybrid.policy.requests import PendingToken
-from hybrid.prob import Dense, ShownPair, TopK, determined_distribution, kl_divergence, pair_known, pair_shown
-from hybrid.prob.warp import scatter
+from hybrid.prob import Dense, FullRow, ShownPair, TopK, determined_distribution, kl_divergence, pair_known, pair_shown
+from hybrid.prob.warp import scatter, warp
 from hybrid.types import Sampling
 
 UNDETERMINED = "the shown tokens do not determine the cloud's distribution here"
@@ -33,6 +33,8 @@ class TargetSampler:
 
         ``draft`` is the distribution that a token was drawn from, over the whole vocabulary.
         """
+        if isinstance(row, FullRow):
+            return pair_known(warp(row.dense, self.sampling), draft)
         if _is_raw(self.sampling):
             return pair_shown(row, draft)
         if self.sampling.greedy:

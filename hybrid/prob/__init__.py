@@ -27,6 +27,7 @@ from hybrid.prob.divergence import (
     total_variation,
 )
 from hybrid.prob.excess import excess_loss, excess_with_noise
+from hybrid.prob.full_row import FullRow
 from hybrid.prob.noise import (
     UNMEASURED,
     jensen_shannon_with_noise,
@@ -54,6 +55,7 @@ __all__ = [
     "Dense",
     "DivergenceKind",
     "Floats",
+    "FullRow",
     "GreedyAcceptance",
     "Interval",
     "MultiplicativeAcceptance",

@@ -23,6 +23,7 @@ import numpy as np
 
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.extremes import largest
+from hybrid.prob.full_row import FullRow
 from hybrid.prob.levels import fill_to_mass
 from hybrid.prob.readings import FAR, shift_as_noise
 from hybrid.types import Divergence
@@ -205,6 +206,9 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
+    if isinstance(target, FullRow):
+        known = kl(target.dense, draft)
+        return Divergence(known, known, known, target.noise + draft.noise)
     split = _split_support(target, draft)
     known = split.known(forward)
     estimate = known + pooled_term(forward, split.tail, split.tail_mass)

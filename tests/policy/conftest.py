@@ -26,7 +26,7 @@ from hybrid.policy.requests import (
     Write,
     Wrote,
 )
-from hybrid.prob import Dense, TopK, warp
+from hybrid.prob import Dense, FullRow, TopK, warp
 from hybrid.types import Sampling
 
 V, END = 3, 2
@@ -84,7 +84,7 @@ AT_ONE = Sampling(1.0)
 def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, **how):
     """Answer a policy's requests; returns the shown tokens and the log of requests. ``how``: see ``Player``."""
     player = Player(small, large, coin, max_tokens, **how)
-    loop, reply, log = decode(policy, player.toss), None, []
+    loop, reply, log = decode(policy, player.toss, frozenset({player.end})), None, []
     while True:
         try:
             request = loop.send(reply)
@@ -101,7 +101,8 @@ class Player:
     ``coin`` None decodes greedily (what is certain needs no coin), else both models draw under ``law``. ``fails(n)``
     tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. ``told``: what the
     large model writes comes with its rows. A gate may say "drop", which no real driver knows: the token it has looked
-    at is forgotten, and what is left is checked.
+    at is forgotten, and what is left is checked. ``mids``: the local models above the small one, for a policy's stages.
+    ``hear``: tosses in the coin's place, and is told the key.
     """
 
     small: Toy
@@ -114,11 +115,15 @@ class Player:
     short: int | None = None
     law: Sampling = AT_ONE
     told: bool = True
+    mids: tuple[Toy, ...] = ()
     shown: list[PendingToken] = field(default_factory=list)
     asked: int = 0
+    hear: Callable | None = None
 
-    def toss(self, probs, _) -> int:
+    def toss(self, probs, key) -> int:
         assert self.coin or max(probs) == 1.0
+        if self.hear:
+            return self.hear(probs, key)
         return self.coin(probs) if self.coin else int(np.argmax(probs))
 
     def answer(self, request):
@@ -127,12 +132,16 @@ class Player:
                 return self.draft(request)
             case Emit(tokens):
                 return self.emit(tokens)
+        if isinstance(request, Check) and request.level <= len(self.mids):
+            return Scored(tuple(map(FullRow, self.rows_of(request, self.mids[request.level - 1]))))
         self.asked += 1
         if self.fails and self.fails(self.asked):
             return NoAnswer("cut")
         return self.check(request) if isinstance(request, Check) else self.write(request)
 
     def draw(self, model: Toy, at: tuple[int, ...]) -> int:
+        if self.hear:  # a driver's own keys are told elsewhere
+            return model(at).best
         return model(at).best if self.coin is None else self.coin(model.law(at, self.law).probs)
 
     def draft(self, request: Draft) -> Drafted:
@@ -156,6 +165,10 @@ class Player:
         full = len(at) >= self.max_tokens
         return Drafted(tuple(span), call or gate.when_full, looked, ended, full)
 
+    def rows_of(self, request: Check, model: Toy) -> list[Dense]:
+        ids = tuple(pending.id for pending in request.span)
+        return [model(request.at + ids[:i]) for i in range(len(ids) + request.wants_next_row)]
+
     def check(self, request: Check) -> Scored:
         ids = tuple(pending.id for pending in request.span)
         count = len(ids) + (request.wants_next_row and not (ids and ids[-1] == self.end))
@@ -166,7 +179,7 @@ class Player:
         at, ban = request.at, request.ban
         token = self.draw(Made(lambda prefix: without(self.large(prefix), ban)) if ban else self.large, at)
         pending = PendingToken(
-            token, "cloud", "written", draft_row=self.small(at) if request.wants_draft_rows else None
+            token, "cloud", "written", draft_row=(self.small, *self.mids)[-1](at) if request.wants_draft_rows else None
         )
         row = self.large.shown(at, self.k) if self.told and request.wants_target_rows else None
         return Wrote((replace(pending, target_row=row),), ended=token == self.end)
