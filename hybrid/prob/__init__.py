@@ -28,6 +28,7 @@ from hybrid.prob.divergence import (
 )
 from hybrid.prob.excess import excess_loss, excess_with_noise
 from hybrid.prob.full_row import FullRow
+from hybrid.prob.mixture import ExpertRow, MixtureWeights, Reference, SelectionWeights, mixture, selected
 from hybrid.prob.noise import (
     UNMEASURED,
     jensen_shannon_with_noise,
@@ -54,13 +55,17 @@ __all__ = [
     "AdditiveAcceptance",
     "Dense",
     "DivergenceKind",
+    "ExpertRow",
     "Floats",
     "FullRow",
     "GreedyAcceptance",
     "Interval",
+    "MixtureWeights",
     "MultiplicativeAcceptance",
     "NotADistribution",
+    "Reference",
     "Row",
+    "SelectionWeights",
     "ShownPair",
     "TopK",
     "TopMAcceptance",
@@ -86,10 +91,12 @@ __all__ = [
     "kl_within_rounding",
     "margin_certificate",
     "max_log_difference",
+    "mixture",
     "pair_known",
     "pair_shown",
     "project_within_budget",
     "residual",
+    "selected",
     "skip_certificate",
     "total_variation",
     "total_variation_with_noise",
