@@ -45,7 +45,7 @@ def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
     squares, since the log-ratio of two sums is a mean of the parts' log-ratios.
 
     >>> parts = [Dense.from_probs(np.array(probs)) for probs in ([0.5, 0.5], [1.0, 0.0])]
-    >>> mixture(parts, (0.5, 0.5)).probs.tolist()
+    >>> mixture(parts, (0.5, 0.5)).probs.round(6).tolist()
     [0.75, 0.25]
     """
     weighed = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight > 0.0]
