@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from hybrid.policy import DraftPosition, Policy, decode
+from hybrid.policy import CoinKey, DraftPosition, Policy, decode
 from hybrid.policy.requests import (
     AnswerContinues,
     AnswerEnded,
@@ -102,7 +102,7 @@ class Player:
     tells whether the n-th cloud request fails. ``short``: answer at most so many rows of a check. ``told``: what the
     large model writes comes with its rows. A gate may say "drop", which no real driver knows: the token it has looked
     at is forgotten, and what is left is checked. ``mids``: the local models above the small one, for a policy's stages.
-    ``hear``: tosses in the coin's place, and is told the key.
+    ``keyed``: the coin is given what each toss is for, too.
     """
 
     small: Toy
@@ -116,15 +116,15 @@ class Player:
     law: Sampling = AT_ONE
     told: bool = True
     mids: tuple[Toy, ...] = ()
+    keyed: bool = False
     shown: list[PendingToken] = field(default_factory=list)
     asked: int = 0
-    hear: Callable | None = None
 
-    def toss(self, probs, key) -> int:
+    def toss(self, probs, key: CoinKey) -> int:
         assert self.coin or max(probs) == 1.0
-        if self.hear:
-            return self.hear(probs, key)
-        return self.coin(probs) if self.coin else int(np.argmax(probs))
+        if self.coin is None:
+            return int(np.argmax(probs))
+        return self.coin(probs, key) if self.keyed else self.coin(probs)
 
     def answer(self, request):
         match request:
@@ -139,10 +139,12 @@ class Player:
             return NoAnswer("cut")
         return self.check(request) if isinstance(request, Check) else self.write(request)
 
-    def draw(self, model: Toy, at: tuple[int, ...]) -> int:
-        if self.hear:  # a driver's own keys are told elsewhere
+    def draw(self, model: Toy, at: tuple[int, ...], key: CoinKey | None = None) -> int:
+        """Draw a token; without a key, as the cloud does: nobody here sees its coin."""
+        if self.coin is None:
             return model(at).best
-        return model(at).best if self.coin is None else self.coin(model.law(at, self.law).probs)
+        probs = model.law(at, self.law).probs
+        return self.toss(probs, key) if key else self.coin(probs)
 
     def draft(self, request: Draft) -> Drafted:
         at, gate, span, rows, call, looked = request.at, request.gate, [], [], None, None
@@ -152,7 +154,7 @@ class Player:
             if (call := gate.before(row, place)) is not None:
                 looked = row
                 break
-            token = self.draw(self.small, at)
+            token = self.draw(self.small, at, CoinKey(len(at), "draft", request.rejections))
             drawn_from = None if self.coin is None else self.small.law(at, self.law)
             span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
             at += (token,)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import each
 
-from hybrid.policy import PRESETS, PolicyOptions, SeededCoin, preset
+from hybrid.policy import PRESETS, CoinKey, PolicyOptions, SeededCoin, preset
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
@@ -90,10 +90,9 @@ def test_no_coin_is_tossed_twice_in_a_chain(toys, inner):
     for seed in range(60):
         tossed, coin = [], SeededCoin(seed)
 
-        def toss(probs, key, tossed=tossed, coin=coin):
-            tossed.append(key)
-            return coin(probs, key)
+        def toss(probs, key=None, tossed=tossed, coin=coin):
+            tossed.append(key or CoinKey(len(tossed), "cloud", 0))
+            return coin(probs, tossed[-1])
 
-        toys.play(policy, small, large, True, LENGTH, mids=(mid,), hear=toss, end=-1)
-        keys = [key for key in tossed if key is not None]
-        assert len(set(keys)) == len(keys) > LENGTH
+        toys.play(policy, small, large, toss, LENGTH, mids=(mid,), keyed=True, end=-1)
+        assert len(set(tossed)) == len(tossed) > LENGTH
