@@ -212,26 +212,47 @@ def greedy_text(model: Toy, max_tokens: int, end=END) -> tuple[int, ...]:
 
 
 def law_of(answer: Callable, max_tokens: int) -> dict[tuple[int, ...], float]:
-    """The exact distribution of an answer's text, by running it once for every sequence of coin results."""
+    """The exact distribution of an answer's text, by running it once for every sequence of coin results.
+
+    A coin that is tossed again by a key that it was tossed by falls as it fell: as far as that is known, which is the
+    interval where its uniform number lies. A toss without a key is a new coin.
+    """
     found: dict[tuple[int, ...], float] = defaultdict(float)
     todo = [()]
     while todo:
-        fixed, path, weight = todo.pop(), [], [1.0]
+        fixed, path, weight, known = todo.pop(), [], [1.0], {}
 
-        def coin(probs, fixed=fixed, path=path, weight=weight) -> int:
-            options = [i for i, p in enumerate(probs) if p > 0]
+        def coin(probs, key=None, fixed=fixed, path=path, weight=weight, known=known) -> int:
+            parts = split(probs, *known[key]) if key in known else list(map(float, probs))
+            options = [i for i, p in enumerate(parts) if p > 0]
             if len(path) < len(fixed):
                 index = fixed[len(path)]
             else:
                 index = options[0]
                 todo.extend((*path, other) for other in options[1:])
             path.append(index)
-            weight[0] *= float(probs[index])
+            weight[0] *= parts[index]
+            if key is not None:
+                known[key] = within(probs, index, *known.get(key, (0.0, 1.0)))
             return index
 
         shown, _ = answer(coin)
         found[tuple(pending.id for pending in shown)[:max_tokens]] += weight[0]
     return found
+
+
+def within(probs, index: int, low: float, high: float) -> tuple[float, float]:
+    """Where a uniform number lies that was in [low, high) and then gave an index."""
+    ladder = np.cumsum(probs)
+    ladder = np.concatenate([[0.0], ladder / ladder[-1]])
+    return max(low, float(ladder[index])), min(high, float(ladder[index + 1]))
+
+
+def split(probs, low: float, high: float) -> list[float]:
+    """The chance of each index, where the uniform number is known to lie in [low, high)."""
+    ends = [within(probs, index, low, high) for index in range(len(probs))]
+    # What is left between two roundings of one number is no interval.
+    return [max(0.0, last - first) / (high - low) if last - first > 1e-14 else 0.0 for first, last in ends]
 
 
 def own_law(model: Toy, max_tokens: int, end=END) -> dict[tuple[int, ...], float]:
