@@ -80,18 +80,21 @@ serve.__doc__ = f"{serve.__doc__}\n{EPILOG}"
 def _options(
     host: str, port: int, key_env: str, hosts: list[str], origins: list[str], *, shows_texts: bool
 ) -> ServeOptions:
-    from hybrid.serve.guard import LOOPBACK  # noqa: PLC0415  (help needs no server)
+    from hybrid.serve.guard import LOOPBACK, allowed_host, allowed_origin  # noqa: PLC0415  (help needs no server)
     from hybrid.serve.served import ServeOptions  # noqa: PLC0415
 
-    key = os.environ.get(key_env) or None
+    key = os.environ.get(key_env, "").strip() or None  # headers lose what stands around it
+    if key and not (key.isascii() and key.isprintable()):
+        msg = f"{key_env}: a header can hold visible ASCII characters alone, so nobody could show this key"
+        raise UsageError(msg)
     if key is None and key_env != KEY_ENV:
         msg = f"--key-env {key_env}: the variable is not set, so there would be no key"
         raise UsageError(msg)
     if key is None and host.lower() not in LOOPBACK:
         msg = f"--host {host} can be reached by others than you: put a key into {key_env}, which callers then must show"
         raise UsageError(msg)
-    named = frozenset(name.lower() for name in hosts)
-    return ServeOptions(host, port, SecretStr(key) if key else None, named, frozenset(origins), shows_texts)
+    named, pages = frozenset(map(allowed_host, hosts)), frozenset(map(allowed_origin, origins))
+    return ServeOptions(host, port, SecretStr(key) if key else None, named, pages, shows_texts)
 
 
 def _with_defaults(flags: Flags) -> dict[str, Any]:

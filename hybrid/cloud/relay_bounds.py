@@ -64,24 +64,30 @@ class UnboundedField(UsageError):
         self.name = name
 
 
+def whole_counts(body: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counts of a body (its limits, and how many answers) as whole numbers; 9.0 is one. Raises UsageError.
+
+    >>> whole_counts({"max_tokens": 9.0, "n": None})
+    {'max_tokens': 9}
+    """
+    given = {name: body[name] for name in (*LIMITS, "n") if body.get(name) is not None}
+    for name, value in given.items():
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole or value < 1:
+            msg = f"{name} must be a whole number of at least 1"
+            raise UsageError(msg)
+    return {name: int(value) for name, value in given.items()}
+
+
 def num_choices(body: Mapping[str, Any]) -> int:
     """Return how many answers are wanted. Raises UsageError."""
-    found = body.get("n")
-    if found is None:
-        return 1
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise UsageError("n must be a whole number of at least 1")
-    return found
+    return whole_counts(body).get("n", 1)
 
 
 def limit_of(body: Mapping[str, Any]) -> int | None:
     """Return the most tokens of one answer that a body asks for; None: it says nothing. Raises UsageError."""
-    given = [(name, body[name]) for name in LIMITS if body.get(name) is not None]
-    for name, value in given:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            msg = f"{name} must be a whole number of at least 1"
-            raise UsageError(msg)
-    return min((value for _, value in given), default=None)
+    counts = whole_counts(body)
+    return min((counts[name] for name in LIMITS if name in counts), default=None)
 
 
 def worst_case(

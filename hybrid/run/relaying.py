@@ -29,7 +29,7 @@ import msgspec
 from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
-from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, worst_case
+from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, whole_counts, worst_case
 from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
@@ -101,6 +101,7 @@ class Relayer:
 
         Raises UsageError for a field that is wrong, UnboundedField, RequestDenied, CloudError.
         """
+        body = {**body, **whole_counts(body)}  # many services read no 9.0 where they want a whole number
         limit, choices = limit_of(body), num_choices(body)
         caller = RetryingCaller(self.health, publish)
         if (away := caller.unavailable()) is not None:

@@ -113,6 +113,8 @@ def read_chat(fields: Mapping[str, Any]) -> Asked:
     if top is not None and not wanted:
         raise body.refused("top_logprobs", "it wants logprobs: true beside it")
     relay, form = (*conversation.relay, *_relayed(body)), _form(body)
+    if not relay:
+        _mind_nucleus(body, choices)
     return Asked(  # what nobody has taken by now is ignored
         model,
         conversation.turns,
@@ -145,6 +147,7 @@ def read_completion(fields: Mapping[str, Any]) -> Asked:
         raise body.refused("best_of", "answers are not ranked: leave it out, or make it equal to n")
     if needed := _relayed(body):
         raise body.refused(needed[0], "a text is continued by both models together, which cannot honour it")
+    _mind_nucleus(body, choices)
     choices["raw"] = True
     listed = body.whole("logprobs", 0, MOST_LISTED)
     return Asked(model, prompt, choices, ignored=_ignored(body), top_logprobs=listed, **form)
@@ -182,6 +185,12 @@ def _shared(body: Body) -> tuple[str, AnswerChoices]:
     if own.rest:
         raise body.refused(own.rest[0], "hybrid takes policy, conversation and offline")
     return model, AnswerChoices(**{name: value for name, value in chosen.items() if value is not None})  # type: ignore[typeddict-item]
+
+
+def _mind_nucleus(body: Body, choices: AnswerChoices) -> None:
+    """Refuse a nucleus that holds no token; what a relay's server makes of one is its own business."""
+    if choices.get("top_p") == 0:
+        raise body.wrong("top_p", "a number above 0 and at most 1 (temperature 0 takes the likeliest token)")
 
 
 def _form(body: Body) -> dict[str, Any]:

@@ -13,10 +13,12 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hybrid.errors import UsageError
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.served import ServeOptions
 
@@ -92,15 +94,67 @@ class Guard:
 
     def _mind_key(self, headers: Headers, path: str) -> None:
         """Refuse a caller without the key; how long that takes tells nothing of it."""
-        if self._options.key is None or path in OPEN_PATHS or path in self._own_key_paths:
-            return
-        key = self._options.key.get_secret_value().encode()
-        shown = [headers.get(name, "") for name in _FORM_KEYS]
-        shown[0] = shown[0].partition(" ")[2] if shown[0].lower().startswith("bearer ") else ""
-        matches = [hmac.compare_digest(key, each.strip().encode("utf-8", "replace")) for each in shown]  # all of them
-        if not any(matches):
+        if path not in OPEN_PATHS | self._own_key_paths and not shows_key(self._options, headers):
             said = "this endpoint has a key: send it as Authorization: Bearer KEY, or as x-api-key"
             raise ApiError(401, said, "authentication_error", "invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+
+def shows_key(options: ServeOptions, headers: Headers) -> bool:
+    """Tell whether a request shows the key in either header, or there is none; how long that takes tells nothing."""
+    if options.key is None:
+        return True
+    key = options.key.get_secret_value().encode()
+    shown = [headers.get(name, "") for name in _FORM_KEYS]
+    shown[0] = shown[0].partition(" ")[2] if shown[0].lower().startswith("bearer ") else ""
+    matches = [hmac.compare_digest(key, each.strip().encode("utf-8", "replace")) for each in shown]  # all of them
+    return any(matches)
+
+
+# ---- what is named at the start --------------------------------------------------------------------------------------
+
+
+def allowed_host(named: str) -> str:
+    """Return a name as a Host header is compared with. Raises UsageError for what no header could match.
+
+    >>> allowed_host("Laptop.LAN"), allowed_host("[fe80::1]"), allowed_host("fe80::1")
+    ('laptop.lan', 'fe80::1', 'fe80::1')
+    """
+    bare = named.strip("[]").lower()
+    if _host_name(f"[{bare}]" if ":" in bare else bare) == bare:
+        return bare
+    meant = _meant(named).hostname
+    example = f", like {meant}" if meant and _host_name(meant) == meant else ""
+    msg = f"--allow-host {named}: give the name or the address alone, without scheme, port and path{example}"
+    raise UsageError(msg)
+
+
+def allowed_origin(named: str) -> str:
+    """Return an origin as browsers send it. Raises UsageError for what no browser sends.
+
+    >>> allowed_origin("http://localhost:3000"), allowed_origin("null")
+    ('http://localhost:3000', 'null')
+    """
+    meant = _meant(named)
+    usual_port = {"http": ":80", "https": ":443"}.get(meant.scheme, ":")
+    place = meant.netloc.rpartition("@")[2].lower().removesuffix(usual_port)
+    sent = f"{meant.scheme or 'http'}://{place}"
+    sendable = re.fullmatch(r"[!-)+-~]*", place)  # visible ASCII without a star
+    if named == "null" or (named == sent and sendable):
+        return named
+    example = sent if place and sendable else "http://localhost:3000"
+    msg = f"--allow-origin {named}: give the origin as browsers send it, like {example}"
+    raise UsageError(msg)
+
+
+def _meant(named: str) -> SplitResult:
+    """Return the parts of what somebody gave in the place of a name or an origin, as far as there are any."""
+    try:
+        return urlsplit(named if "://" in named else f"//{named}")
+    except ValueError:  # half an address in brackets
+        return urlsplit("")
+
+
+# ---- what a request holds --------------------------------------------------------------------------------------------
 
 
 def _request_id(headers: Headers) -> str:

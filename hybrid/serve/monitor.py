@@ -12,7 +12,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import hmac
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,6 +30,7 @@ from hybrid.run import Event
 from hybrid.run.conversation import Prompt
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
 from hybrid.serve.feed import Follower
+from hybrid.serve.guard import shows_key
 from hybrid.serve.metrics import CONTENT_TYPE, metrics
 from hybrid.serve.page_key import PageKey
 from hybrid.serve.reducer import MonitorState
@@ -101,12 +101,8 @@ class Monitor:
 
     def lets_in(self, request: Request) -> bool:
         """Tell whether a request may see the page: it shows the cookie or the key, or there is no key."""
-        key = self.options.key
-        if key is None:
-            return True
-        shown = request.headers.get("authorization", "").removeprefix("Bearer ") or request.headers.get("x-api-key", "")
-        by_key = hmac.compare_digest(key.get_secret_value().encode(), shown.encode("utf-8", "replace"))
-        return by_key | self.page_key.knows(request.cookies.get(_cookie_name(request), ""))
+        by_cookie = self.page_key.knows(request.cookies.get(_cookie_name(request), ""))
+        return shows_key(self.options, request.headers) | by_cookie
 
 
 class WatchedAnswer:

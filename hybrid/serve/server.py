@@ -202,12 +202,20 @@ async def _tell(backend: OpeningBackend, told: Told) -> None:
 
 @asynccontextmanager
 async def _signals(server: Server, monitor: Monitor) -> AsyncGenerator[None, None]:
-    """Have the first signal end the server gently, and the second at once."""
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    """Have the first signal end the server gently, and the second at once.
 
-    def end() -> None:
+    A terminal that is closed hangs up twice, once by its shell: the second time says nothing new. Where hanging up is
+    ignored (``nohup``), it stays so.
+    """
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        numbers.append(hangup)
+
+    def end(number: signal.Signals) -> None:
         monitor.close()
-        if server.should_exit:
+        if server.should_exit and number != hangup:
             server.force_exit = True
             for task in server.server_state.tasks:
                 task.cancel()
@@ -215,7 +223,7 @@ async def _signals(server: Server, monitor: Monitor) -> AsyncGenerator[None, Non
 
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, end, number)
     try:
         yield
     finally:

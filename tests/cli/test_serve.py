@@ -16,7 +16,8 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.serve import KEY_ENV
+from hybrid.cli.serve import KEY_ENV, _options
+from hybrid.serve.guard import allowed_host, allowed_origin
 
 CANARY = "sk-canary-77"
 
@@ -37,6 +38,63 @@ def test_others_than_this_machine_need_a_key(host):
 def test_a_variable_that_is_named_and_not_set_is_no_key():
     code, said = refused("--key-env", "MY_KEY", MY_KEY="")
     assert (code, said) == (2, "hybrid: --key-env MY_KEY: the variable is not set, so there would be no key\n")
+
+
+@each(
+    ("flag", "named", "meant"),
+    [
+        ("--allow-host", "laptop.lan:8088", "like laptop.lan\n"),
+        ("--allow-host", "http://Laptop.lan:8088/v1", "like laptop.lan\n"),
+        ("--allow-host", "[fe80::1]:80", "without scheme, port and path"),
+        ("--allow-host", "laptop.lan/", "like laptop.lan\n"),
+        ("--allow-host", "", "without scheme, port and path\n"),
+        ("--allow-host", "a b", "without scheme, port and path\n"),
+        ("--allow-host", "http://[", "without scheme, port and path\n"),
+        ("--allow-origin", "http://localhost:3000/", "like http://localhost:3000\n"),
+        ("--allow-origin", "localhost:3000", "like http://localhost:3000\n"),
+        ("--allow-origin", "HTTP://LocalHost:80", "like http://localhost\n"),
+        ("--allow-origin", "https://me@chat.lan:443/x?y#z", "like https://chat.lan\n"),
+        ("--allow-origin", "*", "like http://localhost:3000\n"),
+        ("--allow-origin", "http://*.lan", "like http://localhost:3000\n"),
+        ("--allow-origin", "http://[::1]:80", "like http://[::1]\n"),
+        ("--allow-origin", "http://[", "like http://localhost:3000\n"),
+        ("--allow-origin", "", "like http://localhost:3000\n"),
+    ],
+)
+def test_a_name_that_no_request_could_have_is_refused_with_the_one_that_was_meant(flag, named, meant):
+    code, said = refused(flag, named)
+    assert code == 2, said
+    assert said.startswith(f"hybrid: {flag} {named}: give ")
+    assert meant in said
+    assert said.count("\n") == 1
+
+
+@each(
+    ("named", "kept"),
+    [("Laptop.lan", "laptop.lan"), ("fe80::1", "fe80::1"), ("[FE80::1]", "fe80::1"), ("10.0.0.5", "10.0.0.5")],
+)
+def test_a_name_is_kept_as_a_host_header_is_compared_with_it(named, kept):
+    assert allowed_host(named) == kept
+
+
+@each(
+    "origin", ["http://localhost:3000", "https://chat.lan", "http://[::1]:81", "null", "app://obsidian.md", "file://"]
+)
+def test_an_origin_that_browsers_send_is_taken_as_it_is(origin):
+    assert allowed_origin(origin) == origin
+
+
+def test_a_key_is_kept_without_the_spaces_around_it_and_one_that_no_header_holds_is_refused(monkeypatch):
+    """A line's end in a secret's file would lock everybody out: headers lose it."""
+    monkeypatch.setenv(KEY_ENV, f" {CANARY}\n")
+    assert _options("127.0.0.1", 0, KEY_ENV, [], [], shows_texts=False).key.get_secret_value() == CANARY
+    code, said = refused("--host", "0.0.0.0", **{KEY_ENV: "  "})
+    assert (code, KEY_ENV in said) == (2, True)
+    for key in ("schlüssel", "a\nb"):
+        code, said = refused(**{KEY_ENV: key})
+        assert (code, said.count("\n")) == (2, 1)
+        assert "nobody could show this key" in said
+        assert key not in said
 
 
 def test_a_port_that_is_taken_is_one_sentence():

@@ -21,9 +21,9 @@ import hybrid
 from hybrid.__main__ import main as command
 from hybrid.cloud import WriteQuestion
 from hybrid.cloud.scripted import ScriptedCloud
-from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
 from hybrid.run import AsyncClient, Client, LocalModel
+from hybrid.sources import load
 from hybrid.spend import Account, MemoryLedger, Price, usd_to_nanousd
 
 NUM_CONTEXT = 120
@@ -65,7 +65,7 @@ class Tables:
     def __init__(self, chunk_s=0.0, num_context=NUM_CONTEXT, **flags):
         given = {name: value for name, value in flags.items() if value is not None}
         self.num_context = num_context
-        self.settings = Settings(**{"policy": "kl", "cloud_top_k": 8, "local": "tables.gguf"} | given)
+        self.settings = load(**{"policy": "kl", "cloud_top_k": 8, "local": "tables.gguf"} | given)
         self.ledger = MemoryLedger()
         price = Price.parse(self.settings.price) if self.settings.price else None
         cap = usd_to_nanousd(self.settings.cap) if self.settings.cap else None

@@ -125,6 +125,7 @@ IMAGE = {"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "im
 )
 def test_what_no_hybrid_can_honour_is_named_for_a_relay(fields, relay):
     assert chat(**fields).relay == relay
+    assert chat(**fields, top_p=0).relay == relay, "a relay's server may know what that means"
 
 
 @each(
@@ -178,6 +179,7 @@ def test_what_changes_nothing_here_is_named():
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
+        ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [1]}, "stop"),
         ({"stop": ""}, "stop"),

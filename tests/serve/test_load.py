@@ -338,7 +338,7 @@ async def stream_until(started, url, number):
     return before, [len(each) for each in heard], time.monotonic() - began, code
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_gives_answers_five_seconds_then_settles_them_and_ends_with_0(tmp_path, slow_cloud, ledger, number):
     flags = ("--local", str(BUNDLED_LOCAL), "--cloud", slow_cloud, "--price", "1/0.1/4", "--ledger", str(ledger))
     with process(tmp_path, *flags) as (started, url):
