@@ -2,7 +2,7 @@
 
 from hybrid.engine.cursor import ONE_BY_ONE, Cursor, Reuse
 from hybrid.engine.pool import ContextPool, CursorContext, PooledContext
-from hybrid.engine.port import MEND_CONTEXT, NO_ARGS, ChatVocabulary, Engine, Interrupted, IsCancelled
+from hybrid.engine.port import MEND_CONTEXT, NO_ARGS, ChatVocabulary, Engine, Interrupted, IsCancelled, never
 from hybrid.engine.scripted import ScriptedEngine
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.engine.worker import Worker
@@ -24,5 +24,6 @@ __all__ = [
     "ScriptedEngine",
     "ThoughtMarks",
     "Worker",
+    "never",
     "num_shared",
 ]

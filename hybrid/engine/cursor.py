@@ -46,6 +46,16 @@ class Cursor:
         self._prompt: Ids = ()  # what ``begin`` has read last, if the cache holds it still
         self._num_in_blocks = 0  # tokens at the beginning that were read in whole blocks, after nothing but such
 
+    @property
+    def has_exact_rewind(self) -> bool:
+        """Whether what was decoded ahead can be forgotten."""
+        return self.engine.has_exact_rewind
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that decodes have waited so far for those of other contexts."""
+        return self.engine.waited_s
+
     def begin(self, prompt: Ids, cancelled: IsCancelled = never) -> None:
         """Read a prompt (at least one token), so that the cache holds it and nothing else; its row is then known.
 
@@ -113,6 +123,10 @@ class Cursor:
         self.engine.rewind(length)
         del self._cached_ids[length:]
         self._forget_after(length)
+
+    def rewind_to(self, text: Ids) -> None:
+        """Rewind the engine to what its cache shares with a text."""
+        self.rewind(num_shared(self.engine.ids, text))
 
     def forget_rows(self, before: int) -> None:
         """Forget the rows after fewer than ``before`` tokens; their tokens stay in the cache. A span begins there."""

@@ -40,7 +40,7 @@ class Verdict:
 
     ``accepted`` is shown, then ``next_token``. ``rejected``: the drafted token after ``accepted`` does not stand;
     ``why`` gives the reason. ``next_divergence`` was measured at the position after the span, where both rows are
-    known.
+    known. ``expert``: another of several local models is near enough there, and writes in the cloud's place.
     """
 
     accepted: Span
@@ -48,6 +48,7 @@ class Verdict:
     rejected: bool = False
     why: str | None = None
     next_divergence: Divergence | None = None
+    expert: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,7 @@ from hybrid.policy.requests import (
     ids,
 )
 from hybrid.policy.stages import draft
+from hybrid.prob import Dense
 
 # As many tokens as there is room for: whoever drives the loop knows how many that are.
 TO_THE_END = sys.maxsize
@@ -116,7 +117,7 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
     """Draft a whole answer, a block of one or a short span, and do what is planned with it."""
     block = planner.block if planner.stream == "blocks" else None
     limit = min(each for each in (policy.span, block, progress.checked_span) if each is not None)
-    request = Draft(progress.at, limit, NEVER, rejections=progress.rejections_at(0))
+    request = Draft(progress.at, limit, NEVER, rejections=progress.rejections_at(0), expert=progress.expert)
     drafted = yield from draft(policy.stages, progress, request)
     plan = planner.plan(
         progress.signals(planner, drafted),
@@ -178,9 +179,7 @@ def _hand_over(policy: Policy, progress: Progress, why: str | None, left: int | 
 def _draft_span(policy: Policy, progress: Progress) -> Flow[Drafted]:
     """Draft up to the policy's span. A check of nothing, to which the cloud may give no token, becomes one token."""
     wants_next_row = policy.judge is not None and (not policy.takes_bonus or policy.judged_tokens == 0)
-    request = Draft(
-        progress.at, policy.span, policy.gate, wants_next_row=wants_next_row, rejections=progress.rejections_at(0)
-    )
+    request = Draft(progress.at, policy.span, policy.gate, wants_next_row, progress.rejections_at(0), progress.expert)
     drafted = yield from draft(policy.stages, progress, request)
     if drafted.decision == "check" and not drafted.span and policy.judged_tokens != 0 and not policy.takes_bonus:
         drafted = yield from draft(policy.stages, progress, replace(request, limit=1, gate=ALWAYS))
@@ -204,7 +203,9 @@ def _judge_span(
     yield from emit(progress, shown, judged=judged_span)
     if verdict.accepted or not isinstance(following, TailDraw):
         progress.block = 0
-    writes = verdict.rejected and policy.handoff_tokens > 0 and (plan is None or plan.limit != 0)
+    progress.expert = verdict.expert
+    near = verdict.expert is not None
+    writes = verdict.rejected and not near and policy.handoff_tokens > 0 and (plan is None or plan.limit != 0)
     if isinstance(following, TailDraw) and not progress.over and not (writes and policy.planner is not None):
         if policy.undetermined_tokens and following.determined:
             yield from _write_until_determined(policy, progress, following)
@@ -230,8 +231,9 @@ def _check(
     wants_next_row = policy.takes_bonus or drafted.next_row is not None
     reply = yield Check(progress.at, drafted.span, wants_next_row, plan, progress.level)
     match reply:
-        case Scored(rows):
+        case Scored(rows, draft_rows):
             progress.has_sent(progress.at + ids(drafted.span))
+            drafted = _with_rows(drafted, draft_rows)
             answered = drafted.span[: len(rows)]
             if policy.stages and len(answered) < len(drafted.span):
                 progress.reject(len(policy.stages))  # what is dropped was drawn: its coins are used
@@ -241,6 +243,14 @@ def _check(
             return Verdict(drafted.span), 0
         case _:
             raise protocol_error(reply)
+
+
+def _with_rows(drafted: Drafted, rows: tuple[Dense, ...]) -> Drafted:
+    """Return a draft with its first tokens' local rows replaced, and the one after it if there are so many."""
+    num = len(drafted.span)
+    known = tuple(replace(token, draft_row=row) for token, row in zip(drafted.span, rows, strict=False))
+    after = rows[num] if len(rows) > num else drafted.next_row
+    return replace(drafted, span=known + drafted.span[len(known) :], next_row=after)
 
 
 def _write_until_determined(policy: Policy, progress: Progress, tail: TailDraw) -> Flow[None]:

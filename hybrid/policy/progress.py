@@ -38,7 +38,7 @@ class Progress:
     row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
     that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
     position. ``checked_span``: the drafts from here on are so short, and each is checked. ``decided``: no draft is
-    weighed any more.
+    weighed any more. ``expert``: which of several local models a judge has found near enough to write the next draft.
     """
 
     coin: Coin
@@ -54,6 +54,7 @@ class Progress:
     last_divergence: tuple[float, int] | None = None
     checked_span: int | None = None
     decided: bool = False
+    expert: int | None = None
 
     def toss(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for the token that was drafted so many positions on."""

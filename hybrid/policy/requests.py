@@ -57,7 +57,8 @@ class Draft:
 
     A rejected token is not in ``at``. It leaves the KV cache when the engine next reads a row at another prefix
     (``engine.cursor``). ``wants_next_row``: the local row after the span, too. ``rejections`` so far are part of the
-    key of each draw: a position that is drafted again must not repeat the rejected draw.
+    key of each draw: a position that is drafted again must not repeat the rejected draw. ``expert``: which of several
+    local models is to write, where a judge has said so.
     """
 
     at: Ids
@@ -65,6 +66,7 @@ class Draft:
     gate: Gate
     wants_next_row: bool = False
     rejections: int = 0
+    expert: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,12 @@ class Drafted:
 class Scored:
     """The rows for the first tokens of the span, and the row after it if all were answered and it was asked.
 
-    A local level's are ``FullRow``s.
+    A local level's are ``FullRow``s. ``draft_rows``: the local rows at the same positions, where models that did not
+    write have read along.
     """
 
     rows: tuple[TopK, ...]
+    draft_rows: tuple[Dense, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

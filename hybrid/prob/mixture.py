@@ -32,10 +32,14 @@ Reference: TypeAlias = TopK | int
 
 @dataclass(frozen=True, eq=False)
 class ExpertRow(Dense):
-    """A row that several models made. ``parts``: their own, None where one was not read; ``weights`` beside them."""
+    """A row that several models made. ``parts``: their own, None where one was not read; ``weights`` beside them.
+
+    ``chosen``: whose row it is; None: the sum of all.
+    """
 
     parts: tuple[Dense | None, ...] = ()
     weights: tuple[float, ...] = ()
+    chosen: int | None = None
 
 
 def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
@@ -50,7 +54,8 @@ def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
     """
     weighed = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight > 0.0]
     if len(weighed) == 1:  # to the last bit its own
-        return selected(parts, parts.index(weighed[0][0]), weights)
+        only = weighed[0][0]
+        return ExpertRow(only.logits, only.log_total, only.noise, only.shift, tuple(parts), tuple(weights))
     logs = [part.logprobs + log_mass(weight) for part, weight in weighed]
     top = np.maximum(np.max(logs, axis=0), CENSORED)
     total = np.zeros_like(top)
@@ -72,7 +77,7 @@ def selected(parts: Sequence[Dense | None], chosen: int, weights: Sequence[float
     if row is None:
         msg = "the chosen model's row was not read"
         raise ValueError(msg)
-    return ExpertRow(row.logits, row.log_total, row.noise, row.shift, tuple(parts), tuple(weights))
+    return ExpertRow(row.logits, row.log_total, row.noise, row.shift, tuple(parts), tuple(weights), chosen)
 
 
 @dataclass(frozen=True)

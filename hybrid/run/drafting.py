@@ -5,25 +5,30 @@ Two rules keep the KV cache right. A rejected token stays in it until the next r
 ahead what the next draft would need. The law of that (``tests/run/test_overlap.py``): every row and every token is what
 it would have been without, to the last bit. So the next draft draws again, from the same coins, and a draft elsewhere
 first rewinds what was decoded ahead.
+
+Where several models write as one (``run.experts``), their weights follow what the cloud has said of the shown text when
+a span begins, and not before: what it said of a rejected token's successors is about another text.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import takewhile
 
-from hybrid.engine import ONE_BY_ONE, Cursor, Interrupted, IsCancelled, num_shared
+from hybrid.engine import ONE_BY_ONE, Cursor, Interrupted, IsCancelled, never, num_shared
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, CoinKey, DraftPosition
-from hybrid.policy.requests import Draft, Drafted, PendingToken, ids
-from hybrid.prob import Dense, warp
+from hybrid.policy.requests import Check, Draft, Drafted, PendingToken, Span, ids
+from hybrid.prob import Dense, ExpertRow, warp
+from hybrid.run.experts import Evidence, ExpertCursor
 from hybrid.types import Ids, Sampling
 
 
 class Drafter:
     """Writes with the local model during one answer, on one thread."""
 
-    def __init__(self, cursor: Cursor, prompt: Ids, sampling: Sampling, coin: Coin) -> None:
-        """Take the model's cursor, the prompt, and how tokens are drawn."""
+    def __init__(self, cursor: Cursor | ExpertCursor, prompt: Ids, sampling: Sampling, coin: Coin) -> None:
+        """Take the model's cursor, or that of several; the prompt, and how tokens are drawn."""
         self.cursor = cursor
         self.prompt = prompt
         self.sampling = sampling
@@ -36,10 +41,18 @@ class Drafter:
         self._decoded_ahead = False
         # Length of the prefix that the last draft itself needed. Anything longer was decoded ahead.
         self._num_needed: int | None = None
+        self._experts = cursor if isinstance(cursor, ExpertCursor) else None
+        self._heard: list[Evidence] = []
+        self._num_learned = 0  # positions of the answer that the weights have followed, or passed over
+        self._last_row: tuple[Ids, Dense | None] = (), None  # after the last draft
 
     def draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> Drafted:
         """Write up to ``limit`` tokens after ``request.at``; stops at an end token or where the gate says so."""
         self._begin(cancelled)
+        self._follow_cloud(request.at, cancelled)
+        if self._experts is not None and self._experts.choose(request.expert):
+            self._rewind_decoded_ahead()
+            self._decoded_ahead = False
         at, needed = self.prompt + request.at, self._num_needed
         if needed is not None and len(at) - needed > ONE_BY_ONE:
             self._rewind_decoded_ahead()
@@ -51,6 +64,7 @@ class Drafter:
         self._num_needed = len(at) if drafted.next_row is not None or not drafted.span else len(at) - 1
         self.num_ready = max(0, num_shared(cached, at) - start)
         self._decoded_ahead = False
+        self._last_row = request.at + ids(drafted.span), drafted.next_row
         return drafted
 
     def look_ahead(self, request: Draft, limit: int, cancelled: IsCancelled) -> None:
@@ -62,6 +76,7 @@ class Drafter:
     def rows(self, at: Ids, written: Ids, cancelled: IsCancelled) -> list[Dense]:
         """Return the local row before each token that the cloud wrote."""
         self._begin(cancelled)
+        self._follow_cloud(at, cancelled)
         self._rewind_decoded_ahead()
         self.cursor.forget_rows(before=len(self.prompt) + len(at))
         rows = self.cursor.rows(self.prompt + at + written[:-1], len(written), cancelled)
@@ -69,13 +84,56 @@ class Drafter:
             self.rows_read += ((at + written[:i], row) for i, row in enumerate(rows))
         return rows
 
+    def hear(self, at: Ids, span: Span) -> None:
+        """Keep what the cloud said of a span after ``at``: its rows where it gave them, else what it wrote."""
+        for i, pending in enumerate(span if self._experts is not None else ()):
+            if pending.target_row is not None or pending.source == "cloud":
+                reference = pending.id if pending.target_row is None else pending.target_row
+                self._heard.append(Evidence(at + ids(span[:i]), reference, pending.draft_row))
+
+    def read_beside(self, request: Check, num_rows: int, cancelled: IsCancelled) -> tuple[Dense, ...]:
+        """Return the rows of a span that was scored, and the one after it, with the parts of models that did not write.
+
+        None where a mixture wrote, or one model alone: they are known. What the writing model has not read is left out.
+        """
+        if self._experts is None or self._experts.mixing == "mix":
+            return ()
+        at, span = self.prompt + request.at, ids(request.span)
+        after = self._last_row[1] if self._last_row[0] == request.at + span else None
+        known = (*(pending.draft_row for pending in request.span), after)[:num_rows]
+        places = {len(at) + i: row for i, row in enumerate(takewhile(lambda row: row is not None, known))}
+        rows = tuple(self._experts.completed(at + span, places, cancelled).values())
+        if self.rows_read is not None:
+            self.rows_read += ((request.at + span[:i], row) for i, row in enumerate(rows))
+        return rows
+
     def rewind_to(self, shown: Ids) -> None:
         """Leave no token in the cache that was not shown. Where no row was ever read, the cache is as it was found."""
         if not self._begun:
             return
+        self._heard = [each for each in self._heard if self._experts and self._experts.is_complete(each.row)]
+        self._follow_cloud(shown, never)
         self._rewind_decoded_ahead()
         self._decoded_ahead = False
-        self.cursor.rewind(num_shared(self.cursor.engine.ids, self.prompt + shown))
+        self.cursor.rewind_to(self.prompt + shown)
+
+    def _follow_cloud(self, shown: Ids, cancelled: IsCancelled) -> None:
+        """Let the weights of several models follow what was heard of the shown text, each position once."""
+        if self._experts is None:
+            return
+        heard: dict[int, Evidence] = {}
+        for each in self._heard:
+            if len(each.at) >= self._num_learned and each.at == shown[: len(each.at)]:
+                heard.setdefault(len(self.prompt) + len(each.at), each)
+        if not all(self._experts.is_complete(each.row) for each in heard.values()):
+            self._rewind_decoded_ahead()
+        rows = {length: each.row for length, each in heard.items()}
+        for length, row in self._experts.completed(self.prompt + shown, rows, cancelled).items():
+            self._experts.learn(heard[length].reference, row)
+            if self.rows_read is not None:
+                self.rows_read.append((heard[length].at, row))
+            self._num_learned = length - len(self.prompt) + 1
+        self._heard = []
 
     def _begin(self, cancelled: IsCancelled) -> None:
         if not self._begun:
@@ -100,7 +158,9 @@ class Drafter:
                 after = row
                 break
             token, drawn_from = self._draw(row, position.position, request.rejections)
-            span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
+            chosen = row.chosen if isinstance(row, ExpertRow) else None
+            pending = PendingToken(token, "local", "unchecked", drawn_from, row, writer=chosen or 0)
+            span.append(pending)
             decision = request.gate.after(row, token, position)
             rows.append(row)
             if token in self.cursor.engine.end_ids:

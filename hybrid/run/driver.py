@@ -137,16 +137,16 @@ class Driver:
 
     def _timed_draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> tuple[Drafted, float]:
         """Draft, and tell how many seconds that took on the engine's thread, less its waiting for other contexts."""
-        began, waited_s = time.monotonic(), self._engine.waited_s
+        began, waited_s = time.monotonic(), self._drafter.cursor.waited_s
         drafted = self._drafter.draft(request, limit, cancelled)
-        return drafted, max(0.0, time.monotonic() - began - (self._engine.waited_s - waited_s))
+        return drafted, max(0.0, time.monotonic() - began - (self._drafter.cursor.waited_s - waited_s))
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
         span = ids(request.span)
         for i, row in enumerate(reply.rows if isinstance(reply, Scored) and self._limits.recording is not None else ()):
             self._publish(events.Rows(request.at + span[:i], cloud=row))
-        return reply
+        return await self._read_beside(request, reply) if isinstance(reply, Scored) else reply
 
     async def _write(self, request: Write) -> Wrote | BudgetDenied | NoAnswer:
         self._last_draft = None  # a check of what is written here is no reason to draft on
@@ -159,6 +159,8 @@ class Driver:
             reply = replace(reply, span=await self._read_along(request.at, reply.span))
         self._record_local_rows()
         self._record_written(request, reply)
+        if not request.ban:  # what is drawn from the rest alone says little of the whole
+            self._drafter.hear(request.at, reply.span)
         self._cut = reply.cut
         return reply
 
@@ -194,6 +196,18 @@ class Driver:
         with_rows = [replace(pending, draft_row=row) for pending, row in zip(weighed, rows, strict=True)]
         return (*with_rows, *written[len(weighed) :])
 
+    async def _read_beside(self, request: Check, reply: Scored) -> Scored:
+        """Have local models that did not write read what the cloud has scored, and weigh all of them by it."""
+        num = len(reply.rows)
+        rows = await self._worker.do(lambda cancelled: self._drafter.read_beside(request, num, cancelled))
+        self._record_local_rows()
+        own = [pending.draft_row for pending in request.span]
+        known = zip(request.span, reply.rows, [*rows, *own[len(rows) :]], strict=False)
+        self._drafter.hear(
+            request.at, tuple(replace(token, target_row=row, draft_row=local) for token, row, local in known)
+        )
+        return replace(reply, draft_rows=rows)
+
     @contextmanager
     def _looking_ahead(self, request: Check) -> Iterator[None]:
         """Decode what comes next if the whole span is kept, until the reply is there; see ``run.drafting``."""
@@ -201,7 +215,7 @@ class Driver:
         span = ids(request.span)
         # One more than a span: the verifier may give the token after it, and then the next draft begins there.
         limit = min(last.limit + 1, self._room() - len(span)) if last else 0
-        wanted = self._limits.overlap and self._engine.has_exact_rewind and limit > 0
+        wanted = self._limits.overlap and self._drafter.cursor.has_exact_rewind and limit > 0
         if last and wanted and not (span and span[-1] in self._engine.end_ids):
             ahead = replace(last, at=request.at + span)
             self._worker.begin(lambda: self._drafter.look_ahead(ahead, limit, replied.is_set))

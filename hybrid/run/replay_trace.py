@@ -151,6 +151,9 @@ def row_from_json(ids: list[int], logprobs: list[float], num_listed: int, cap: f
 class ReplayCursor:
     """A cursor whose rows come from the trace; there is no cache to keep."""
 
+    has_exact_rewind = False
+    waited_s = 0.0
+
     def __init__(self, trace: ReplayTrace) -> None:
         """Take the trace."""
         self.engine = ReplayVocabulary(trace)
@@ -179,6 +182,9 @@ class ReplayCursor:
         return [self.row(at[:end], cancelled) for end in range(len(at) - num_rows + 1, len(at) + 1)]
 
     def rewind(self, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def rewind_to(self, text: Ids) -> None:
         """Do nothing: there is no cache."""
 
     def forget_rows(self, before: int) -> None:

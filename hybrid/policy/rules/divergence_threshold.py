@@ -19,6 +19,7 @@ from hybrid.policy.policy import Policy
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import (
     Dense,
+    ExpertRow,
     Interval,
     TopK,
     jensen_shannon,
@@ -78,6 +79,9 @@ class DivergenceThreshold(Judge):
     follows as ``sampler`` draws it; without a sampler nothing follows, and the policy asks the cloud to write. The row
     after the span judges the next local token for nothing: where the two models part there, the pen changes hands
     before a token is wasted. A bonus is never taken: it would break the law at infinity.
+
+    Of several local models, one of which writes, only what all of them exceed is the cloud's: where another one is
+    within the threshold, that one writes on. A mixture is one model.
 
     Law: at threshold 0, where noise moves nothing, the text is the cloud model's own; at infinity the local model's.
     """
@@ -152,8 +156,18 @@ class DivergenceThreshold(Judge):
         measured: Mapping[int, Divergence],
     ) -> Verdict:
         why = f"{self.measure} {self._deciding(value):.3g}{self._unit}, above {self.threshold:g}"
+        if (expert := self._nearer(span.target_rows[offset], local)) is not None:
+            return Verdict(span.accept(offset, measured), rejected=True, why=why, expert=expert)
         recovered = self.sampler.draw(span, offset, local, "recovered", why) if self.sampler else None
         return Verdict(span.accept(offset, measured), recovered, rejected=True, why=why)
+
+    def _nearer(self, row: TopK, local: Dense) -> int | None:
+        """Return which of the models that read along is the nearest, where it is within the threshold."""
+        if not isinstance(local, ExpertRow) or local.chosen is None:
+            return None
+        others = ((i, part) for i, part in enumerate(local.parts) if part is not None and i != local.chosen)
+        found = min(((self._deciding(MEASURES[self.measure](row, part)), i) for i, part in others), default=None)
+        return found[1] if found is not None and found[0] <= self.threshold else None
 
     def __str__(self) -> str:
         """Return what ``--judge`` calls it, and ``strict`` where the upper end decides."""

@@ -1,0 +1,157 @@
+"""Several local models that write as one: by the sum of their laws, or each where it is the nearest to the cloud.
+
+``mix``: every model reads and decodes every token, and rows are sums by weight. ``select``: the model that writes
+decodes alone; the others read a text in one batch where the cloud has scored it.
+
+Laws (``tests/run/test_experts.py``). Weights depend on the past alone: they stand still while a span is drafted, and
+nothing that was decoded ahead moves them. Each model's rows are kept by its own cursor, so that new weights need
+nothing to be read again, and texts, requests and bills with overlap are those without. One model alone is itself, to
+the last bit. Knows no policy, no cloud and no money.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hybrid.engine import Cursor, Engine, IsCancelled
+from hybrid.prob import Dense, ExpertRow, MixtureWeights, Reference, SelectionWeights, mixture, selected
+from hybrid.types import Ids
+
+Mixing: TypeAlias = Literal["mix", "select"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the cloud said of the position after ``at``: its row or its token; ``row`` is the local one, where read."""
+
+    at: Ids
+    reference: Reference
+    row: Dense | None = None
+
+
+class ExpertCursor:
+    """The cursors of several models, read as one during one answer. Where it reads, it does what ``Cursor`` does."""
+
+    def __init__(self, cursors: Mapping[str, Cursor], mixing: Mixing) -> None:
+        """Take the models' cursors by name, and how they write together. The first one writes first."""
+        self.names = tuple(cursors)
+        self.mixing = mixing
+        self.noise = max(cursor.noise for cursor in cursors.values())
+        shifts = [cursor.shift for cursor in cursors.values() if cursor.shift is not None]
+        self.shift = max(shifts) if len(shifts) == len(cursors) else None
+        self._cursors = tuple(cursors.values())
+        self._writer = 0
+        self._weights: MixtureWeights | SelectionWeights = (
+            MixtureWeights.even(len(self.names)) if mixing == "mix" else SelectionWeights.even(len(self.names))
+        )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Each model's weight by now."""
+        return dict(zip(self.names, self._weights.weights, strict=True))
+
+    @property
+    def engine(self) -> Engine:
+        """The writing model's. All have one vocabulary and one length of context."""
+        return self._cursors[self._writer].engine
+
+    @property
+    def has_exact_rewind(self) -> bool:
+        """Whether every model's cache has."""
+        return all(cursor.has_exact_rewind for cursor in self._cursors)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that their decodes have waited for other contexts."""
+        return sum(cursor.waited_s for cursor in self._cursors)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def begin(self, prompt: Ids, cancelled: IsCancelled) -> None:
+        """Read a prompt with every model."""
+        for cursor in self._cursors:
+            cursor.begin(prompt, cancelled)
+
+    def row(self, prefix: Ids, cancelled: IsCancelled) -> ExpertRow:
+        """Return the distribution of the token after ``prefix``, of those that decode."""
+        return self._joined([cursor.row(prefix, cancelled) for cursor in self._decoding])
+
+    def follow(self, token: int, cancelled: IsCancelled) -> ExpertRow:
+        """Return the distribution after the prefix of the last row and one more token."""
+        return self._joined([cursor.follow(token, cancelled) for cursor in self._decoding])
+
+    def rows(self, prefix: Ids, num_rows: int, cancelled: IsCancelled) -> list[Dense]:
+        """Return the distributions after each of the last ``num_rows`` prefixes, itself included; every model reads."""
+        read = [cursor.rows(prefix, num_rows, cancelled) for cursor in self._cursors]
+        return [self._row(parts) for parts in zip(*read, strict=True)]
+
+    def rewind(self, length: int) -> None:
+        """Leave at most ``length`` tokens in each cache."""
+        for cursor in self._cursors:
+            cursor.rewind(min(length, len(cursor.engine.ids)))
+
+    def rewind_to(self, text: Ids) -> None:
+        """Leave no token in a cache that is not in ``text``."""
+        for cursor in self._cursors:
+            cursor.rewind_to(text)
+
+    def forget_rows(self, before: int) -> None:
+        """Forget the rows after fewer than ``before`` tokens."""
+        for cursor in self._cursors:
+            cursor.forget_rows(min(before, len(cursor.engine.ids)))
+
+    # ---- weights -----------------------------------------------------------------------------------------------------
+
+    def completed(self, text: Ids, rows: Mapping[int, Dense | None], cancelled: IsCancelled) -> dict[int, ExpertRow]:
+        """Return rows with a part of every model; ``rows`` are the known ones, by the length of their prefix of ``text``.
+
+        Each model reads what it has not read of them, in one batch.
+        """
+        parts = {length: list(self._parts(row)) for length, row in rows.items()}
+        for number, cursor in enumerate(self._cursors):
+            missing = [length for length in rows if parts[length][number] is None]
+            if missing:
+                first, last = min(missing), max(missing)
+                read = cursor.rows(text[:last], last - first + 1, cancelled)
+                for length in missing:
+                    parts[length][number] = read[length - first]
+        return {length: self._row(each) for length, each in parts.items()}
+
+    def is_complete(self, row: Dense | None) -> bool:
+        """Whether every model's part of a row is known."""
+        return None not in self._parts(row)
+
+    def learn(self, reference: Reference, row: ExpertRow) -> None:
+        """Let the weights follow one more reference, to which ``row`` has a part of every model."""
+        self._weights = self._weights.after(reference, [part for part in row.parts if part is not None])
+
+    def choose(self, named: int | None = None) -> bool:
+        """Let the nearest model write from here on, or the one that is named; return whether it is another one.
+
+        A mixture is written by all.
+        """
+        before = self._writer
+        if isinstance(self._weights, SelectionWeights):
+            self._writer = self._weights.chosen if named is None else named
+        return self._writer != before
+
+    @property
+    def _decoding(self) -> Sequence[Cursor]:
+        return self._cursors if self.mixing == "mix" else (self._cursors[self._writer],)
+
+    def _joined(self, read: Sequence[Dense]) -> ExpertRow:
+        if self.mixing == "mix":
+            return self._row(read)
+        parts: list[Dense | None] = [None] * len(self.names)
+        parts[self._writer] = read[0]
+        return self._row(parts)
+
+    def _row(self, parts: Sequence[Dense | None]) -> ExpertRow:
+        if self.mixing == "select":
+            return selected(parts, self._writer, self._weights.weights)
+        return mixture([part for part in parts if part is not None], self._weights.weights)
+
+    def _parts(self, row: Dense | None) -> tuple[Dense | None, ...]:
+        return row.parts if isinstance(row, ExpertRow) else (None,) * len(self.names)
