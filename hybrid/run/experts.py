@@ -105,7 +105,7 @@ class ExpertCursor:
     # ---- weights -----------------------------------------------------------------------------------------------------
 
     def completed(self, text: Ids, rows: Mapping[int, Dense | None], cancelled: IsCancelled) -> dict[int, ExpertRow]:
-        """Return rows with a part of every model; ``rows`` are the known ones, by the length of their prefix of ``text``.
+        """Return rows with a part of every model; ``rows``: the known ones, by the length of their prefix of ``text``.
 
         Each model reads what it has not read of them, in one batch.
         """
