@@ -15,8 +15,9 @@ from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
 LossKind: TypeAlias = Literal["verdict", "nats"]
 """What keeping a draft loses: the worth of a turned-down answer, or the expected excess of what is kept."""
 
-# Files of another version are not read: a pair is calibrated again.
-CALIBRATION_VERSION = 1
+# Files of another version are not read: a pair is calibrated again. A program that knows no critic would take the score
+# that was fitted with one for its own, so that has a version of its own.
+CALIBRATION_VERSION, WITH_CRITIC_VERSION = 1, 2
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,16 @@ class Calibration:
     worth: float
     score: KeptScore
     questions: tuple[CalibrationQuestion, ...] = ()
-    version: int = CALIBRATION_VERSION
+
+    @property
+    def critic(self) -> str | None:
+        """The identity of the critic that the score was fitted with; None: without one."""
+        return self.score.critic
+
+    @property
+    def version(self) -> int:
+        """The version of its file."""
+        return CALIBRATION_VERSION if self.critic is None else WITH_CRITIC_VERSION
 
     @property
     def kept_share(self) -> float | None:
@@ -76,15 +86,15 @@ class Calibration:
     def from_json(cls, kept: Mapping[str, Any]) -> Calibration:
         """Read what ``to_json`` gave. Raises ValueError for anything else, another version among it."""
         try:
-            if kept["version"] != CALIBRATION_VERSION or kept["loss"] not in get_args(LossKind):
+            score = score_from_json(kept["score"])
+            version = CALIBRATION_VERSION if score.critic is None else WITH_CRITIC_VERSION
+            if kept["version"] != version or kept["loss"] not in get_args(LossKind):
                 msg = f"a calibration of version {kept['version']}, loss {kept['loss']}"
                 raise ValueError(msg)
             rows = (dict(zip(kept["question_fields"], row, strict=True)) for row in kept["questions"])
             questions = tuple(CalibrationQuestion(**row) for row in rows)
             local, cloud, judge = (str(kept[name]) for name in ("local", "cloud", "judge"))
-            return cls(
-                local, cloud, judge, kept["loss"], float(kept["worth"]), score_from_json(kept["score"]), questions
-            )
+            return cls(local, cloud, judge, kept["loss"], float(kept["worth"]), score, questions)
         except (KeyError, TypeError) as error:
             msg = f"this is no calibration that can be read: {error!r}"
             raise ValueError(msg) from error

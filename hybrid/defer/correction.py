@@ -129,6 +129,11 @@ class CorrectedScore:
         return self.score.judge
 
     @property
+    def critic(self) -> str | None:
+        """The critic whose numbers the score reads."""
+        return self.score.critic
+
+    @property
     def familiarity(self) -> Familiarity:
         """The words of all questions that were seen."""
         return self.correction.familiarity

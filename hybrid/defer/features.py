@@ -5,10 +5,12 @@ Linear models read numbers as they are and as logarithms; trees need neither. T 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer.signals import DraftSignals, statistics
+from hybrid.defer.signals import CriticNumbers, DraftSignals, critic_statistics, statistics
 from hybrid.defer.words import BUCKETS
 from hybrid.prob import Floats
 
@@ -40,6 +42,19 @@ TOKEN_FEATURES = (
     "token after",
 )
 NUM_IDS = 4
+# What a critic adds to them, before the ids.
+CRITIC_FEATURES = (
+    "critic's KL",
+    "highest KL so far",
+    "KLs so far",
+    "KL before",
+    "KL after",
+    "surprise to the critic",
+    "the critic has another",
+    "others so far",
+    "highest KL of the draft",
+    "is the highest KL",
+)
 _LENGTH = "tokens of the draft"
 # Where no divergence was measured; a measured one is not negative.
 NO_DIVERGENCE = -1.0
@@ -48,8 +63,9 @@ _SPREAD = 2654435761
 
 
 def draft_numbers(signals: DraftSignals) -> Floats:
-    """Return the 15 statistics, their logarithms first: shape (1, 30)."""
-    numbers = statistics(signals)
+    """Return the 15 statistics, their logarithms first: shape (1, 30); with a critic's ten others (1, 50)."""
+    of_critic = () if signals.critic is None else critic_statistics(signals.critic)
+    numbers = np.concatenate([statistics(signals), of_critic])
     both: Floats = np.concatenate([np.log1p(np.abs(numbers)), numbers])
     return both[None]
 
@@ -60,7 +76,10 @@ def question_numbers(prompt_tokens: int) -> Floats:
 
 
 def token_features(signals: DraftSignals, draft_log_odds: float, question_log_odds: float) -> Floats:
-    """Return the features of each token, shape (T, F), in the order of ``TOKEN_FEATURES``."""
+    """Return the features of each token, shape (T, F), in the order of ``TOKEN_FEATURES``.
+
+    With a critic those of ``CRITIC_FEATURES`` stand before the ids.
+    """
     num = len(signals)
     entropy, tokens, place = signals.entropy, signals.tokens, np.arange(num)
     highest = entropy.max(initial=0.0)
@@ -86,6 +105,7 @@ def token_features(signals: DraftSignals, draft_log_odds: float, question_log_od
         signals.ended,
         signals.last_divergence if known else NO_DIVERGENCE,
         signals.divergence_age + place if known else NO_DIVERGENCE,
+        *(() if signals.critic is None else _critic_columns(signals.critic)),
         tokens,
         _shifted(tokens, 1, -1),
         _shifted(tokens, 2, -1),
@@ -95,6 +115,23 @@ def token_features(signals: DraftSignals, draft_log_odds: float, question_log_od
     for number, column in enumerate(columns):
         features[:, number] = column
     return features
+
+
+def _critic_columns(critic: CriticNumbers) -> tuple[NDArray[Any] | float, ...]:
+    """Return what a critic says of each token, in the order of ``CRITIC_FEATURES``."""
+    nats, highest = critic.kl, critic.kl.max(initial=0.0)
+    return (
+        nats,
+        np.maximum.accumulate(nats),
+        np.cumsum(nats),
+        _shifted(nats, 1, 0.0),
+        _shifted(nats, -1, 0.0),
+        -critic.logprob,
+        critic.differs,
+        np.cumsum(critic.differs),
+        highest,
+        nats == highest,
+    )
 
 
 def token_numbers(features: Floats) -> Floats:

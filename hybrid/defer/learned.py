@@ -12,7 +12,7 @@ a walk through JSON; whatever the signals, chances are chances and expected loss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,7 +63,8 @@ class LearnedScore:
     """What calibration questions taught of one judge. ``draft``: stage 1; ``hazard``: stage 2.
 
     ``question``: log-odds from the question alone; ``length``: the logarithm of one more than the draft's tokens.
-    ``recalibration``: the bias and the slope that bend the log-odds of a whole draft.
+    ``recalibration``: the bias and the slope that bend the log-odds of a whole draft. ``critic``: the identity of the
+    critic whose numbers are among the features; None: there are none such.
     """
 
     kind: ClassVar[str] = "learned"
@@ -76,9 +77,14 @@ class LearnedScore:
     excess: ExcessLine
     recalibration: tuple[float, float] = (0.0, 1.0)
     familiarity: Familiarity = NOTHING_FAMILIAR
+    critic: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
-        """Forecast a draft, or a block of one."""
+        """Forecast a draft, or a block of one. Raises ValueError for one that its critic has not read.
+
+        What a critic says of it is passed over by a score that was fitted without one.
+        """
+        signals = read_by(self.critic, signals)
         words = np.array([signals.words], dtype=np.int64)
         of_draft = self.draft(words, draft_numbers(signals))[0]
         of_question = self.question(words, question_numbers(signals.prompt_tokens))[0]
@@ -99,7 +105,8 @@ class LearnedScore:
         line = [self.excess.base, self.excess.slope, self.excess.mean]
         bent = list(self.recalibration)
         own = {"judge": self.judge, "again": self.again, "excess": line, "recalibration": bent}
-        return {**own, **models, "familiarity": self.familiarity.to_json()}
+        critic = {} if self.critic is None else {"critic": self.critic}
+        return {**own, **models, "familiarity": self.familiarity.to_json(), **critic}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LearnedScore:
@@ -117,7 +124,15 @@ class LearnedScore:
             ExcessLine(*(float(each) for each in kept["excess"])),
             (bias, slope),
             Familiarity.from_json(kept["familiarity"]),
+            None if kept.get("critic") is None else str(kept["critic"]),
         )
+
+
+def read_by(critic: str | None, signals: DraftSignals) -> DraftSignals:
+    """Return what a score reads that was fitted with a critic, or (None) without. Raises ValueError."""
+    if critic is not None and signals.critic is None:
+        raise ValueError("a score that was fitted with a critic forecasts what the critic has read")
+    return signals if critic is not None else replace(signals, critic=None)
 
 
 def hazard_log_odds(model: BoostedTrees | LinearModel, features: Floats) -> Floats:

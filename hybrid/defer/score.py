@@ -71,6 +71,11 @@ class Score(Protocol):
         ...
 
     @property
+    def critic(self) -> str | None:
+        """The identity of the critic whose numbers it reads; None: it reads none."""
+        ...
+
+    @property
     def familiarity(self) -> Familiarity:
         """The words of the questions that it was fitted to."""
         ...
@@ -104,6 +109,7 @@ class PriorScore:
 
     kind: ClassVar[str] = "prior"
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
+    critic: ClassVar[str | None] = None
     judge: str
     chance: float = PRIOR_CHANCE
     again: float = PRIOR_AGAIN

@@ -7,12 +7,13 @@ rows, a replay among them, has the same signals to the last bit. T is the number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.prob import Dense, Floats
+from hybrid.prob.divergence import kl
 
 # The names of ``statistics``, in order.
 STATISTICS = (
@@ -34,6 +35,60 @@ STATISTICS = (
 )
 
 
+# The names of ``critic_statistics``, in order.
+CRITIC_STATISTICS = (
+    "highest KL",
+    "second highest KL",
+    "mean KL",
+    "sum of KLs",
+    "KLs above 0.1",
+    "KLs above 0.7",
+    "place of the highest KL",
+    "least log-probability to the critic",
+    "sum of log-probabilities to the critic",
+    "tokens in whose place the critic has another",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CriticNumbers:
+    """What the critic, a second local model, says of a draft of T tokens that it has read along. Shapes (T,).
+
+    ``kl``: KL(critic || drafter) in nats, at most 50; ``logprob``: log P_critic(token), at least -50; ``differs``:
+    whether its best token is another than the drafted one.
+    """
+
+    kl: Floats
+    logprob: Floats
+    differs: NDArray[np.bool_]
+
+    @classmethod
+    def of_rows(cls, tokens: Sequence[int], drafter: Sequence[Dense], critic: Sequence[Dense]) -> CriticNumbers:
+        """Read the numbers of drafted tokens from both models' rows, one a token. Raises ValueError for other counts.
+
+        Rows of no model's mass in common have a KL of 50.
+        """
+        rows = list(zip(tokens, drafter, critic, strict=True))
+        return cls(
+            np.clip(np.array([kl(own, local) for _, local, own in rows], dtype=np.float64), 0.0, MOST_KL),
+            np.maximum(np.array([own.logprobs_of(np.array([token]))[0] for token, _, own in rows]), LEAST_LOGPROB),
+            np.array([own.best != token for token, _, own in rows], dtype=np.bool_),
+        )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the arrays are not of one length."""
+        if len({len(self.kl), len(self.logprob), len(self.differs)}) > 1:
+            raise ValueError("a critic says three numbers of each token")
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.kl)
+
+    def part(self, place: slice) -> CriticNumbers:
+        """Return the numbers of some of the tokens."""
+        return CriticNumbers(self.kl[place], self.logprob[place], self.differs[place])
+
+
 @dataclass(frozen=True, eq=False)
 class DraftSignals:
     """A draft of T tokens as the local model sees it: its tokens, and numbers of its rows at temperature 1.
@@ -41,7 +96,8 @@ class DraftSignals:
     ``words``: the question's (``word_buckets``). ``shown``: tokens of the answer before the draft. Shapes (T,):
     ``tokens``, the end token among them; ``entropy`` in nats; ``top`` and ``second``, the two largest probabilities;
     ``logprob``, log P_local(token). ``ended``: the draft ended by itself. ``last_divergence``: the KL that was measured
-    last before the draft, in nats, and ``divergence_age``, the tokens since.
+    last before the draft, in nats, and ``divergence_age``, the tokens since. ``critic``: what a critic says of it; None:
+    none has read it.
     """
 
     words: tuple[int, ...]
@@ -55,6 +111,7 @@ class DraftSignals:
     ended: bool
     last_divergence: float | None = None
     divergence_age: int = 0
+    critic: CriticNumbers | None = None
 
     @classmethod
     def of_rows(
@@ -68,6 +125,7 @@ class DraftSignals:
         ended: bool,
         last_divergence: float | None = None,
         divergence_age: int = 0,
+        critic: CriticNumbers | None = None,
     ) -> DraftSignals:
         """Read the signals of drafted tokens and their local rows, one a token. Raises ValueError for other counts."""
         ids = np.array(tokens, dtype=np.int64)
@@ -84,16 +142,24 @@ class DraftSignals:
             ended,
             last_divergence,
             divergence_age,
+            critic,
         )
 
     def __post_init__(self) -> None:
         """Raise ValueError where the arrays are not of one length."""
-        if len({len(each) for each in (self.tokens, self.entropy, self.top, self.second, self.logprob)}) > 1:
+        if len({len(each) for each in (self.tokens, *(getattr(self, name) for name in OF_TOKENS))}) > 1:
             raise ValueError("a draft needs one row for each of its tokens")
+        if self.critic is not None and len(self.critic) != len(self.tokens):
+            raise ValueError("a critic says something of each token of a draft")
 
     def __len__(self) -> int:
         """T."""
         return len(self.tokens)
+
+    def part(self, place: slice) -> DraftSignals:
+        """Return the same with some of the tokens alone; what else is known of the draft stays."""
+        arrays = {name: getattr(self, name)[place] for name in ("tokens", *OF_TOKENS)}
+        return replace(self, **arrays, critic=None if self.critic is None else self.critic.part(place))
 
 
 def statistics(signals: DraftSignals) -> Floats:
@@ -127,12 +193,40 @@ def statistics(signals: DraftSignals) -> Floats:
     )
 
 
+def critic_statistics(critic: CriticNumbers) -> Floats:
+    """Return ten numbers of what a critic says of a draft, shape (10,), in the order of ``CRITIC_STATISTICS``.
+
+    Those of an empty draft are 0.
+    """
+    num = len(critic)
+    if not num:
+        return np.zeros(len(CRITIC_STATISTICS))
+    nats = critic.kl
+    return np.array(
+        [
+            *np.concatenate([np.sort(nats)[::-1][:2], np.zeros(1)])[:2],
+            nats.mean(),
+            nats.sum(),
+            (nats > 0.1).sum(),
+            (nats > 0.7).sum(),
+            int(nats.argmax()) / num,
+            critic.logprob.min(),
+            critic.logprob.sum(),
+            critic.differs.sum(),
+        ],
+        dtype=np.float64,
+    )
+
+
 def mean_surprise(signals: DraftSignals) -> float:
     """Return the mean of -log P_local(favourite) over a draft, in nats: 0 of a sure one, and of an empty one."""
     return float(-np.log(np.maximum(signals.top, LEAST_TOP)).mean()) if len(signals) else 0.0
 
 
+# The arrays of a draft's rows, by their names.
+OF_TOKENS = ("entropy", "top", "second", "logprob")
 # A token that the rows give no chance at all (forced by a template, say) must not make a mean infinite.
 LEAST_LOGPROB = -50.0
+MOST_KL = -LEAST_LOGPROB
 # No favourite has less: there are not so many tokens.
 LEAST_TOP = 1e-9

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid.defer import DraftSignals
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
 from hybrid.prob import (
     Floats,
@@ -57,7 +58,6 @@ CERTIFICATES: Mapping[str, Callable[[TopK], float]] = {
 ``margin``: the same for ``greedy``, known from the two best probabilities alone. ``tree``: at which the cloud's best
 token can be outside the local model's three likeliest (arXiv:2606.30265)."""
 _MEASURES = ("kl", "kl_upper", "tv", "tv_upper", "excess")
-_SIGNALS = ("entropy", "top", "second", "logprob")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class BoughtText:
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
         told, signals = {name: _packed(getattr(self, name)) for name in _MEASURES}, self.signals
-        told |= {name: _packed(getattr(signals, name)) for name in _SIGNALS}
+        told |= {name: _packed(getattr(signals, name)) for name in OF_TOKENS}
         return {
             "words": list(signals.words),
             "prompt_tokens": signals.prompt_tokens,
@@ -155,7 +155,7 @@ class BoughtText:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
         """Read what ``to_json`` returned. Raises ValueError, TypeError or KeyError for anything else."""
-        entropy, top, second, logprob = (_unpacked(kept[name]) for name in _SIGNALS)
+        entropy, top, second, logprob = (_unpacked(kept[name]) for name in OF_TOKENS)
         tokens = np.array(kept["tokens"], dtype=np.int64)
         words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
         signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended)
@@ -201,8 +201,7 @@ def read_judge(judge: str) -> tuple[str, float]:
 def _cut(signals: DraftSignals, num: int) -> DraftSignals:
     if num == len(signals):
         return signals
-    first = {name: getattr(signals, name)[:num] for name in ("tokens", *_SIGNALS)}
-    return replace(signals, ended=False, **first)
+    return replace(signals.part(slice(num)), ended=False)
 
 
 def _packed(values: Floats) -> str:

@@ -36,6 +36,7 @@ from hybrid.defer.learned import (
     draft_log_odds,
     hazard_log_odds,
     log_survival,
+    read_by,
     recalibrated_chance,
 )
 from hybrid.defer.linear import LinearModel, Scale
@@ -66,12 +67,21 @@ FEWEST = 10
 
 
 def fit(
-    questions: Sequence[LabelledQuestion], *, local: str, cloud: str, judge: str, seed: int = 0, trees: bool = True
+    questions: Sequence[LabelledQuestion],
+    *,
+    local: str,
+    cloud: str,
+    judge: str,
+    critic: str | None = None,
+    seed: int = 0,
+    trees: bool = True,
 ) -> Calibration:
     """Fit a score of ``judge`` to questions, and say what it would have told of each of them, unseen.
 
+    ``critic``: the identity of the critic that has read all drafts; None: what a critic says of them is passed over.
     ``trees``: use scikit-learn if it is installed. Raises UsageError for fewer than ten questions.
     """
+    questions = [_read_by(critic, each) for each in questions]
     if len(questions) < FEWEST:
         msg = f"{len(questions)} labelled questions: a calibration needs {FEWEST} at the least"
         raise UsageError(msg)
@@ -89,8 +99,17 @@ def fit(
         bent = _fit_recalibration(log_odds[folds != fold], turned_down[folds != fold])
         chances[folds == fold] = [recalibrated_chance(each, bent) for each in log_odds[folds == fold]]
     score = _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down))
+    score = replace(score, critic=critic)
     rows = tuple(_row(each, float(p), float(nats)) for each, p, nats in zip(questions, chances, told, strict=True))
     return Calibration(local, cloud, judge, loss, _default_worth(loss, rows), score, rows)
+
+
+def _read_by(critic: str | None, question: LabelledQuestion) -> LabelledQuestion:
+    """Return a question as a score that reads a critic's numbers, or none, is fitted to it. Raises ValueError."""
+    first, *handed = (
+        replace(each, signals=read_by(critic, each.signals)) for each in (question.draft, *question.after_handback)
+    )
+    return replace(question, draft=first, after_handback=tuple(handed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +197,8 @@ def _block(draft: LabelledDraft, start: int, length: int, *, checked: bool) -> L
     whole, part = draft.signals, slice(start, start + length)
     known = float(draft.divergence[start - 1]) if checked and start and draft.divergence is not None else None
     signals = replace(
-        whole,
+        whole.part(part),
         shown=whole.shown + start,
-        **{name: getattr(whole, name)[part] for name in ("tokens", "entropy", "top", "second", "logprob")},
         ended=whole.ended and start + length >= len(whole),
         last_divergence=whole.last_divergence if known is None else known,
         divergence_age=whole.divergence_age + start if known is None else 0,
