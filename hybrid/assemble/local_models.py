@@ -37,11 +37,12 @@ COMPARED = 4096
 
 @dataclass(frozen=True)
 class OpenedModels:
-    """The local models, and what else is known of the first: its file and its weights."""
+    """The local models, and what else is known of the first: its file and its weights; and the critic's file."""
 
     local: LocalModel
     path: Path
     weights: Weights
+    critic: Path | None = None
 
     @property
     def engine(self) -> Engine:
@@ -83,8 +84,11 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     stack.callback(weights.close)
     _mind_length(weights, settings.ctx)
     others: dict[str, Weights] = {}
+    critic: str | None = None
     for named in further_models(settings):
-        others[_unused(name_of(named), others)] = await _load_beside(weights, named, settings, worker, stack)
+        name = _unused(name_of(named), others)
+        others[name] = await _load_beside(weights, named, settings, worker, stack)
+        critic = name if named == settings.critic else critic
     ctx = settings.ctx or (min(each.default_length for each in (weights, *others.values())) if others else 0)
     contexts, beside = await _contexts(settings, ctx, [weights, *others.values()], worker, stack)
     engine = contexts[0][0]
@@ -99,8 +103,8 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
     name = name_of(first_model(settings))
-    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further)
-    return OpenedModels(local, path, weights)
+    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic)
+    return OpenedModels(local, path, weights, None if critic is None else others[critic].path)
 
 
 async def _load_beside(

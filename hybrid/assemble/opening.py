@@ -147,7 +147,7 @@ class ClientOpener:
             return cloud, capabilities
 
         pair = await asyncio.to_thread(pair_record, settings.cloud, path)
-        facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights))
+        facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
         facts = replace(facts, shipped_only=self._shipped_only)
         planners = PairSource(facts)
         client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)

@@ -34,6 +34,8 @@ between the models, at dials that were read off other questions, and what it cos
 With --real --chat both pairs answer by `route` over an endpoint that takes messages, beside `auto`, `doubt` and both
 models alone, and every answer of `route` and of the cloud is written again by the client over that endpoint.
 
+With --critic `auto` and `route` decide with what another model of the ladder says of each draft, beside both without.
+
 With --learning streams of the problems are decided from labels: started with nothing, after a shift to other kinds of
 problems, at a level of risk, and on a day with a burst under a cap. With --split calibration the problems are those
 that the shipped score was fitted on, which no stream but a level of risk knows beforehand.
@@ -96,6 +98,14 @@ def auto(
     learning: Annotated[
         bool, typer.Option("--learning", help="Try what is learned online: cold starts, shifts, risks, paced days.")
     ] = False,
+    critic: Annotated[
+        str | None,
+        typer.Option(
+            help="Try what a critic adds: mid reads what small drafts, or small what mid drafts.",
+            metavar="mid|small",
+            show_default=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
@@ -107,13 +117,15 @@ def auto(
             raise UsageError("--chat is tried with --real")
         if (real or learning) and (ladder is not None or plot is not None or (real and learning)):
             raise UsageError("--real and --learning are tried alone, and have neither --ladder nor --plot")
+        if critic is not None and (critic not in {"mid", "small"} or real or learning or ladder or plot):
+            raise UsageError("--critic is mid or small, and has neither --real, --learning, --ladder nor --plot")
         choices = {"split": split.value} | ({"num": num} if num else {}) | ({"seeds": tuple(seed)} if seed else {})
         if real:
             _real(num, split, seed, folder, processes, chat=chat, as_json=as_json)
         elif learning:
             _learning(choices, folder, processes, as_json=as_json)
         else:
-            _show(_report(choices, folder, processes, ladder), plot, as_json=as_json)
+            _show(_report(choices, folder, processes, ladder, critic), plot, as_json=as_json)
 
 
 def _show(report: dict[str, Any], plot: Path | None, *, as_json: bool) -> None:
@@ -172,7 +184,9 @@ def _learning(choices: dict[str, Any], folder: Path | None, processes: int, *, a
         print_learning_report(report)
 
 
-def _report(choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None) -> dict[str, Any]:
+def _report(
+    choices: dict[str, Any], folder: Path | None, processes: int, ladder: Path | None, critic: str | None
+) -> dict[str, Any]:
     from platformdirs import user_cache_path  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     from hybrid.bench.experiments.problem_suite import ProblemPlan  # noqa: PLC0415
@@ -181,6 +195,8 @@ def _report(choices: dict[str, Any], folder: Path | None, processes: int, ladder
     with progress("the problems are drawn") as report_progress:
         place = folder or home_folder(user_cache_path) / "bench-auto"
         plan = ProblemPlan(**choices)
+        if critic is not None:
+            return _run_critic(plan, critic, place, processes, report_progress)
         return (
             _run(plan, place, processes, report_progress)
             if ladder is None
@@ -198,6 +214,27 @@ def _run(plan: ProblemPlan, folder: Path, processes: int, report_progress: Any) 
     labelled = label_questions(run, as_questions(fitted_problems()), THRESHOLD, report_progress)
     fitted = fit_scores(labelled, THRESHOLD, shipped_calibration(THRESHOLD))
     return _finished(run, auto_sections(plan, fitted), fitted.calibration.worth, report_progress)
+
+
+def _run_critic(plan: ProblemPlan, critic: str, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:
+    """Try a critic of the ladder: the other of ``mid`` and ``small`` drafts."""
+    from hybrid.assemble import BUNDLED_CLOUD  # noqa: PLC0415
+    from hybrid.bench.experiments.auto_suite import critic_sections  # noqa: PLC0415
+    from hybrid.bench.experiments.problem_suite import PAIR, THRESHOLD, as_questions, fitted_problems  # noqa: PLC0415
+    from hybrid.bench.experiments.section_run import ModelPair  # noqa: PLC0415
+    from hybrid.cli.auto_scores import fit_scores, label_questions, shipped_calibration  # noqa: PLC0415
+    from hybrid.engine.identity import identify  # noqa: PLC0415
+    from hybrid.model_names import MODELS  # noqa: PLC0415
+
+    reads, local = MODELS / f"{critic}.gguf", MODELS / f"{'small' if critic == 'mid' else 'mid'}.gguf"
+    run = replace(
+        _empty_run(local, BUNDLED_CLOUD, folder, processes), pairs={PAIR: ModelPair(local, BUNDLED_CLOUD, reads)}
+    )
+    labelled = label_questions(run, as_questions(fitted_problems()), THRESHOLD, report_progress)
+    own = identify(reads)
+    shipped = shipped_calibration(THRESHOLD, local), shipped_calibration(THRESHOLD, local, own)
+    fitted = fit_scores(labelled, THRESHOLD, shipped[0], own, shipped[1])
+    return _finished(run, critic_sections(plan, fitted), fitted.calibration.worth, report_progress)
 
 
 def _run_ladder(plan: ProblemPlan, ladder: Path, folder: Path, processes: int, report_progress: Any) -> dict[str, Any]:

@@ -50,8 +50,6 @@ CRITIC_FEATURES = (
     "KL before",
     "KL after",
     "surprise to the critic",
-    "the critic has another",
-    "others so far",
     "highest KL of the draft",
     "is the highest KL",
 )
@@ -63,7 +61,7 @@ _SPREAD = 2654435761
 
 
 def draft_numbers(signals: DraftSignals) -> Floats:
-    """Return the 15 statistics, their logarithms first: shape (1, 30); with a critic's ten others (1, 50)."""
+    """Return the 15 statistics, their logarithms first: shape (1, 30); with a critic's nine (1, 48)."""
     of_critic = () if signals.critic is None else critic_statistics(signals.critic)
     numbers = np.concatenate([statistics(signals), of_critic])
     both: Floats = np.concatenate([np.log1p(np.abs(numbers)), numbers])
@@ -127,8 +125,6 @@ def _critic_columns(critic: CriticNumbers) -> tuple[NDArray[Any] | float, ...]:
         _shifted(nats, 1, 0.0),
         _shifted(nats, -1, 0.0),
         -critic.logprob,
-        critic.differs,
-        np.cumsum(critic.differs),
         highest,
         nats == highest,
     )

@@ -46,7 +46,6 @@ CRITIC_STATISTICS = (
     "place of the highest KL",
     "least log-probability to the critic",
     "sum of log-probabilities to the critic",
-    "tokens in whose place the critic has another",
 )
 
 
@@ -54,13 +53,12 @@ CRITIC_STATISTICS = (
 class CriticNumbers:
     """What the critic, a second local model, says of a draft of T tokens that it has read along. Shapes (T,).
 
-    ``kl``: KL(critic || drafter) in nats, at most 50; ``logprob``: log P_critic(token), at least -50; ``differs``:
-    whether its best token is another than the drafted one.
+    ``kl``: KL(critic || drafter) in nats, at most 50; ``logprob``: log P_critic(token), at least -50. Whether its best
+    token is another adds nothing to these two (README.md).
     """
 
     kl: Floats
     logprob: Floats
-    differs: NDArray[np.bool_]
 
     @classmethod
     def of_rows(cls, tokens: Sequence[int], drafter: Sequence[Dense], critic: Sequence[Dense]) -> CriticNumbers:
@@ -72,13 +70,12 @@ class CriticNumbers:
         return cls(
             np.clip(np.array([kl(own, local) for _, local, own in rows], dtype=np.float64), 0.0, MOST_KL),
             np.maximum(np.array([own.logprobs_of(np.array([token]))[0] for token, _, own in rows]), LEAST_LOGPROB),
-            np.array([own.best != token for token, _, own in rows], dtype=np.bool_),
         )
 
     def __post_init__(self) -> None:
         """Raise ValueError where the arrays are not of one length."""
-        if len({len(self.kl), len(self.logprob), len(self.differs)}) > 1:
-            raise ValueError("a critic says three numbers of each token")
+        if len(self.kl) != len(self.logprob):
+            raise ValueError("a critic says two numbers of each token")
 
     def __len__(self) -> int:
         """T."""
@@ -86,7 +83,7 @@ class CriticNumbers:
 
     def part(self, place: slice) -> CriticNumbers:
         """Return the numbers of some of the tokens."""
-        return CriticNumbers(self.kl[place], self.logprob[place], self.differs[place])
+        return CriticNumbers(self.kl[place], self.logprob[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +191,7 @@ def statistics(signals: DraftSignals) -> Floats:
 
 
 def critic_statistics(critic: CriticNumbers) -> Floats:
-    """Return ten numbers of what a critic says of a draft, shape (10,), in the order of ``CRITIC_STATISTICS``.
+    """Return nine numbers of what a critic says of a draft, shape (9,), in the order of ``CRITIC_STATISTICS``.
 
     Those of an empty draft are 0.
     """
@@ -212,7 +209,6 @@ def critic_statistics(critic: CriticNumbers) -> Floats:
             int(nats.argmax()) / num,
             critic.logprob.min(),
             critic.logprob.sum(),
-            critic.differs.sum(),
         ],
         dtype=np.float64,
     )

@@ -61,6 +61,7 @@ class ToldScore:
     again: float
     question: CalibrationQuestion
     familiarity: Familiarity = NOTHING_FAMILIAR
+    critic: str | None = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread chance and loss evenly."""

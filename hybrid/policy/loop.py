@@ -1,8 +1,9 @@
 """The loop: every decoding rule is this one generator with a few choices (``Policy``).
 
-Theory of operation. ``decode`` yields requests and is sent replies. There are five pairs:
+Theory of operation. ``decode`` yields requests and is sent replies. There are six pairs:
 
 - ``Draft`` -> ``Drafted``: the local model drafts tokens until the gate, the limit or an end token stops it.
+- ``Critique`` -> ``Critiqued``: a critic, another local model, reads a draft that a planner is about to decide about.
 - ``Check`` -> ``Scored``: the cloud gives its rows for a drafted span, in one round trip.
 - ``Write`` -> ``Wrote``: the cloud writes tokens itself, chunk by chunk.
 - ``Emit`` -> ``AnswerContinues`` or ``AnswerEnded``: tokens are shown, and never taken back.
@@ -35,6 +36,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from hybrid.defer import CriticNumbers
 from hybrid.policy.coins import Coin
 from hybrid.policy.gates import ALWAYS, NEVER
 from hybrid.policy.handoffs import AFTER_ITS_TOKENS, WITH_LABELS, HandbackRule, write
@@ -46,6 +48,8 @@ from hybrid.policy.progress import Flow, Progress, emit, protocol_error
 from hybrid.policy.requests import (
     BudgetDenied,
     Check,
+    Critique,
+    Critiqued,
     Draft,
     Drafted,
     NoAnswer,
@@ -119,8 +123,10 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
     limit = min(each for each in (policy.span, block, progress.checked_span) if each is not None)
     request = Draft(progress.at, limit, NEVER, rejections=progress.rejections_at(0), expert=progress.expert)
     drafted = yield from draft(policy.stages, progress, request)
+    reads = planner.score.critic is not None and progress.checked_span is None
+    critic = (yield from _critique(progress, drafted)) if reads else None
     plan = planner.plan(
-        progress.signals(planner, drafted),
+        progress.signals(planner, drafted, critic),
         final=drafted.final,
         known=progress.known(planner, drafted.span),
         spans=progress.checked_span is not None,
@@ -135,6 +141,14 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
             yield from _judge_span(policy, policy.judge, progress, replace(drafted, span=drafted.span[: plan.at]), plan)
         case _:
             yield from _write_from(policy, progress, drafted, plan)
+
+
+def _critique(progress: Progress, drafted: Drafted) -> Flow[CriticNumbers]:
+    """Have the critic read a draft."""
+    reply = yield Critique(progress.at, drafted.span)
+    if not isinstance(reply, Critiqued):
+        raise protocol_error(reply)
+    return reply.numbers
 
 
 def _write_from(policy: Policy, progress: Progress, drafted: Drafted, plan: DraftPlan) -> Flow[None]:

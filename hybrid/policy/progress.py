@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from hybrid.defer import DraftSignals, floor_coin
+from hybrid.defer import CriticNumbers, DraftSignals, floor_coin
 from hybrid.policy.coins import Coin, CoinKey
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.policy.planning import Planner
@@ -89,7 +89,7 @@ class Progress:
             self.sent.pop()
         self.sent.append(text)
 
-    def signals(self, planner: Planner, drafted: Drafted) -> DraftSignals:
+    def signals(self, planner: Planner, drafted: Drafted, critic: CriticNumbers | None = None) -> DraftSignals:
         """Return what is known of a draft that begins here. Raises TypeError for a token without its local row."""
         rows: list[Dense] = [token.draft_row for token in drafted.span if token.draft_row is not None]
         if len(rows) < len(drafted.span):
@@ -105,6 +105,7 @@ class Progress:
             ended=drafted.ended,
             last_divergence=nats,
             divergence_age=len(self.at) - 1 - position,
+            critic=critic,
         )
 
 

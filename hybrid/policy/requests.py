@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from hybrid.defer import CriticNumbers
 from hybrid.policy.gates import Gate, GateDecision
 from hybrid.policy.plan import DraftPlan, JudgedSpan
 from hybrid.prob import Dense, TopK
@@ -104,6 +105,14 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Critique:
+    """Have the critic read a drafted span after ``at``. Answered by Critiqued."""
+
+    at: Ids
+    span: Span
+
+
+@dataclass(frozen=True)
 class Emit:
     """Show these tokens. Answered by AnswerContinues or AnswerEnded. What was shown is never taken back.
 
@@ -115,7 +124,7 @@ class Emit:
     judged: JudgedSpan | None = None
 
 
-Request: TypeAlias = Draft | Check | Write | Emit
+Request: TypeAlias = Draft | Critique | Check | Write | Emit
 
 # ---- replies -------------------------------------------------------------------------------------------------------
 
@@ -138,6 +147,13 @@ class Drafted:
     def final(self) -> bool:
         """Whether no token can follow it."""
         return self.ended or self.full
+
+
+@dataclass(frozen=True, eq=False)
+class Critiqued:
+    """What the critic says of each token of the span."""
+
+    numbers: CriticNumbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,4 +206,4 @@ class AnswerEnded:
     why: Literal["stop", "length"]
 
 
-Reply: TypeAlias = Drafted | Scored | Wrote | BudgetDenied | NoAnswer | AnswerContinues | AnswerEnded
+Reply: TypeAlias = Drafted | Critiqued | Scored | Wrote | BudgetDenied | NoAnswer | AnswerContinues | AnswerEnded

@@ -73,10 +73,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds from the question to the first shown token (None: none was) and to the end."""
+    """Milliseconds from the question to the first shown token (None: none was) and to the end.
+
+    ``critic_ms``: what the critic's reading took of them; None: there was none.
+    """
 
     ttft_ms: float | None
     total_ms: float
+    critic_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class AnswerBuilder:
         self.requests = 0
         self.bytes_sent = 0
         """Bytes of the bodies of all HTTP requests that left, or may have: retries and other ways to ask count."""
+        self.critic_ms: float | None = None
         self._degraded: str | None = None
         self._degraded_kind: DegradedKind | None = None
         self._notes: tuple[str, ...] = ()
@@ -158,7 +159,7 @@ class AnswerBuilder:
             degraded=self._degraded,
             degraded_kind=self._degraded_kind,
             notes=self._notes,
-            timing=Timing(ttft_ms, self._ms(time.monotonic())),
+            timing=Timing(ttft_ms, self._ms(time.monotonic()), self.critic_ms),
             seed=seed,
             policy=policy,
             guarantee=guarantee,

@@ -1,6 +1,7 @@
 """Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
+what was fitted with a critic is found for that critic alone;
 the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file that cannot
 be read is none.
 """
@@ -25,16 +26,21 @@ SUFFIX = ".calibration.json"
 
 
 def calibration_for(
-    local: str, cloud: str, judge: str | None = None, *, shipped_only: bool = False
+    local: str, cloud: str, judge: str | None = None, *, critic: str | None = None, shipped_only: bool = False
 ) -> Calibration | None:
     """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
 
     ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
-    judge of it, of which nothing is known. ``shipped_only``: the user's own do not count.
+    judge of it, of which nothing is known. ``critic``: a critic's identity; what was fitted with it comes first, and
+    what was fitted with another is none. ``shipped_only``: the user's own do not count.
     """
     candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
-    return next((each for each in fitting if judge in {None, each.judge}), None)
+    judged = [each for each in fitting if judge in {None, each.judge}]
+    for wanted in (critic, None):
+        if found := next((each for each in judged if each.critic == wanted), None):
+            return found
+    return None
 
 
 def outranked(calibration: Calibration, judge: str | None = None) -> Calibration | None:
@@ -44,17 +50,24 @@ def outranked(calibration: Calibration, judge: str | None = None) -> Calibration
     """
     if any(each is calibration for each in _shipped()):
         return None
-    shipped = calibration_for(calibration.local, calibration.cloud, judge, shipped_only=True)
-    return shipped if shipped is not None and len(calibration.questions) < len(shipped.questions) else None
+    local, cloud, critic = calibration.local, calibration.cloud, calibration.critic
+    shipped = calibration_for(local, cloud, judge, critic=critic, shipped_only=True)
+    if shipped is None or shipped.critic != critic:
+        return None
+    return shipped if len(calibration.questions) < len(shipped.questions) else None
 
 
 def keep_calibration(calibration: Calibration) -> Path:
-    """Write a calibration to the user's state folder, in the place of one of the same pair and judge; return its file.
+    """Write a calibration to the user's state folder, in the place of one of the same pair, judge and critic.
+
+    Returns its file.
 
     Raises UsageError where there is no home or the file cannot be written.
     """
     folder = scores_folder()
-    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{calibration.judge.replace(':', '-')}{SUFFIX}"
+    critic = "" if calibration.critic is None else f"-critic-{calibration.critic[:8]}"
+    judge = calibration.judge.replace(":", "-")
+    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{SUFFIX}"
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -334,7 +334,8 @@ class AsyncClient:
             builder.note(dear)
         recording = choices_of(settings, policy) if settings.trace_rows else None
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
-        drafter = Drafter(context.cursor, ids, sampling, SeededCoin(sampling.seed))
+        critic = self._contexts.critic(context, ids, policy.planner)
+        drafter = Drafter(context.cursor, ids, sampling, SeededCoin(sampling.seed), critic)
         try:
             return await Driver(rendered, drafter, context.worker, verifier, builder, limits).answer(policy)
         finally:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from hybrid.config import Settings
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Worker
 from hybrid.errors import ContextOverflow, UsageError
+from hybrid.policy.planning import Planner
 from hybrid.run.conversation import TextOrTurns, turns_of
+from hybrid.run.critic import CursorCritic
 from hybrid.run.events import Publish, Queued
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
@@ -39,7 +41,8 @@ class LocalModel:
     ``noise`` and ``shift``: what its rows may be off by, as ``prob.Dense`` has it. ``ms_per_token``: what was measured
     of its speed. ``notes``: what a user should know of how it was opened, a sentence each.
     ``families``: the questions that it can answer at all, None: any. ``others``: the models beside it, by name; they
-    have its vocabulary and its length of context.
+    have its vocabulary and its length of context. ``critic``: which of them reads drafts before ``auto`` decides; None:
+    none does.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -50,6 +53,7 @@ class LocalModel:
     families: KnownFamilies | None = None
     name: str = "local"
     others: Mapping[str, FurtherModel] = field(default_factory=dict)
+    critic: str | None = None
 
 
 class LocalContexts:
@@ -66,6 +70,7 @@ class LocalContexts:
             )
             for i, (engine, worker) in enumerate(local.contexts)
         ]
+        self._critic = local.critic
         self.words = contexts[0].engine
         """The model's vocabulary, and how long a text may be: the same in every context."""
         self.parallel = len(contexts)
@@ -84,6 +89,12 @@ class LocalContexts:
         Raises QueueFull and QueueTimeout.
         """
         return self.pool.borrow(ids, conversation=settings.conversation, told=lambda ahead: publish(Queued(ahead)))
+
+    def critic(self, context: CursorContext, ids: Ids, planner: Planner | None) -> CursorCritic | None:
+        """Return who reads the drafts of a prompt: a critic, where there is one and the score reads its numbers."""
+        if self._critic is None or planner is None or planner.score.critic is None:
+            return None
+        return CursorCritic(context.others[self._critic], ids)
 
     def close(self) -> None:
         """End the reader's thread; the contexts stay their owner's to close."""

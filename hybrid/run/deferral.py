@@ -203,7 +203,9 @@ class PairSource:
         cloud, judge = "" if asked.can is None else asked.can.model, asked.judge
         async with self._reading:
             if (cloud, judge) not in self._pairs:
-                read = partial(read_knowledge, self._facts.local, cloud, judge, shipped_only=self._facts.shipped_only)
+                facts = self._facts
+                known = partial(read_knowledge, critic=facts.critic, shipped_only=facts.shipped_only)
+                read = partial(known, facts.local, cloud, judge)
                 self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]
 

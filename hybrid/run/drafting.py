@@ -15,11 +15,13 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile
 
+from hybrid.defer import CriticNumbers
 from hybrid.engine import ONE_BY_ONE, Cursor, Interrupted, IsCancelled, never, num_shared
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, CoinKey, DraftPosition
-from hybrid.policy.requests import Check, Draft, Drafted, PendingToken, Span, ids
+from hybrid.policy.requests import Check, Critique, Draft, Drafted, PendingToken, Span, ids
 from hybrid.prob import Dense, ExpertRow, warp
+from hybrid.run.critic import Critic
 from hybrid.run.experts import Evidence, ExpertCursor
 from hybrid.types import Ids, Sampling
 
@@ -27,14 +29,22 @@ from hybrid.types import Ids, Sampling
 class Drafter:
     """Writes with the local model during one answer, on one thread."""
 
-    def __init__(self, cursor: Cursor | ExpertCursor, prompt: Ids, sampling: Sampling, coin: Coin) -> None:
-        """Take the model's cursor, or that of several; the prompt, and how tokens are drawn."""
+    def __init__(
+        self,
+        cursor: Cursor | ExpertCursor,
+        prompt: Ids,
+        sampling: Sampling,
+        coin: Coin,
+        critic: Critic | None = None,
+    ) -> None:
+        """Take the model's cursor, or that of several; the prompt, how tokens are drawn, and who reads drafts."""
         self.cursor = cursor
         self.prompt = prompt
         self.sampling = sampling
         self.num_ready = 0
         """Tokens of the last draft that had been decoded ahead."""
         self.coin = coin
+        self.critic = critic
         self.rows_read: list[tuple[Ids, Dense]] | None = None
         """Rows read since this list was last emptied, each with the answer before it; None: they are not recorded."""
         self._begun = False
@@ -107,8 +117,16 @@ class Drafter:
             self.rows_read += ((request.at + span[:i], row) for i, row in enumerate(rows))
         return rows
 
+    def critique(self, request: Critique, cancelled: IsCancelled) -> CriticNumbers:
+        """Return what the critic says of a draft. Raises ValueError where none was given."""
+        if self.critic is None:
+            raise ValueError("a draft is weighed by what a critic says, and there is no critic")
+        return self.critic.read(request.at, request.span, cancelled)
+
     def rewind_to(self, shown: Ids) -> None:
-        """Leave no token in the cache that was not shown. Where no row was ever read, the cache is as it was found."""
+        """Leave no token in a cache that was not shown. Where no row was ever read, the cache is as it was found."""
+        if self.critic is not None:
+            self.critic.rewind_to(shown)
         if not self._begun:
             return
         self._heard = [each for each in self._heard if self._experts and self._experts.is_complete(each.row)]

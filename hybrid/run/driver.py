@@ -14,18 +14,21 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
-from hybrid.engine import IsCancelled, Worker
+from hybrid.engine import Worker
 from hybrid.policy import Policy, decode
 from hybrid.policy.requests import (
     AnswerContinues,
     AnswerEnded,
     BudgetDenied,
     Check,
+    Critique,
+    Critiqued,
     Draft,
     Drafted,
     Emit,
@@ -44,6 +47,8 @@ from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
 from hybrid.run.verifier import RenderedPrompt, Verifier
 from hybrid.types import Ids
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,11 +107,13 @@ class Driver:
         return self._builder.finish(end.why, self._drafter.sampling.seed, str(policy), guarantee)
 
     async def _reply(self, request: Request) -> Reply:
-        if not isinstance(request, Draft) and request.plan is not None:
+        if not isinstance(request, Draft | Critique) and request.plan is not None:
             self._publish(events.Planned.of(len(self._shown), request.plan))
         match request:
             case Draft():
                 return await self._draft(request)
+            case Critique():
+                return await self._critique(request)
             case Check():
                 return await self._check(request)
             case Write():
@@ -127,7 +134,9 @@ class Driver:
         await self._verifier.rest()
         room = self._room()
         self._last_draft, limit = request, min(request.limit, room)
-        drafted, took_s = await self._worker.do(lambda cancelled: self._timed_draft(request, limit, cancelled))
+        drafted, took_s = await self._worker.do(
+            lambda cancelled: self._timed(lambda: self._drafter.draft(request, limit, cancelled))
+        )
         self._builder.drafted += len(drafted.span)
         self._record_local_rows()
         self._publish(
@@ -135,11 +144,20 @@ class Driver:
         )
         return replace(drafted, full=len(drafted.span) >= room)
 
-    def _timed_draft(self, request: Draft, limit: int, cancelled: IsCancelled) -> tuple[Drafted, float]:
-        """Draft, and tell how many seconds that took on the engine's thread, less its waiting for other contexts."""
-        began, waited_s = time.monotonic(), self._drafter.cursor.waited_s
-        drafted = self._drafter.draft(request, limit, cancelled)
-        return drafted, max(0.0, time.monotonic() - began - (self._drafter.cursor.waited_s - waited_s))
+    def _timed(self, work: Callable[[], T]) -> tuple[T, float]:
+        """Do work on the engine's thread; tell how many seconds it took, less its waiting for other contexts."""
+        began, waited_s = time.monotonic(), self._drafter.waited_s
+        done = work()
+        return done, max(0.0, time.monotonic() - began - (self._drafter.waited_s - waited_s))
+
+    async def _critique(self, request: Critique) -> Critiqued:
+        numbers, took_s = await self._worker.do(
+            lambda cancelled: self._timed(lambda: self._drafter.critique(request, cancelled))
+        )
+        ms = round(took_s * 1000, 3)
+        self._builder.critic_ms = ms + (self._builder.critic_ms or 0.0)
+        self._publish(events.SpanCritiqued.of(len(request.at), ids(request.span), numbers, ms))
+        return Critiqued(numbers)
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from hybrid.defer import DraftSignals, Forecast
+from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
 from hybrid.prob import Dense, TopK
@@ -84,6 +84,27 @@ class SpanDrafted:
     ids: Ids
     num_ready: int = 0
     ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class SpanCritiqued:
+    """The critic read a drafted span, in ``ms``. What it says of each token is as ``CriticNumbers`` has it."""
+
+    position: int
+    ids: Ids
+    kl: tuple[float, ...]
+    logprob: tuple[float, ...]
+    ms: float = 0.0
+
+    @classmethod
+    def of(cls, position: int, ids: Ids, numbers: CriticNumbers, ms: float) -> SpanCritiqued:
+        """Tell what was said, exact to the last bit."""
+        return cls(position, ids, tuple(numbers.kl.tolist()), tuple(numbers.logprob.tolist()), ms)
+
+    @property
+    def numbers(self) -> CriticNumbers:
+        """What was said."""
+        return CriticNumbers(np.array(self.kl, dtype=np.float64), np.array(self.logprob, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -226,6 +247,7 @@ Event: TypeAlias = (
     | RecordingStarted
     | Rows
     | SpanDrafted
+    | SpanCritiqued
     | Planned
     | SpanJudged
     | RequestSent
@@ -242,7 +264,7 @@ Event: TypeAlias = (
 Publish: TypeAlias = Callable[[Event], None]
 
 # Version 3, of hybrid 0.1.0, had other names for some events that no reader of rows looks at; 4 had no planner. Readers
-# of version 5 pass over an event that they do not know, so one more (``queued``) is no new version.
+# of version 5 pass over an event that they do not know, so one more (``queued``, ``span_critiqued``) is no new version.
 TRACE_VERSION, READ_VERSIONS = 5, (3, 4, 5)
 
 

@@ -25,20 +25,34 @@ class PairFacts:
 
     ``local``: what identifies the model's file; None: nothing is known of any pair, and nothing is kept. ``times``:
     what a probe has measured of an endpoint; it may read a file. ``shipped_only``: of the pair is known what comes with
-    the package, and neither what a user has bought nor what was learned.
+    the package, and neither what a user has bought nor what was learned. ``critic``: what identifies the critic's file;
+    None: there is no critic.
     """
 
     local: str | None = None
     times: Callable[[Capabilities], TokenTimes | None] = lambda _: None
     shipped_only: bool = False
+    critic: str | None = None
 
     @classmethod
-    def of(cls, model: Path, cloud: str | None, probes: Callable[[], ProbeCache | None]) -> PairFacts:
-        """Return the facts of a model file and an endpoint. ``probes``: where probes are kept; None: nowhere."""
-        local = None
-        with contextlib.suppress(OSError, UsageError):
-            local = identify(model, identities_file())
-        return cls(local, lambda can: token_times(can, cloud, probes))
+    def of(
+        cls, model: Path, cloud: str | None, probes: Callable[[], ProbeCache | None], critic: Path | None = None
+    ) -> PairFacts:
+        """Return the facts of a model file and an endpoint, and of a critic's file.
+
+        ``probes``: where probes are kept; None: nowhere.
+        """
+        return cls(
+            _identity(model),
+            lambda can: token_times(can, cloud, probes),
+            critic=None if critic is None else _identity(critic),
+        )
+
+
+def _identity(model: Path) -> str | None:
+    with contextlib.suppress(OSError, UsageError):
+        return identify(model, identities_file())
+    return None
 
 
 def token_times(can: Capabilities, cloud: str | None, probes: Callable[[], ProbeCache | None]) -> TokenTimes | None:

@@ -30,6 +30,10 @@ FEWER = (
     "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
     "(hybrid calibrate buys more)"
 )
+UNREAD = (
+    "the critic changes nothing here: nothing is known of this pair of models with it (hybrid calibrate --critic fits "
+    "a score to what it says)"
+)
 UNWRITTEN = "what was learned of this pair of models could not be written: the next client does not know it"
 
 
@@ -108,25 +112,32 @@ class PairKnowledge:
             self._untold.append(UNWRITTEN)
 
 
-def read_knowledge(local: str | None, cloud: str, judge: str | None, *, shipped_only: bool = False) -> PairKnowledge:
+def read_knowledge(
+    local: str | None, cloud: str, judge: str | None, *, critic: str | None = None, shipped_only: bool = False
+) -> PairKnowledge:
     """Read what is known of a pair under a judge (None: the calibration's own). ``local`` None: nothing is, or kept.
 
+    ``critic``: the identity of a model that reads drafts; what it says counts where a score was fitted with it.
     ``shipped_only``: what comes with the package, and nothing is kept.
     """
     if local is None or not cloud:
         prior = PriorScore(judge or DEFAULT_JUDGE)
         return PairKnowledge(prior, OnlineLearner(prior), standing=(UNCALIBRATED,) if cloud else ())
-    calibration = calibration_for(local, cloud, judge, shipped_only=shipped_only)
+    calibration = calibration_for(local, cloud, judge, critic=critic, shipped_only=shipped_only)
     base: Score = calibration.score if calibration else PriorScore(judge or DEFAULT_JUDGE)
-    other = None if calibration else calibration_for(local, cloud, shipped_only=shipped_only)
+    other = None if calibration else calibration_for(local, cloud, critic=critic, shipped_only=shipped_only)
     standing: tuple[str, ...] = () if calibration else (UNCALIBRATED,)
     if other is not None:
         standing = (f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}",)
     if calibration is not None and (shipped := outranked(calibration, judge)) is not None:
         standing = (FEWER.format(own=len(calibration.questions), shipped=len(shipped.questions)),)
+    if critic is not None and base.critic is None:
+        standing += (UNREAD,)
     state, kept = None, KeptOutcomes()
+    # What one score told is nothing to learn another's correction from.
+    judged = base.judge if base.critic is None else f"{base.judge} critic:{base.critic}"
     with contextlib.suppress(UsageError):  # no home to keep files in
-        state = None if shipped_only else PairState(scores_folder(), local, cloud, base.judge)
+        state = None if shipped_only else PairState(scores_folder(), local, cloud, judged)
         kept = state.read() if state else kept
     learner, untold = OnlineLearner(base, kept.outcomes, calibration), [kept.note] if kept.note else []
     return PairKnowledge(base, learner, calibration, state, standing, other, untold)

@@ -44,6 +44,7 @@ _PLAIN: dict[str, type[Any]] = {
         events.Queued,
         events.Started,
         events.SpanDrafted,
+        events.SpanCritiqued,
         events.SpanJudged,
         events.RequestSent,
         events.RequestSettled,

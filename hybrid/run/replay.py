@@ -21,7 +21,7 @@ from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish
-from hybrid.run.replay_trace import ReplayCloud, ReplayCursor, ReplayTrace
+from hybrid.run.replay_trace import ReplayCloud, ReplayCritic, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.sources import choosing, load
@@ -45,7 +45,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     check_effect(settings, flags)
     sampling = sampling_of(settings)
     cursor = cast(Cursor, ReplayCursor(trace))  # rows by another road; a driver asks for nothing else
-    drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed))
+    drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed), ReplayCritic(trace))
     cloud = ReplayCloud(trace)
 
     async def connect(asked_at: float) -> Connection:

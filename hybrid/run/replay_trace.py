@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hybrid.cloud import (
@@ -27,11 +28,13 @@ from hybrid.cloud import (
     max_usage,
     unrecorded,
 )
+from hybrid.defer import CriticNumbers
 from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
+from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, TopK
-from hybrid.run.events import READ_VERSIONS, key_of, unpacked
+from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
 from hybrid.types import CloudUsage, Ids, Sampling
 
 
@@ -68,6 +71,8 @@ class ReplayTrace:
     """Where it did so without a row."""
     cut: set[tuple[str, frozenset[int]]] = field(default_factory=set)
     """Where its text ended for want of room."""
+    critic: dict[Ids, SpanCritiqued] = field(default_factory=dict)
+    """What a critic said, by the answer's place and the tokens that it read: the place as a number, then they."""
 
     @classmethod
     def read(cls, path: Path) -> ReplayTrace:
@@ -92,7 +97,7 @@ class ReplayTrace:
     def _read_line(self, line: str, damaged: str) -> None:
         try:
             self._add(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError, msgspec.ValidationError):
             raise UsageError(damaged) from None
 
     def _add(self, line: dict[str, Any]) -> None:
@@ -110,6 +115,9 @@ class ReplayTrace:
                 marks = line.get("thoughts")  # a trace of before they were told apart has none
                 self.thoughts = None if marks is None else ThoughtMarks(**marks)
                 self.shift = None if line.get("shift") is None else float(line["shift"])
+            case "span_critiqued":
+                said = msgspec.convert(line, SpanCritiqued)
+                self.critic[(said.position, *said.ids)] = said
             case "rows":
                 key = line["key"]
                 if line["local"] is not None:
@@ -188,6 +196,25 @@ class ReplayCursor:
         """Do nothing: there is no cache."""
 
     def forget_rows(self, before: int) -> None:
+        """Do nothing: there is no cache."""
+
+
+class ReplayCritic:
+    """A critic that says what it said."""
+
+    def __init__(self, trace: ReplayTrace) -> None:
+        """Take the trace."""
+        self._trace = trace
+
+    def read(self, at: Ids, span: Span, cancelled: IsCancelled) -> CriticNumbers:  # noqa: ARG002  (the port's shape)
+        """Look its numbers up. Raises MissingRow."""
+        said = self._trace.critic.get((len(at), *ids(span)))
+        if said is None:
+            what = "what a critic said"
+            raise MissingRow(what, at)
+        return said.numbers
+
+    def rewind_to(self, shown: Ids) -> None:
         """Do nothing: there is no cache."""
 
 

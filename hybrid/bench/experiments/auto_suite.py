@@ -26,15 +26,20 @@ from hybrid.defer.online import OnlineLearner
 DIALS = (0.45, 0.6, 0.8, 1.0, 1.2, 1.5, 1.8, 2.2, 2.8, 3.5, 8.0)
 BLOCKS = (16, 32)
 AUTO, LOGISTIC, ROUTE = "auto", "logistic", "route"
+AUTO_CRITIC, ROUTE_CRITIC = "auto, critic", "route, critic"
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was fitted to a pair's labels: with trees and without, and the labels themselves for the controls."""
+    """What was fitted to a pair's labels: with trees and without, and the labels themselves for the controls.
+
+    ``critic``: what was fitted to them and to what a critic said; None: nobody read along.
+    """
 
     calibration: Calibration
     logistic: Calibration
     labelled: Sequence[LabelledQuestion]
+    critic: Calibration | None = None
 
     @cached_property
     def scores(self) -> dict[str, Score]:
@@ -49,12 +54,16 @@ class Fitted:
         }
         logistic = OnlineLearner(self.logistic.score, calibration=self.logistic).score
         learned = OnlineLearner(own, calibration=self.calibration).score
-        return {AUTO: learned, LOGISTIC: replace(logistic, again=own.again), **controls}
+        critic: dict[str, Score] = {}
+        if self.critic is not None:
+            critic[AUTO_CRITIC] = OnlineLearner(self.critic.score, calibration=self.critic).score
+        return {AUTO: learned, LOGISTIC: replace(logistic, again=own.again), **critic, **controls}
 
     @property
     def digests(self) -> dict[str, str]:
         """What tells a score from another of its name."""
         kept = {AUTO: self.calibration, LOGISTIC: self.logistic}
+        kept |= {} if self.critic is None else {AUTO_CRITIC: self.critic}
         found = {name: _digest(json.dumps(score_to_json(each.score)).encode()) for name, each in kept.items()}
         controls = {name: each for name, each in self.scores.items() if isinstance(each, ControlScore)}
         return found | {name: _digest(np.round(each.weights, 9).tobytes()) for name, each in controls.items()}
@@ -88,6 +97,32 @@ def rules_of(fitted: Fitted) -> tuple[AutoRule, ...]:
         AutoRule(ROUTE, AUTO, dials, whole=True),
         AutoRule(f"{ROUTE}, one worth", AUTO, dials, constant=True, whole=True),
         AutoRule(f"{ROUTE}, early", AUTO, default, stream="early", whole=True),
+    )
+
+
+def critic_rules(fitted: Fitted) -> tuple[AutoRule, ...]:
+    """Return ``auto`` and ``route`` with a critic and without, each with both kinds of dials."""
+    pairs = ((AUTO, AUTO, False), (AUTO_CRITIC, AUTO_CRITIC, False), (ROUTE, AUTO, True))
+    rules = (*pairs, (ROUTE_CRITIC, AUTO_CRITIC, True))
+    return tuple(
+        AutoRule(f"{name}{', one worth' * constant}", score, fitted.dials, constant=constant, whole=whole)
+        for name, score, whole in rules
+        for constant in (False, True)
+    )
+
+
+def critic_sections(plan: ProblemPlan, fitted: Fitted) -> tuple[AutoSection, ...]:
+    """Return a section for every seed: what a critic adds, beside both models alone."""
+    rules = critic_rules(fitted)
+    return tuple(
+        auto_section(
+            f"{plan.split}, seed {seed}",
+            as_questions(draw_problems(plan.split, plan.num, seed)),
+            fitted,
+            (CLOUD, LOCAL),
+            rules,
+        )
+        for seed in plan.seeds
     )
 
 

@@ -36,6 +36,10 @@ AGAINST = (
     ("auto, one worth", "highest entropy, one worth"),
     ("logistic, one worth", "highest entropy, one worth"),
     ("auto, one worth", "logistic, one worth"),
+    ("auto, critic", "auto"),
+    ("auto, critic, one worth", "auto, one worth"),
+    ("route, critic", "route"),
+    ("route, critic, one worth", "route, one worth"),
 )
 
 

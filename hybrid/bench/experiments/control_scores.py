@@ -37,6 +37,7 @@ class ControlScore:
     width: Floats
     usual: QuestionForecast = field(compare=False)
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
+    critic: ClassVar[str | None] = None
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Spread the chance evenly over the draft."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from hybrid.defer import DraftSignals, Forecast, QuestionForecast, Score
 from hybrid.defer.familiarity import Familiarity
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.policy.plan import DraftPlan
 from hybrid.policy.planning import Planner
 
@@ -84,13 +85,20 @@ class KeptForecasts:
         return self.score.again
 
     @property
+    def critic(self) -> str | None:
+        """The score's."""
+        return self.score.critic
+
+    @property
     def familiarity(self) -> Familiarity:
         """The score's."""
         return self.score.familiarity
 
     def forecast(self, signals: DraftSignals) -> Forecast:
         """Forecast a draft."""
-        numbers = (signals.tokens, signals.entropy, signals.top, signals.second, signals.logprob)
+        numbers = [getattr(signals, name) for name in ("tokens", *OF_TOKENS)]
+        if (said := signals.critic) is not None:
+            numbers += (said.kl, said.logprob)
         own = (signals.words, signals.prompt_tokens, signals.shown, signals.ended)
         key = (*own, signals.last_divergence, signals.divergence_age, *(each.tobytes() for each in numbers))
         if key not in self._drafts:
@@ -150,5 +158,5 @@ def _decision(plan: DraftPlan) -> Decision:
 
 
 def _style(planner: Planner) -> Decision:
-    """Return what else of a planner an answer depends on: how a draft is cut, and who judges it."""
-    return planner.stream, planner.block, planner.score.judge, planner.labels
+    """Return what else of a planner an answer depends on: how a draft is cut, who judges it, and who reads it."""
+    return planner.stream, planner.block, planner.score.judge, planner.labels, planner.score.critic

@@ -16,15 +16,22 @@ from typing import Any
 
 from hybrid.assemble import PROBE, bundled_server
 from hybrid.bench.arms import PRICE, Arm
-from hybrid.bench.experiments.world import NUM_CONTEXT, ArmPlanners, World, WorldAnswer, answer_choices, world_settings
+from hybrid.bench.experiments.world import (
+    NUM_CONTEXT,
+    ArmPlanners,
+    World,
+    WorldAnswer,
+    answer_choices,
+    with_critic,
+    world_settings,
+)
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire
 from hybrid.config import AnswerChoices
 from hybrid.engine import Engine, Worker, num_shared
 from hybrid.engine.llama import Weights
-from hybrid.prob import UNMEASURED
-from hybrid.run import AsyncClient, Finished, LocalModel, RequestSent, RequestSettled
+from hybrid.run import AsyncClient, Finished, RequestSent, RequestSettled
 from hybrid.run.answer import Answer
 from hybrid.run.cloud_verifier import Connection
 from hybrid.spend import Account, MemoryLedger, Price
@@ -44,10 +51,10 @@ def is_sampled(question: str, arm: Arm, share: float = SHARE) -> bool:
 
 @dataclass(frozen=True)
 class ServedClient:
-    """The client over the bundled server, and its local engine."""
+    """The client over the bundled server, and its local engines."""
 
     client: AsyncClient
-    engine: Engine
+    engines: tuple[Engine, ...]
     planners: ArmPlanners
 
     async def answer(self, question: str, arm: Arm, choices: AnswerChoices) -> tuple[Answer, list[tuple[Any, ...]]]:
@@ -55,7 +62,8 @@ class ServedClient:
 
         What a cache held before decides how a prompt is decoded, and a model of few bits reads it a little differently.
         """
-        self.engine.rewind(0)
+        for engine in self.engines:
+            engine.rewind(0)
         self.planners.planner = arm.planner
         sent: list[tuple[Any, ...]] = []
         async for event in self.client.stream(question, **choices):
@@ -71,7 +79,9 @@ class ServedClient:
 
 
 @asynccontextmanager
-async def open_driver(local: Path, cloud: Path, dialect: str = "vllm") -> AsyncIterator[ServedClient]:
+async def open_driver(
+    local: Path, cloud: Path, dialect: str = "vllm", critic: Path | None = None
+) -> AsyncIterator[ServedClient]:
     """Open a client over a bundled server of the reference, with the world's settings and its idea of noise.
 
     ``dialect``: the family whose routes the server has, and no others.
@@ -80,10 +90,13 @@ async def open_driver(local: Path, cloud: Path, dialect: str = "vllm") -> AsyncI
         url = await stack.enter_async_context(bundled_server(cloud, "--dialect", dialect))
         worker = Worker("hybrid-driver")
         stack.callback(worker.close)
-        weights = Weights(local)
-        stack.callback(weights.close)
-        engine = weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1)
-        stack.callback(engine.close)
+        engines: list[Engine] = []
+        for path in (local, *([] if critic is None else [critic])):
+            weights = Weights(path)
+            stack.callback(weights.close)
+            engines.append(weights.context(min(NUM_CONTEXT, weights.longest_context or NUM_CONTEXT), threads=1))
+            stack.callback(engines[-1].close)
+        engine, reads = engines[0], engines[1] if critic else None
         endpoint = Endpoint(Wire(url, None, Timeouts(), through_proxies=False), None, None, engine, dialect)
         stack.push_async_callback(endpoint.aclose)
 
@@ -93,10 +106,10 @@ async def open_driver(local: Path, cloud: Path, dialect: str = "vllm") -> AsyncI
         account = Account(Price.parse(PRICE), MemoryLedger())
         planners = ArmPlanners()
         client = AsyncClient(
-            LocalModel([(engine, worker)], UNMEASURED), connect, account, world_settings(), planners=planners
+            with_critic([(engine, worker)], reads), connect, account, world_settings(), planners=planners
         )
         stack.push_async_callback(client.aclose)
-        yield ServedClient(client, engine, planners)
+        yield ServedClient(client, tuple(engines), planners)
 
 
 async def compare(

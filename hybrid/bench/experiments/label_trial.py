@@ -15,7 +15,8 @@ import numpy as np
 
 from hybrid.bench.experiments.section import CLOUD, LOCAL, CheckAnswer, TrialQuestion
 from hybrid.bench.experiments.world import World, WorldAnswer, shown_row
-from hybrid.defer import DraftSignals, LabelledDraft, LabelledQuestion
+from hybrid.defer import CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion
+from hybrid.defer.signals import OF_TOKENS
 from hybrid.policy import PolicyOptions, preset
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
@@ -24,7 +25,7 @@ from hybrid.run.conversation import words_of
 from hybrid.types import Ids, Sampling
 
 TOP_K = 20
-ARRAYS = ("entropy", "top", "second", "logprob")
+OF_CRITIC = ("kl", "logprob")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def label(world: World, question: str, drafted: WorldAnswer, threshold: float) -
     if drafted.ended:
         tokens += (world.local_row(drafted.prompt + tokens).best,)
     local, cloud = world.rows(drafted.prompt, tokens) if tokens else ([], [])
-    signals = DraftSignals.of_rows(words_of(question), len(drafted.prompt), 0, tokens, local, ended=drafted.ended)
+    critic = world.critic_numbers(drafted.prompt, tokens, local)
+    signals = DraftSignals.of_rows(
+        words_of(question), len(drafted.prompt), 0, tokens, local, ended=drafted.ended, critic=critic
+    )
     excess = [
         row.top(1)[0][1] - row.logprobs_of(np.array([token]))[0] for row, token in zip(cloud, tokens, strict=True)
     ]
@@ -87,18 +91,21 @@ def first_rejection(tokens: Ids, local: list[Dense], cloud: list[Dense], thresho
 def label_to_json(labelled: LabelledDraft) -> dict[str, Any]:
     """Return plain data for ``json.dumps``, exact to the last bit."""
     signals = labelled.signals
-    arrays = {name: getattr(signals, name).tolist() for name in ("tokens", *ARRAYS)}
+    arrays = {name: getattr(signals, name).tolist() for name in ("tokens", *OF_TOKENS)}
     own = {"words": list(signals.words), "prompt_tokens": signals.prompt_tokens, "ended": signals.ended}
+    if signals.critic is not None:
+        own["critic"] = {name: getattr(signals.critic, name).tolist() for name in OF_CRITIC}
     return {**own, **arrays, "first_rejection": labelled.first_rejection, "excess": labelled.excess.tolist()}
 
 
 def label_of_json(kept: Mapping[str, Any]) -> LabelledDraft:
     """Read what ``label_to_json`` gave."""
-    entropy, top, second, logprob = (np.array(kept[name], dtype=np.float64) for name in ARRAYS)
+    entropy, top, second, logprob = (np.array(kept[name], dtype=np.float64) for name in OF_TOKENS)
     tokens = np.array(kept["tokens"], dtype=np.int64)
-    signals = DraftSignals(
-        tuple(kept["words"]), kept["prompt_tokens"], 0, tokens, entropy, top, second, logprob, kept["ended"]
-    )
+    said = kept.get("critic")
+    critic = None if said is None else CriticNumbers(*(np.array(said[name], dtype=np.float64) for name in OF_CRITIC))
+    words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
+    signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended=ended, critic=critic)
     return LabelledDraft(signals, kept["first_rejection"], np.array(kept["excess"], dtype=np.float64))
 
 

@@ -34,10 +34,11 @@ PATIENCE_S = 2.0
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The files of a pair."""
+    """The files of a pair, and of a critic beside it."""
 
     local: Path
     cloud: Path
+    critic: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class SectionRun:
         """Name a question of a section by all that its record depends on."""
         section = self.sections[unit[0]]
         pair, question = self.pairs[section.pair], section.questions[unit[1]]
-        files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud)]
+        files = [(path.name, path.stat().st_size) for path in (pair.local, pair.cloud, pair.critic) if path]
         what = [VERSION, files, *section.content(), question.text, question.max_tokens]
         return hashlib.sha256(json.dumps([*what, self.seed, self.check_share]).encode()).hexdigest()[:24]
 
@@ -181,9 +182,11 @@ async def _answer_all(run: SectionRun, tasks: Any, news: Any) -> None:
                 section = run.sections[unit[0]]
                 pair = run.pairs[section.pair]
                 if section.pair not in worlds:
-                    worlds[section.pair] = await stack.enter_async_context(open_world(pair.local, pair.cloud))
+                    worlds[section.pair] = await stack.enter_async_context(
+                        open_world(pair.local, pair.cloud, critic=pair.critic)
+                    )
                     if run.check_share:
-                        driver = open_driver(pair.local, pair.cloud, run.dialect)
+                        driver = open_driver(pair.local, pair.cloud, run.dialect, pair.critic)
                         drivers[section.pair] = await stack.enter_async_context(driver)
                 record = await _answer(run, unit, worlds[section.pair], drivers.get(section.pair))
                 part.write(json.dumps({"key": run.key(unit)} | record) + "\n")

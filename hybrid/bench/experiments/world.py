@@ -11,7 +11,7 @@ server, up to near ties (one prefix decoded in two ways).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +35,14 @@ from hybrid.cloud import (
 )
 from hybrid.cloud.dialects.vllm import BAN
 from hybrid.config import NO_LEDGER, AnswerChoices, Settings
-from hybrid.engine import Cursor, Worker
+from hybrid.defer import CriticNumbers
+from hybrid.engine import Cursor, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.policy.planning import Planner
 from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
-from hybrid.run import AsyncClient, Finished, LocalModel, RequestSettled
+from hybrid.run import AsyncClient, Finished, FurtherModel, LocalModel, RequestSettled
 from hybrid.run.answer import Answer
+from hybrid.run.critic import CursorCritic
 from hybrid.run.deferral import AskedQuestion, BoundPlanner
 from hybrid.run.events import RequestKind, Started
 from hybrid.spend import Account, MemoryLedger, Price
@@ -48,6 +50,7 @@ from hybrid.types import CloudUsage, Ids, Message, Sampling
 
 # Enough for the longest prompt and answer of the questions; a longer cache only takes memory.
 NUM_CONTEXT = 1024
+CRITIC = "critic"
 
 
 @dataclass(frozen=True)
@@ -98,15 +101,19 @@ class TextLoss:
 class World:
     """Both models, and a client over them. Made by ``open_world``; answers one question at a time."""
 
-    def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker) -> None:
-        """Take the two engines, and the thread of the local one."""
-        self.local, self.cloud = local, cloud
+    def __init__(self, local: MemoEngine, cloud: MemoEngine, worker: Worker, critic: MemoEngine | None = None) -> None:
+        """Take the two engines, the thread of the local one, and the engine of a critic, where there is one."""
+        self.local, self.cloud, self.critic = local, cloud, critic
         self._reference = Cursor(cloud)
         self._remote = MemoCloud(cloud)
         account = Account(Price.parse(PRICE), MemoryLedger())
         self._planners = ArmPlanners()
         self._client = AsyncClient(
-            LocalModel([(local, worker)], UNMEASURED), self._connect, account, world_settings(), planners=self._planners
+            with_critic([(local, worker)], critic),
+            self._connect,
+            account,
+            world_settings(),
+            planners=self._planners,
         )
 
     async def answer(self, question: str, arm: Arm, sampling: Sampling, max_tokens: int) -> WorldAnswer:
@@ -137,6 +144,10 @@ class World:
         at = prompt + text[:-1]
         return Cursor(self.local, UNMEASURED).rows(at, len(text)), Cursor(self.cloud).rows(at, len(text))
 
+    def critic_numbers(self, prompt: Ids, text: Ids, local: Sequence[Dense]) -> CriticNumbers | None:
+        """Return what the critic says of each token of a text, given the local model's rows; None: there is none."""
+        return None if self.critic is None else CursorCritic(Cursor(self.critic), prompt).numbers((), text, local)
+
     def local_row(self, at: Ids) -> Dense:
         """Return the local model's row after some tokens, the prompt's among them."""
         return Cursor(self.local, UNMEASURED).row(at)
@@ -147,8 +158,9 @@ class World:
 
     def forget(self) -> None:
         """Forget a question's rows."""
-        self.local.forget()
-        self.cloud.forget()
+        for engine in (self.local, self.cloud, self.critic):
+            if engine is not None:
+                engine.forget()
 
     async def aclose(self) -> None:
         """Stop answering."""
@@ -165,6 +177,12 @@ class World:
             for event, sent in known
             if event.usage is not None
         )
+
+
+def with_critic(contexts: Sequence[tuple[Engine, Worker]], critic: Engine | None) -> LocalModel:
+    """Return a local model of one context, with a critic beside it, where there is one."""
+    others = {} if critic is None else {CRITIC: FurtherModel([critic], UNMEASURED)}
+    return LocalModel(contexts, UNMEASURED, others=others, critic=None if critic is None else CRITIC)
 
 
 class ArmPlanners:
@@ -313,20 +331,22 @@ def world_settings() -> Settings:
 
 
 @asynccontextmanager
-async def open_world(local: Path, cloud: Path, num_context: int = NUM_CONTEXT) -> AsyncIterator[World]:
-    """Load both models, a context and a thread each. Raises EngineError."""
+async def open_world(
+    local: Path, cloud: Path, num_context: int = NUM_CONTEXT, critic: Path | None = None
+) -> AsyncIterator[World]:
+    """Load the models, a context each. Raises EngineError."""
     with ExitStack() as stack:
         worker = Worker("hybrid-world")
         stack.callback(worker.close)
         engines: list[MemoEngine] = []
-        for path in (local, cloud):
+        for path in (local, cloud, *([] if critic is None else [critic])):
             weights = Weights(path)
             stack.callback(weights.close)
             longest = weights.longest_context or num_context
             engine = weights.context(min(num_context, longest), threads=1)
             stack.callback(engine.close)
             engines.append(MemoEngine(engine))
-        world = World(engines[0], engines[1], worker)
+        world = World(engines[0], engines[1], worker, *engines[2:])
         try:
             yield world
         finally:
