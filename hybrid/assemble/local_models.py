@@ -89,6 +89,8 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
         name = _unused(name_of(named), others)
         others[name] = await _load_beside(weights, named, settings, worker, stack)
         critic = name if named == settings.critic else critic
+    if settings.critic:
+        _mind_critic(settings, others[critic].path if critic else path, path)
     ctx = settings.ctx or (min(each.default_length for each in (weights, *others.values())) if others else 0)
     contexts, beside = await _contexts(settings, ctx, [weights, *others.values()], worker, stack)
     engine = contexts[0][0]
@@ -128,6 +130,13 @@ def _load(path: Path, settings: Settings, beside: Weights | None = None) -> Weig
     """Load a model. One context's models run on one thread anyway; of several contexts they decode in turn."""
     turns = beside if settings.parallel > 1 else None
     return Weights(path, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type, beside=turns)
+
+
+def _mind_critic(settings: Settings, critic: Path | None, local: Path) -> None:
+    """Raise UsageError for a critic that writes itself: it would say nothing of its own draft."""
+    if critic == local or settings.critic in {*settings.drafters, *settings.experts}:
+        msg = f"critic: {settings.critic} drafts already, and a critic is another model"
+        raise UsageError(msg)
 
 
 def _active_drafters(settings: Settings) -> Sequence[Path]:

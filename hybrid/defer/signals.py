@@ -93,8 +93,8 @@ class DraftSignals:
     ``words``: the question's (``word_buckets``). ``shown``: tokens of the answer before the draft. Shapes (T,):
     ``tokens``, the end token among them; ``entropy`` in nats; ``top`` and ``second``, the two largest probabilities;
     ``logprob``, log P_local(token). ``ended``: the draft ended by itself. ``last_divergence``: the KL that was measured
-    last before the draft, in nats, and ``divergence_age``, the tokens since. ``critic``: what a critic says of it; None:
-    none has read it.
+    last before the draft, in nats, and ``divergence_age``, the tokens since. ``critic``: what a critic says of the
+    tokens; None: none has read them.
     """
 
     words: tuple[int, ...]

@@ -19,6 +19,7 @@ from typing import Any, Unpack
 
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices, Settings, names_for
+from hybrid.defer import CriticNumbers
 from hybrid.engine import CursorContext
 from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
@@ -255,6 +256,14 @@ class AsyncClient:
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]
         return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
+
+    async def critic_numbers(self, prompt: Prompt, text: Ids, **choices: Unpack[AnswerChoices]) -> CriticNumbers:
+        """Return what the critic says of each token of a text that answers a prompt; nothing is asked of the cloud.
+
+        ``choices`` are as in ``text_rows``. Raises UsageError where there is no critic, ContextOverflow, EngineError.
+        """
+        settings, question = self._settings_with(choices), question_from(prompt)
+        return await self._contexts.critic_numbers(question, text, settings, self._spending.observe)
 
     def _settings_with(self, choices: AnswerChoices) -> Settings:
         allowed = names_for(SettingPlace.ANSWER)

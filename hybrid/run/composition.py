@@ -100,7 +100,8 @@ def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
 
     Whether to learn may be said of every policy: no other learns.
     """
-    asked = [name for name in DeferralChoices.model_fields if given.get(name) is not None and name != "learn"]
+    dials = (*(name for name in DeferralChoices.model_fields if name != "learn"), "critic")
+    asked = [name for name in dials if given.get(name) is not None]
     if asked and not weighs(settings.policy):
         acting = " and ".join(name for name in PRESETS if weighs(name))
         msg = f"{asked[0]} changes nothing in the policy {settings.policy}: it acts in {acting}"
@@ -113,6 +114,8 @@ def _check_dials(settings: Settings, given: Mapping[str, object]) -> None:
         name = "stream" if "stream" in asked else "patience"
         msg = f"{name} contradicts risk: a risk is a share of questions, so each draft is decided whole"
         raise UsageError(msg)
+    if {"critic", "stream"} & set(asked) and settings.critic is not None and settings.stream == "early":
+        raise UsageError("critic changes nothing with stream early: the question alone decides, before any draft")
     if "patience" in asked and settings.stream != "blocks":
         msg = f"patience changes nothing with stream {settings.stream}: it is the length of a block in seconds"
         raise UsageError(msg)

@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from hybrid.config import Settings
-from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Worker
+from hybrid.defer import CriticNumbers
+from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.run.conversation import TextOrTurns, turns_of
@@ -95,6 +96,30 @@ class LocalContexts:
         if self._critic is None or planner is None or planner.score.critic is None:
             return None
         return CursorCritic(context.others[self._critic], ids)
+
+    async def critic_numbers(
+        self, prompt: TextOrTurns, text: Ids, settings: Settings, publish: Publish
+    ) -> CriticNumbers:
+        """Return what the critic says of each token of a text that answers a prompt.
+
+        Raises UsageError where there is no critic.
+        """
+        if self._critic is None:
+            raise UsageError("no critic reads along: name one with --critic")
+        name, asked = self._critic, (await self.read(prompt, settings)).ids
+
+        def numbers(cancelled: IsCancelled) -> CriticNumbers:
+            critic = CursorCritic(context.others[name], asked)
+            context.cursor.begin(asked, cancelled)
+            rows = context.cursor.rows(asked + text[:-1], len(text), cancelled) if text else []
+            try:
+                return critic.numbers((), text, rows, cancelled)
+            finally:
+                critic.rewind_to(())
+                context.cursor.rewind(len(asked))
+
+        async with self.borrow(asked, settings, publish) as context:
+            return await context.worker.do(numbers)
 
     def close(self) -> None:
         """End the reader's thread; the contexts stay their owner's to close."""

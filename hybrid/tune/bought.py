@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer import DraftSignals
+from hybrid.defer import CriticNumbers, DraftSignals
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
@@ -132,10 +132,11 @@ class BoughtText:
         most = np.array([kl_with_noise(value, noise) for value in self.kl_upper])
         return np.asarray(most < self.certificates[rule], dtype=np.bool_)
 
-    def labelled(self, judge: str) -> LabelledDraft:
-        """Return the text as a label, cut where the cloud's rows end."""
+    def labelled(self, judge: str, critic: CriticNumbers | None = None) -> LabelledDraft:
+        """Return the text as a label, cut where the cloud's rows end. ``critic``: what a critic says of its tokens."""
         kept = len(self) - int(self.turned_down(judge).sum())
-        return LabelledDraft(_cut(self.signals, len(self)), self.first_rejection(judge), self.excess, self.kl, kept)
+        signals = _cut(replace(self.signals, critic=critic), len(self))
+        return LabelledDraft(signals, self.first_rejection(judge), self.excess, self.kl, kept)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
@@ -170,10 +171,14 @@ class BoughtText:
 
 @dataclass(frozen=True, eq=False)
 class BoughtQuestion:
-    """A question's two texts: the local model's, and the cloud's own. ``written`` tells what the cloud alone takes."""
+    """A question's two texts: the local model's, and the cloud's own. ``written`` tells what the cloud alone takes.
+
+    ``critic``: what a critic says of ``judged``; it is not bought and not kept. None: none has read it.
+    """
 
     draft: BoughtText
     written: BoughtText
+    critic: CriticNumbers | None = None
 
     @property
     def judged(self) -> BoughtText:
@@ -182,7 +187,7 @@ class BoughtQuestion:
 
     def labelled(self, judge: str) -> LabelledQuestion:
         """Return the question as a score is fitted to it."""
-        return LabelledQuestion(self.judged.labelled(judge), len(self.written.signals))
+        return LabelledQuestion(self.judged.labelled(judge, self.critic), len(self.written.signals))
 
 
 def read_judge(judge: str) -> tuple[str, float]:

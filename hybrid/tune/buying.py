@@ -11,11 +11,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Protocol, Unpack, get_args
 
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices
+from hybrid.defer import CriticNumbers
 from hybrid.errors import ContextOverflow, MissingCapability
 from hybrid.policy.requests import BudgetDenied, NoAnswer
 from hybrid.run.conversation import TextOrTurns, turns_of, words_of
@@ -23,6 +24,7 @@ from hybrid.run.spending import Spent
 from hybrid.run.text_rows import TextRows, Writer
 from hybrid.tune.bought import BoughtQuestion, BoughtText
 from hybrid.tune.label_file import LabelFile
+from hybrid.types import Ids
 
 # An endpoint that has failed for so many questions in a row, each asked more than once, is not asked for the rest.
 MOST_FAILURES = 3
@@ -43,6 +45,10 @@ class PairClient(Protocol):
 
     async def text_rows(self, prompt: TextOrTurns, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
         """Have one model answer, and both read its text."""
+        ...
+
+    async def critic_numbers(self, prompt: TextOrTurns, text: Ids, **choices: Unpack[AnswerChoices]) -> CriticNumbers:
+        """Return what the critic says of a text."""
         ...
 
 
@@ -122,6 +128,20 @@ def questions_in(asked: Sequence[AskedForLabels], file: LabelFile) -> tuple[Boug
     """Return the questions whose labels stand in the file, each once, in the order in which they were given."""
     names = dict.fromkeys(each.name for each in asked)
     return tuple(found for name in names if (found := file.question(name)) is not None)
+
+
+async def critiqued(client: PairClient, asked: Sequence[AskedForLabels], file: LabelFile) -> tuple[BoughtQuestion, ...]:
+    """Return the questions whose labels stand in the file with what the client's critic says of each.
+
+    The critic is here, so that is worked out anew each time and costs nothing: labels that were bought without one
+    serve as well. Raises UsageError where there is no critic.
+    """
+    found = []
+    for each in {each.name: each for each in asked}.values():
+        if (question := file.question(each.name)) is not None:
+            tokens = tuple(question.judged.signals.tokens.tolist())
+            found.append(replace(question, critic=await client.critic_numbers(each.prompt, tokens, **each.choices)))
+    return tuple(found)
 
 
 async def _buy(client: PairClient, each: AskedForLabels, file: LabelFile) -> BudgetDenied | NoAnswer | None:

@@ -164,22 +164,29 @@ class CalibratedPair:
 
 
 def calibrate_pair(
-    drafter: str, names: PairNames, questions: Sequence[BoughtQuestion], prices: AskPrices, judge: str | None = None
+    drafter: str,
+    names: PairNames,
+    questions: Sequence[BoughtQuestion],
+    prices: AskPrices,
+    judge: str | None = None,
+    critic: str | None = None,
 ) -> CalibratedPair:
     """Fit a score to what was bought. Raises UsageError where that is too little.
 
     ``judge``: whose verdicts are forecast; None: KL with the proposed threshold, and where the pair's loss turns out to
-    be nats the excess loss, by which text is checked then.
+    be nats the excess loss, by which text is checked then. ``critic``: the identity of the critic that has
+    read them all; None: none has.
     """
     if judge is not None:
         read_judge(judge)
     threshold = choose_threshold(questions)
     chosen = judge or f"kl:{threshold.nats:g}"
-    calibration = _fitted(questions, names, chosen)
+    calibration = _fitted(questions, names, chosen, critic)
     if judge is None and calibration.loss == "nats":
-        calibration = _fitted(questions, names, EXCESS_JUDGE)
+        calibration = _fitted(questions, names, EXCESS_JUDGE, critic)
     return CalibratedPair(drafter, names, questions, calibration, threshold, prices)
 
 
-def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str) -> Calibration:
-    return fit([each.labelled(judge) for each in questions], local=names.local, cloud=names.model, judge=judge)
+def _fitted(questions: Sequence[BoughtQuestion], names: PairNames, judge: str, critic: str | None) -> Calibration:
+    labelled = [each.labelled(judge) for each in questions]
+    return fit(labelled, local=names.local, cloud=names.model, judge=judge, critic=critic)

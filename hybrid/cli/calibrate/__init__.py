@@ -32,7 +32,8 @@ with the same models and endpoint. Then a score is fitted (with scikit-learn, if
 FILE has a question a line: a text as it stands, or JSON as hybrid batch reads it, of which the prompt or messages,
 system, raw and max_tokens count. Without it the bundled models are asked generated problems, all others questions to an
 assistant, all of them from splits that nothing was trained or tested on. --local may be given again: the drafters
-are compared, and the one to take is named.
+are compared, and the one to take is named. With --critic another local model reads every draft, for nothing, and the
+score is fitted to what it says, too; it is kept beside the one without, and labels that were bought before serve both.
 
 Examples:
 
@@ -130,7 +131,9 @@ def _fitted(labelled: PairLabels, judge: str | None) -> CalibratedPair:
     from hybrid.tune.calibrating import calibrate_pair  # noqa: PLC0415
 
     try:
-        found = calibrate_pair(labelled.drafter, labelled.names, labelled.bought.questions, labelled.prices, judge)
+        found = calibrate_pair(
+            labelled.drafter, labelled.names, labelled.bought.questions, labelled.prices, judge, labelled.critic
+        )
     except UsageError as error:
         ended = labelled.bought.ended
         raise UsageError(f"{error} ({labelled.told}: {ended[1]})" if ended else str(error)) from None

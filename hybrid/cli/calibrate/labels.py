@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from hybrid.run.calibrations import forget_calibrations
 from hybrid.run.conversation import TextOrTurns
 from hybrid.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
-from hybrid.tune.buying import AskedForLabels, Bought, BuyingProgress, buy
+from hybrid.tune.buying import AskedForLabels, Bought, BuyingProgress, buy, critiqued
 from hybrid.tune.label_file import LabelFile, PairNames, bought_before
 from hybrid.tune.questions import NUM_QUESTIONS, assistant_questions, bundled_questions
 
@@ -39,13 +39,17 @@ _OF_TEXTS = ("system", "raw", "max_tokens")
 
 @dataclass(frozen=True, eq=False)
 class PairLabels:
-    """A drafter by its name, the pair, what was bought of it, and the prices of its endpoint."""
+    """A drafter by its name, the pair, what was bought of it, and the prices of its endpoint.
+
+    ``critic``: the identity of the model that has read all drafts; None: none has.
+    """
 
     drafter: str
     names: PairNames
     bought: Bought
     prices: AskPrices
     total: int
+    critic: str | None = None
 
     @property
     def told(self) -> str:
@@ -125,7 +129,11 @@ async def _label(
         cap = None if settings.cap is None else usd_to_nanousd(settings.cap, "cap")
         with closing(LabelFile(names.file(labels_folder()), names)) as file:
             bought = await buy(client, own, file, _teller(name, cap, tell))
-        return PairLabels(name, names, bought, prices, len({each.name for each in own}))
+            critic = None if settings.critic is None else _identity_of(settings.critic)
+            if critic is not None:
+                tell(f"{name}: the critic reads {len(bought.questions)} drafts")
+                bought = replace(bought, questions=await critiqued(client, own, file))
+        return PairLabels(name, names, bought, prices, len({each.name for each in own}), critic)
 
 
 async def forget_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +184,11 @@ def _opener(drafter: str | None, flags: Mapping[str, Any]) -> ClientOpener:
 
 
 def _identity(settings: Settings) -> str:
-    return identify(model_file(settings.local or BUNDLED_LOCAL), identities_file())
+    return _identity_of(settings.local or BUNDLED_LOCAL)
+
+
+def _identity_of(model: Path) -> str:
+    return identify(model_file(model), identities_file())
 
 
 def _endpoint(settings: Settings) -> str:
