@@ -269,3 +269,12 @@ def test_nothing_is_refused_where_nothing_was_chosen():
     for policy in PRESETS:
         hybrid.open(policy=policy)
         hybrid.open(policy=policy, max_tokens=3, temperature=None, span=None, stop=["a"])
+
+
+@each("choices", [{"policy": "kl"}, {"policy": "local"}, {"policy": "auto", "stream": "early"}])
+def test_a_critic_is_refused_where_nothing_is_weighed_by_what_it_says(choices):
+    with pytest.raises(UsageError, match="critic changes nothing"):
+        hybrid.open(critic="mid", **choices)
+    for policy in ("auto", "route"):
+        hybrid.open(critic="mid", policy=policy)
+    hybrid.open(critic="mid")  # the answers may name a policy

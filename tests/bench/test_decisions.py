@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
 from hybrid.bench.experiments.auto_trial import EVERY_ABILITY, AutoRule, CalibrationPrices
 from hybrid.bench.experiments.decisions import AnswersByDecisions, HeardPlanner, KeptForecasts
 from hybrid.bench.experiments.tariffs import SETTINGS
-from hybrid.defer import DraftSignals, Forecast, QuestionForecast
+from hybrid.defer import CriticNumbers, DraftSignals, Forecast, QuestionForecast
 from hybrid.policy.plan import Worth
 from hybrid.policy.planning import Planner
 
@@ -17,7 +18,7 @@ from hybrid.policy.planning import Planner
 class SomeScore:
     """A score whose hazards are drawn from the draft's own tokens; it counts what it is asked."""
 
-    judge, again = "kl:0.7", 0.6
+    judge, again, critic = "kl:0.7", 0.6, None
 
     def __init__(self):
         self.num_forecasts = 0
@@ -110,3 +111,23 @@ def test_a_heard_planner_decides_as_the_one_it_was_made_of():
     assert heard.plan(signals_of(0, 9), final=True) == planner.plan(signals_of(0, 9), final=True)
     [call] = heard.heard
     assert call.again(planner) == call.answered
+
+
+def test_answers_with_a_critic_and_without_are_not_taken_for_one_another():
+    """A kept call of the one holds signals that the other cannot read; their forecasts are two as well."""
+
+    async def run():
+        answers, score = AnswersByDecisions(told), SomeScore()
+        planner = next(planners(score))
+        numbers = [await answers.answer(planner)]
+        score.critic = "c1"
+        return [*numbers, await answers.answer(planner)], len(answers.outcomes)
+
+    (first, second), num = asyncio.run(run())
+    assert (first[0], second[0], num) == (0, 1, 2)
+    kept = KeptForecasts(score := SomeScore())
+    assert kept.critic is None
+    plain = signals_of(0, 5)
+    for critic in (None, CriticNumbers(np.zeros(5), np.zeros(5)), CriticNumbers(np.ones(5), np.zeros(5))):
+        kept.forecast(replace(plain, critic=critic))
+    assert score.num_forecasts == 3

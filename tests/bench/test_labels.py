@@ -90,3 +90,20 @@ def test_a_control_tells_no_place():
     fitted = fit_control("entropy", list(draws(50, 0)), "kl:0.7", 0.7)
     hazard = fitted.forecast(next(draws(1, 5)).draft.signals).hazard
     assert np.ptp(hazard) == 0.0
+
+
+@pytest.mark.slow
+def test_a_critics_numbers_are_a_labels_too():
+    """The model itself as its own critic has nothing to say against its draft."""
+
+    async def found():
+        async with open_world(BUNDLED_LOCAL, BUNDLED_CLOUD, critic=BUNDLED_LOCAL) as world:
+            problem = draw_problems("test", 1, 0)[0]
+            drafted = await world.answer(problem.question, LOCAL, Sampling(), 240)
+            return label(world, problem.question, drafted, 0.7)
+
+    own = asyncio.run(found())
+    assert own.signals.critic.kl == pytest.approx(np.zeros(len(own.signals)), abs=0.02)
+    again = label_of_json(json.loads(json.dumps(label_to_json(own))))
+    assert label_to_json(again) == label_to_json(own)
+    assert again.signals.critic.logprob.tolist() == own.signals.critic.logprob.tolist()

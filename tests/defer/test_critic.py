@@ -7,38 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from critic_score import score_of
 
-from hybrid.defer import Calibration, CriticNumbers, LearnedScore, PriorScore, score_from_json, score_to_json
+from hybrid.defer import Calibration, CriticNumbers, PriorScore, score_from_json, score_to_json
 from hybrid.defer.features import CRITIC_FEATURES, NUM_IDS, TOKEN_FEATURES, draft_numbers, token_features
-from hybrid.defer.learned import ExcessLine
-from hybrid.defer.linear import LinearModel, Scale
 from hybrid.defer.signals import CRITIC_STATISTICS, MOST_KL, critic_statistics
-from hybrid.defer.trees import BoostedTrees
-from hybrid.defer.words import BUCKETS
 from hybrid.prob import Dense
 
 DRAFTER, CRITIC = Dense.from_probs(np.array([0.9, 0.05, 0.05])), Dense.from_probs(np.array([0.2, 0.2, 0.6]))
 NUMBERS = CriticNumbers(np.array([0.1, 2.0, 0.9]), np.array([-0.1, -3.0, -0.5]))
-
-
-def nothing(width: int) -> LinearModel:
-    return LinearModel(0.0, np.zeros(BUCKETS), np.zeros(width), Scale(np.zeros(width), np.ones(width)))
-
-
-def stump(feature: int, at: float, num_features: int) -> BoostedTrees:
-    """One tree: log-odds of -5 up to a number of a feature, of 5 above it."""
-    left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
-    features = np.array([feature, 0, 0])
-    return BoostedTrees(0.0, num_features, np.array([0]), features, np.array([at, -5.0, 5.0]), left, right)
-
-
-def score_of(critic: str | None = "c1") -> LearnedScore:
-    """A score that rejects where the critic's KL is above 0.5 nats; without a critic, where the entropy is."""
-    names = (*TOKEN_FEATURES[:-NUM_IDS], *(CRITIC_FEATURES if critic else ()))
-    hazard = stump(names.index("critic's KL" if critic else "entropy"), 0.5, len(names) + NUM_IDS)
-    width = 30 + 2 * len(CRITIC_STATISTICS) * (critic is not None)
-    models = nothing(1), nothing(1), nothing(width), hazard
-    return LearnedScore("kl:0.7", 0.6, *models, ExcessLine(0.1, 0.7, 0.5), critic=critic)
 
 
 def test_its_divergence_is_under_its_own_law_and_its_surprise_at_the_drafted_token():

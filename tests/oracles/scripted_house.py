@@ -12,7 +12,7 @@ import pytest
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
-from hybrid.run import AsyncClient, LocalModel
+from hybrid.run import AsyncClient, FurtherModel, LocalModel
 from hybrid.run.retrying import EndpointHealth
 from hybrid.spend import Account, MemoryLedger, Price
 
@@ -69,6 +69,7 @@ class House:
     client: AsyncClient
     price: Price | None
     clock: Clock
+    critics: list[ScriptedEngine]
     prompt = (0, 1, 2)
     tables = (SMALL, LARGE)
 
@@ -90,6 +91,7 @@ def house():
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
 
+    ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
     ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one.
     """
     workers = []
@@ -109,6 +111,8 @@ def house():
         can=None,
         parallel=1,
         queue=None,
+        critic=None,
+        planners=None,
         **cloud,
     ):
         engines = [made(WORDS, small, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
@@ -126,15 +130,20 @@ def house():
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
+        reads = [made(WORDS, critic, end_ids=frozenset({END}), num_context=num_context) for _ in own if critic]
+        local = LocalModel(list(zip(engines, own, strict=True)))
+        if critic:
+            local = replace(local, others={"critic": FurtherModel(reads)}, critic="critic")
         client = AsyncClient(
-            LocalModel(list(zip(engines, own, strict=True))),
+            local,
             reach,
             account,
             Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {})),
+            planners=planners,
         )
         clock = Clock()
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
-        return House(engines, own[0], remote, ledger, client, known, clock)
+        return House(engines, own[0], remote, ledger, client, known, clock, reads)
 
     yield build
     for worker in workers:

@@ -19,6 +19,7 @@ class ToyScore:
     excess: tuple[float, ...] = ()
     judge: str = "kl:0.5"
     again: float = 0.5
+    critic: str | None = None
     question: QuestionForecast = EVEN
 
     def forecast(self, signals):

@@ -25,6 +25,7 @@ class HazardScore:
     hazard: tuple[float, ...]
     again: float = 0.5
     judge: str = "kl:0.5"
+    critic: str | None = None
 
     def forecast(self, signals):
         return Forecast(np.array(self.hazard), np.zeros(len(self.hazard)))

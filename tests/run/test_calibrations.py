@@ -7,12 +7,13 @@ import os
 from dataclasses import replace
 
 import pytest
+from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
 from hybrid.run import calibrations
 from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration, outranked
-from hybrid.run.pair_knowledge import read_knowledge
+from hybrid.run.pair_knowledge import UNREAD, read_knowledge
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
 
@@ -103,3 +104,34 @@ def test_where_nothing_can_be_kept_that_is_one_sentence(folder, monkeypatch):
     with pytest.raises(UsageError, match=r"cannot be written"):
         keep_calibration(OURS)
     assert calibration_for("abc", "big") is None
+
+
+def test_what_was_fitted_with_a_critic_is_found_for_that_critic_alone(folder):
+    """A score that reads one model's numbers says nothing where another's, or nobody's, are told."""
+    without, with_it = OURS, replace(OURS, score=score_of("c1"))
+    keep_calibration(without)
+    assert keep_calibration(with_it) != keep_calibration(without)
+    assert calibration_for("abc", "big", critic="c1").critic == "c1"
+    assert calibration_for("abc", "big", critic="c2") == calibration_for("abc", "big") == without
+    assert read_knowledge("abc", "big", None, critic="c1").standing == ()
+    assert read_knowledge("abc", "big", None, critic="c2").standing == (UNREAD,)
+    assert read_knowledge("abc", "big", None, critic="c2").base.critic is None
+    assert forget_calibrations("abc", "big") == 2
+
+
+def test_a_shipped_score_with_a_critic_comes_before_ones_own_without(folder):
+    """Whoever names a critic wants it read; of two with it, one's own comes first."""
+    ship(folder, replace(OURS, score=score_of("c1"), worth=1.0))
+    keep_calibration(OURS)
+    assert calibration_for("abc", "big", critic="c1").worth == 1.0
+    keep_calibration(replace(OURS, score=score_of("c1"), worth=3.0))
+    assert calibration_for("abc", "big", critic="c1").worth == 3.0
+    assert outranked(calibration_for("abc", "big", critic="c1")) is None
+
+
+def test_what_is_learned_with_a_critic_is_kept_apart(folder):
+    """Outcomes are corrected from what one score told; another score told something else."""
+    for critic in (None, "c1", "c2"):
+        keep_calibration(replace(OURS, score=score_of(critic)))
+    paths = {read_knowledge("abc", "big", None, critic=critic).state.path for critic in (None, "c1", "c2")}
+    assert len(paths) == 3

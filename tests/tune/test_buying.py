@@ -7,9 +7,10 @@ import itertools
 
 import pytest
 from cases import each
+from scripted_house import LARGE
 
-from hybrid.errors import AccessDenied, MissingCapability, Unreachable
-from hybrid.tune.buying import AskedForLabels, buy
+from hybrid.errors import AccessDenied, MissingCapability, Unreachable, UsageError
+from hybrid.tune.buying import AskedForLabels, buy, critiqued
 
 WORDS = "abcdefgh"
 ASKED = [AskedForLabels(f"{x} {y} c", {"max_tokens": 6}) for x, y in itertools.product("abc", "de")]
@@ -140,3 +141,18 @@ def test_another_length_or_system_message_is_another_question():
         for choices in ({}, {"max_tokens": 5}, {"max_tokens": 6}, {"system": "x"}, {"raw": True})
     }
     assert len(names) == 10
+
+
+def test_a_critic_reads_labels_that_were_bought_before_there_was_one_and_costs_nothing(house, run, label_file):
+    file = label_file()
+    before = bought(run, house(), file)[0].questions
+    h = house(critic=LARGE)
+    found = run(critiqued(h.client, [*ASKED, ASKED[0]], file))
+    assert [each.draft for each in found] == [each.draft for each in before]
+    assert h.cloud.questions == []
+    for question in found:
+        label = question.labelled("kl:0.7").draft
+        assert label.signals.critic is not None
+        assert label.signals.critic.kl == pytest.approx(question.judged.kl, abs=1e-5), "the critic is the cloud's table"
+    with pytest.raises(UsageError, match="--critic"):
+        run(critiqued(house().client, ASKED, file))

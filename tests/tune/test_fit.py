@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid.defer import Calibration, DraftSignals, LabelledDraft, LabelledQuestion, mean_surprise
+from hybrid.defer import Calibration, CriticNumbers, DraftSignals, LabelledDraft, LabelledQuestion, mean_surprise
 from hybrid.defer.logistic import sigmoid
 from hybrid.defer.trees import BoostedTrees
 from hybrid.errors import UsageError
@@ -48,6 +48,34 @@ def draw_questions(num, seed=0, hard=0.5):
 @pytest.fixture
 def few_trees(monkeypatch):
     monkeypatch.setattr(fitting, "TREES", {**fitting.TREES, "max_iter": 12})
+
+
+def critiqued(questions, share=1.0, seed=5):
+    """Have a critic read drafts that knows where the first rejection is, of a share of the questions."""
+    rng = np.random.default_rng(seed)
+
+    def read(draft):
+        knows = draft.first_rejection is not None and rng.random() < share
+        kl = np.where(np.arange(len(draft.signals)) == draft.first_rejection, 3.0 * knows, 0.01)
+        return replace(draft, signals=replace(draft.signals, critic=CriticNumbers(kl, -kl)))
+
+    return [
+        replace(each, draft=read(each.draft), after_handback=tuple(map(read, each.after_handback)))
+        for each in questions
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trees", [True, False])
+def test_a_score_that_was_fitted_with_a_critic_believes_it_and_one_without_is_the_same_as_ever(few_trees, trees):
+    plain = draw_questions(60)
+    read = critiqued(plain, 0.9)
+    with_it, without = (fit(read, **PAIR, trees=trees, critic=critic) for critic in ("c1", None))
+    assert (with_it.critic, without.critic) == ("c1", None)
+    assert auroc(with_it.questions) > auroc(without.questions) + 0.02
+    assert without.to_json() == fit(plain, **PAIR, trees=trees).to_json()
+    with pytest.raises(ValueError, match="critic"):
+        fit(plain, **PAIR, trees=trees, critic="c1")
 
 
 @pytest.mark.parametrize("trees", [True, False])
