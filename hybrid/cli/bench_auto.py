@@ -59,19 +59,30 @@ class ProblemSplit(StrEnum):
     test = "test"
 
 
+Num = Annotated[
+    int | None,
+    typer.Option(
+        "--num",
+        "--n",
+        help="Problems a family (50), or of --real questions a section (its own number).",
+        metavar="N",
+        min=1,
+        max=100,
+        show_default=False,
+    ),
+]
+Critic = Annotated[
+    str | None,
+    typer.Option(
+        help="Try what a critic adds: mid reads what small drafts, or small what mid drafts.",
+        metavar="mid|small",
+        show_default=False,
+    ),
+]
+
+
 def auto(
-    num: Annotated[
-        int | None,
-        typer.Option(
-            "--num",
-            "--n",
-            help="Problems a family (50), or of --real questions a section (its own number).",
-            metavar="N",
-            min=1,
-            max=100,
-            show_default=False,
-        ),
-    ] = None,
+    num: Num = None,
     split: Annotated[ProblemSplit, typer.Option(help="Where the problems are drawn from.")] = ProblemSplit.test,
     seed: Annotated[
         list[int] | None, typer.Option(help="Draw problems with it; may be repeated (1, 0, 2).", metavar="S", min=0)
@@ -98,14 +109,7 @@ def auto(
     learning: Annotated[
         bool, typer.Option("--learning", help="Try what is learned online: cold starts, shifts, risks, paced days.")
     ] = False,
-    critic: Annotated[
-        str | None,
-        typer.Option(
-            help="Try what a critic adds: mid reads what small drafts, or small what mid drafts.",
-            metavar="mid|small",
-            show_default=False,
-        ),
-    ] = None,
+    critic: Critic = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw RPI against bill.", metavar="FILE.svg", show_default=False)
     ] = None,
