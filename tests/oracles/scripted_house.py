@@ -131,16 +131,10 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         reads = [made(WORDS, critic, end_ids=frozenset({END}), num_context=num_context) for _ in own if critic]
-        local = LocalModel(list(zip(engines, own, strict=True)))
-        if critic:
-            local = replace(local, others={"critic": FurtherModel(reads)}, critic="critic")
-        client = AsyncClient(
-            local,
-            reach,
-            account,
-            Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {})),
-            planners=planners,
-        )
+        beside = {"others": {"critic": FurtherModel(reads)}, "critic": "critic"} if critic else {}
+        local = LocalModel(list(zip(engines, own, strict=True)), **beside)
+        chosen = Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {}))
+        client = AsyncClient(local, reach, account, chosen, planners=planners)
         clock = Clock()
         client._health = EndpointHealth(client._health.policy, client._health.config, clock, at_once)
         return House(engines, own[0], remote, ledger, client, known, clock, reads)
