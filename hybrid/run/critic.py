@@ -21,6 +21,11 @@ from hybrid.types import Ids
 class Critic(Protocol):
     """Who says something of a draft: a model, or a trace in its place."""
 
+    @property
+    def waited_s(self) -> float:
+        """How long it has waited for other contexts so far."""
+        ...
+
     def read(self, at: Ids, span: Span, cancelled: IsCancelled) -> CriticNumbers:
         """Return what it says of a span after ``at``, the answer's tokens before it."""
         ...
@@ -38,6 +43,11 @@ class CursorCritic:
         self._cursor = cursor
         self._prompt = prompt
         self._begun = False
+
+    @property
+    def waited_s(self) -> float:
+        """How long it has waited for other contexts so far."""
+        return self._cursor.waited_s
 
     def read(self, at: Ids, span: Span, cancelled: IsCancelled) -> CriticNumbers:
         """Read a span whose tokens have their local rows. Raises Interrupted."""

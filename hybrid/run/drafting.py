@@ -117,6 +117,11 @@ class Drafter:
             self.rows_read += ((request.at + span[:i], row) for i, row in enumerate(rows))
         return rows
 
+    @property
+    def waited_s(self) -> float:
+        """How long its models have waited for other contexts so far."""
+        return self.cursor.waited_s + (0.0 if self.critic is None else self.critic.waited_s)
+
     def critique(self, request: Critique, cancelled: IsCancelled) -> CriticNumbers:
         """Return what the critic says of a draft. Raises ValueError where none was given."""
         if self.critic is None:

@@ -202,6 +202,8 @@ class ReplayCursor:
 class ReplayCritic:
     """A critic that says what it said."""
 
+    waited_s = 0.0
+
     def __init__(self, trace: ReplayTrace) -> None:
         """Take the trace."""
         self._trace = trace
