@@ -70,13 +70,16 @@ WRITES_ON = (
 )
 
 
-def decode(policy: Policy, coin: Coin, end_ids: frozenset[int] = frozenset()) -> Flow[None]:
+def decode(
+    policy: Policy, coin: Coin, end_ids: frozenset[int] = frozenset(), max_tokens: int = TO_THE_END
+) -> Flow[None]:
     """Write one answer under ``policy``, from its first token to its last. A policy that compares tosses no coin.
 
-    ``end_ids``: the tokens that end an answer; only a policy with stages needs to know them.
+    ``end_ids``: the tokens that end an answer, which has ``max_tokens`` at most; only a policy with stages needs to
+    know them.
     """
     num = len(policy.stages)
-    progress = Progress(coin=coin, level=num + 1, stage_rejections=[0] * num, end_ids=end_ids)
+    progress = Progress(coin, level=num + 1, stage_rejections=[0] * num, end_ids=end_ids, max_tokens=max_tokens)
     if policy.lead:
         yield from write(AFTER_ITS_TOKENS, progress, policy.lead, "the cloud opens the text")
     if policy.planner is not None and policy.planner.stream == "early" and not progress.over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
@@ -32,7 +33,7 @@ class Progress:
     """Where the answer is. ``at``: the ids shown so far. ``rejections`` keys the coins.
 
     ``level`` is that of the policy's verifier, one above its stages; ``stage_rejections`` are those of each stage, the
-    lowest first. ``end_ids`` end an answer.
+    lowest first. ``end_ids`` end an answer, and so do ``max_tokens``.
 
     ``next_divergence`` was measured at the next position. ``block``: how many tokens the cloud writes at once where its
     row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
@@ -48,6 +49,7 @@ class Progress:
     level: int = 1
     stage_rejections: list[int] = field(default_factory=list)
     end_ids: frozenset[int] = frozenset()
+    max_tokens: int = sys.maxsize
     next_divergence: Divergence | None = None
     block: int = 0
     sent: list[Ids] = field(default_factory=list)

@@ -21,7 +21,7 @@ level writes itself is drawn here, from the rows of its checks. An end token tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.policy.gates import ALWAYS, DraftPosition, GateDecision
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict
@@ -71,7 +71,6 @@ class _Held:
     decision: GateDecision | None = None
     next_row: Dense | None = None
     ended: bool = False
-    full: bool = False
 
 
 def draft(stages: Sequence[Stage], progress: Progress, request: Draft) -> Flow[Drafted]:
@@ -81,14 +80,16 @@ def draft(stages: Sequence[Stage], progress: Progress, request: Draft) -> Flow[D
         if not isinstance(reply, Drafted):
             raise protocol_error(reply)
         return reply
-    held = _Held()
-    while len(held.tokens) < request.limit and not (held.ended or held.full or held.decision):
+    held, room = _Held(), progress.max_tokens - len(request.at)
+    request = replace(request, limit=min(request.limit, room))
+    while len(held.tokens) < request.limit and not (held.ended or held.decision):
         yield from _round(stages, progress, request, held)
-    if request.wants_next_row and held.next_row is None and not (held.ended or held.full):
+    full = len(held.tokens) >= room
+    if request.wants_next_row and held.next_row is None and not (held.ended or full):
         (last,) = yield from _rows(request.at + ids(held.tokens), (), len(stages))
         held.next_row = last.dense
     decision = held.decision or request.gate.when_full
-    return Drafted(held.tokens, decision, held.next_row, held.ended, held.full)
+    return Drafted(held.tokens, decision, held.next_row, held.ended, full)
 
 
 def _round(stages: Sequence[Stage], progress: Progress, request: Draft, held: _Held) -> Flow[None]:
@@ -114,12 +115,12 @@ def _round(stages: Sequence[Stage], progress: Progress, request: Draft, held: _H
     following = verdict.next_token
     shown = verdict.accepted + ((following,) if isinstance(following, PendingToken) else ())
     new = [_raised(stage, level, token, row.dense) for token, row in zip(shown, rows, strict=False)]
-    num = _num_owed(stage, verdict, recovered=isinstance(following, PendingToken))
-    new += yield from _written(
-        stage, level, progress, at + ids(tuple(new)), min(num, left - len(new)), rows[len(new) :]
-    )
+    recovered = isinstance(following, PendingToken)
+    num = min(_num_owed(stage, verdict, recovered=recovered), left - len(new))
+    # After a recovered token the next row that was read is that after the rejected one.
+    known = () if recovered else rows[len(new) :]
+    new += yield from _written(stage, level, progress, at + ids(tuple(new)), num, known)
     held.next_row = rows[len(new)].dense if len(new) < len(rows) and not verdict.rejected else None
-    held.full = below.full and len(new) >= len(below.span)
     if _hold(request, progress, held, new):
         progress.reject(level)
 

@@ -84,7 +84,7 @@ AT_ONE = Sampling(1.0)
 def play(policy: Policy, small: Toy, large: Toy, coin, max_tokens: int, **how):
     """Answer a policy's requests; returns the shown tokens and the log of requests. ``how``: see ``Player``."""
     player = Player(small, large, coin, max_tokens, **how)
-    loop, reply, log = decode(policy, player.toss, frozenset({player.end})), None, []
+    loop, reply, log = decode(policy, player.toss, frozenset({player.end}), max_tokens), None, []
     while True:
         try:
             request = loop.send(reply)

@@ -12,62 +12,17 @@ import json
 from pathlib import Path
 
 import pytest
-from toy_score import ToyScore
+from told_plays import WAYS, choices_of, rounded, told
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, CoinKey, Policy, PolicyOptions, SeededCoin, preset
-from hybrid.policy.plan import Worth
-from hybrid.policy.planning import Planner
-from hybrid.policy.requests import Check, Draft, Emit, Write
-from hybrid.spend import AskPrices
+from hybrid.policy import PRESETS, CoinKey, PolicyOptions, SeededCoin, preset
 from hybrid.types import Sampling
 
 RECORDED = json.loads(Path(__file__).with_name("plays.json").read_text("utf-8"))
 LENGTH, SIZE = 12, 5
 # How far the models are apart, and which token ends a text.
 PAIRS = ((0.5, 4), (0.9, -1), (0.95, 4))
-# The last digits of a logarithm are a processor's own. Of a thousand numbers one rounds differently in 10^7 runs.
-DIGITS = 6
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(1.0, seed=3), "cut": Sampling(0.7, top_p=0.8, seed=3)}
-WAYS = ({}, {"told": False}, {}, {"short": 1}, {"fails": lambda n: n == 2}, {}, {"fails": lambda n: n >= 3})
-CHOICES = ({}, {"span": 2}, {"lead": 2}, {"hold": 3}, {"bonus": True, "span": 3})
-PLANNED = (
-    {"worth": Worth(0.0)},
-    {"worth": Worth(2.0)},
-    {"worth": Worth(1e6)},
-    {"worth": Worth(2.0), "block": 4, "stream": "blocks", "floor": 0.5, "floor_key": 0.25},
-    {"worth": Worth(2.0), "stream": "early"},
-)
-
-
-def number(value) -> str:
-    return f"{value:.{DIGITS}g}"
-
-
-def told(value) -> str:
-    """A request, a token or a toss in words: only what was there before chains, each number rounded."""
-    match value:
-        case Policy():
-            return str(value)
-        case Draft():
-            return f"draft {value.at} {value.limit} {value.gate} {value.wants_next_row} {value.rejections}"
-        case Check():
-            span = [told(token) for token in value.span]
-            return f"check {value.at} {span} {value.wants_next_row} {planned(value.plan)}"
-        case Write():
-            how = (value.wants_draft_rows, value.wants_target_rows, value.note, planned(value.plan))
-            return f"write {value.at} {value.limit} {sorted(value.ban)} {how}"
-        case Emit():
-            return f"emit {[told(token) for token in value.tokens]} {planned(value.plan)} {value.judged}"
-    nats = None if value.kl is None else number(value.kl.lower)
-    certificate = None if value.certificate is None else number(value.certificate)
-    rows = [None if row is None else number(row.logprobs[0]) for row in (value.draft_row, value.target_row)]
-    law = None if value.drawn_from is None else number(value.drawn_from.probs.max())
-    return f"{value.id} {value.source} {value.how} {nats} {value.why} {certificate} {rows} {law}"
-
-
-def planned(plan) -> object:
-    return plan and (plan.action, plan.at, plan.limit, plan.why)
 
 
 class Told(SeededCoin):
@@ -79,7 +34,7 @@ class Told(SeededCoin):
 
     def __call__(self, probs, key=None):
         key = key or CoinKey(len(self.tosses), "cloud", 0)
-        self.tosses.append(f"{key[:3]} {number(max(probs))} {(index := super().__call__(probs, key))}")
+        self.tosses.append(f"{key[:3]} {rounded(max(probs))} {(index := super().__call__(probs, key))}")
         return index
 
 
@@ -89,19 +44,9 @@ def pairs(toys):
     return [((small, toys.Mix(small, "large", share)), end) for share, end in PAIRS]
 
 
-def choices_of(name):
-    """Each policy as it stands and otherwise composed; a planner with what it decides by, too."""
-    yield from CHOICES
-    if name in {"auto", "route"}:
-        prices = AskPrices(1.0, 0.5, 2.0, closing=1.0)
-        for changed in PLANNED:
-            score = ToyScore(hazard=(0.05,) * LENGTH, excess=(0.02,) * LENGTH)
-            yield {"planner": Planner(score=score, prices=prices, prompt_tokens=7, **changed)}
-
-
 def plays(toys, pairs, name, sampling):
     """What is asked, shown and tossed by a preset: every choice over every pair, the ways to answer it in turn."""
-    for number, ((pair, end), choices) in enumerate(itertools.product(pairs, choices_of(name))):
+    for number, ((pair, end), choices) in enumerate(itertools.product(pairs, choices_of(name, LENGTH))):
         try:
             policy = preset(name, PolicyOptions(sampling=sampling, max_tokens=LENGTH, **choices))
         except UsageError as refused:
