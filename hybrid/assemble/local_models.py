@@ -7,7 +7,7 @@ own, which drives all its models in turn.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -83,12 +83,11 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     weights = await worker.do(lambda _: _load(path, settings))
     stack.callback(weights.close)
     _mind_length(weights, settings.ctx)
-    others: dict[str, Weights] = {}
-    critic: str | None = None
-    for named in further_models(settings):
-        name = _unused(name_of(named), others)
-        others[name] = await _load_beside(weights, named, settings, worker, stack)
-        critic = name if named == settings.critic else critic
+    names, others = {first_model(settings): name_of(first_model(settings))}, dict[str, Weights]()
+    for model in further_models(settings):
+        names[model] = _unused(name_of(model), names.values())
+        others[names[model]] = await _load_beside(weights, model, settings, worker, stack)
+    critic = names[settings.critic] if settings.critic in further_models(settings) else None
     if settings.critic:
         _mind_critic(settings, others[critic].path if critic else path, path)
     ctx = settings.ctx or (min(each.default_length for each in (weights, *others.values())) if others else 0)
@@ -104,8 +103,9 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     told = weights.memory(ctx, len(contexts)).notes if settings.gpu_layers or speed is None else ()
     notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
-    name = name_of(first_model(settings))
-    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic)
+    name = names[first_model(settings)]
+    experts = tuple(names[model] for model in settings.experts)
+    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic, experts)
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path)
 
 
@@ -194,7 +194,7 @@ def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:
     return measure(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else LocalNoise()
 
 
-def _unused(name: str, names: dict[str, Weights]) -> str:
+def _unused(name: str, names: Collection[str]) -> str:
     """Return a name that no other model has."""
     return next(each for each in (name, *(f"{name}-{number}" for number in range(2, 99))) if each not in names)
 

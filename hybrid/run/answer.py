@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.prob import kl_with_noise
@@ -91,7 +92,7 @@ class Answer:
     always. ``degraded_kind`` is that reason as one of a few words. ``notes``: what else is not as the policy would have
     it. ``seed``: what all draws of this answer came from; the same question with it is the same answer. ``policy``: the
     composed policy, in the grammar of the command line. ``guarantee``: what it guarantees of the text while the cloud
-    answers.
+    answers. ``experts``: at the end, the weight of each of several local models that wrote as one, by its name.
     """
 
     text: str
@@ -108,6 +109,7 @@ class Answer:
     policy: str
     guarantee: str
     thoughts: str = ""
+    experts: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``; an infinite divergence is null."""

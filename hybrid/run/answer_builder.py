@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hybrid.engine import ThoughtMarks
@@ -64,6 +64,8 @@ class AnswerBuilder:
         self._degraded: str | None = None
         self._degraded_kind: DegradedKind | None = None
         self._notes: tuple[str, ...] = ()
+        self.experts: Callable[[], Mapping[str, float]] = dict
+        """The weights by now of several local models that write as one, by their names."""
 
     def __len__(self) -> int:
         """Tokens shown."""
@@ -163,6 +165,7 @@ class AnswerBuilder:
             seed=seed,
             policy=policy,
             guarantee=guarantee,
+            experts=self.experts(),
         )
 
     def _ms(self, moment: float) -> float:

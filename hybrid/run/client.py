@@ -250,7 +250,8 @@ class AsyncClient:
             wanted = RowsWanted(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
             caller = RetryingCaller(self._health, observe)
             verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
-            drafter = Drafter(context.cursor, ids, Sampling(), SeededCoin(0))
+            cursor = self._contexts.experts(context, settings) or context.cursor
+            drafter = Drafter(cursor, ids, Sampling(), SeededCoin(0))
             reader = TextReader(rendered, drafter, context.worker, verifier)
             found = await reader.read(writer, min(most_tokens(settings, room), room), can)
             costs = [budget.cost(usage) for usage in builder.charges]
@@ -344,7 +345,9 @@ class AsyncClient:
         recording = choices_of(settings, policy) if settings.trace_rows else None
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         critic = self._contexts.critic(context, ids, policy.planner)
-        drafter = Drafter(context.cursor, ids, sampling, SeededCoin(sampling.seed), critic)
+        experts = self._contexts.experts(context, settings)
+        builder.experts = lambda: experts.weights if experts else {}
+        drafter = Drafter(experts or context.cursor, ids, sampling, SeededCoin(sampling.seed), critic)
         try:
             return await Driver(rendered, drafter, context.worker, verifier, builder, limits).answer(policy)
         finally:

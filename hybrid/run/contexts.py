@@ -20,6 +20,7 @@ from hybrid.policy.planning import Planner
 from hybrid.run.conversation import TextOrTurns, turns_of
 from hybrid.run.critic import CursorCritic
 from hybrid.run.events import Publish, Queued
+from hybrid.run.experts import ExpertCursor
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.types import Ids
@@ -43,7 +44,7 @@ class LocalModel:
     of its speed. ``notes``: what a user should know of how it was opened, a sentence each.
     ``families``: the questions that it can answer at all, None: any. ``others``: the models beside it, by name; they
     have its vocabulary and its length of context. ``critic``: which of them reads drafts before ``auto`` decides; None:
-    none does.
+    none does. ``experts``: the models that write as one, in the order in which they were named; the first is this one.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -55,6 +56,7 @@ class LocalModel:
     name: str = "local"
     others: Mapping[str, FurtherModel] = field(default_factory=dict)
     critic: str | None = None
+    experts: tuple[str, ...] = ()
 
 
 class LocalContexts:
@@ -71,7 +73,7 @@ class LocalContexts:
             )
             for i, (engine, worker) in enumerate(local.contexts)
         ]
-        self._critic = local.critic
+        self._critic, self._experts = local.critic, local.experts
         self.words = contexts[0].engine
         """The model's vocabulary, and how long a text may be: the same in every context."""
         self.parallel = len(contexts)
@@ -96,6 +98,13 @@ class LocalContexts:
         if self._critic is None or planner is None or planner.score.critic is None:
             return None
         return CursorCritic(context.others[self._critic], ids)
+
+    def experts(self, context: CursorContext, settings: Settings) -> ExpertCursor | None:
+        """Return the models that write as one in a context, with even weights; None where one writes alone."""
+        if not self._experts:
+            return None
+        cursors = {name: context.others.get(name, context.cursor) for name in self._experts}
+        return ExpertCursor(cursors, settings.mix)
 
     async def critic_numbers(
         self, prompt: TextOrTurns, text: Ids, settings: Settings, publish: Publish

@@ -20,9 +20,9 @@ from hybrid.engine import ONE_BY_ONE, Cursor, Interrupted, IsCancelled, never, n
 from hybrid.errors import ContextOverflow, EngineError
 from hybrid.policy import Coin, CoinKey, DraftPosition
 from hybrid.policy.requests import Check, Critique, Draft, Drafted, PendingToken, Span, ids
-from hybrid.prob import Dense, ExpertRow, warp
+from hybrid.prob import Dense, warp
 from hybrid.run.critic import Critic
-from hybrid.run.experts import Evidence, ExpertCursor
+from hybrid.run.experts import Evidence, ExpertCursor, Mixing, RecordedExpert
 from hybrid.types import Ids, Sampling
 
 
@@ -93,6 +93,11 @@ class Drafter:
         if self.rows_read is not None:
             self.rows_read += ((at + written[:i], row) for i, row in enumerate(rows))
         return rows
+
+    @property
+    def recorded_experts(self) -> tuple[tuple[RecordedExpert, ...], Mixing | None]:
+        """What a recording says of several models that write as one."""
+        return (self._experts.recorded, self._experts.mixing) if self._experts else ((), None)
 
     def hear(self, at: Ids, span: Span) -> None:
         """Keep what the cloud said of a span after ``at``: its rows where it gave them, else what it wrote."""
@@ -181,9 +186,7 @@ class Drafter:
                 after = row
                 break
             token, drawn_from = self._draw(row, position.position, request.rejections)
-            chosen = row.chosen if isinstance(row, ExpertRow) else None
-            pending = PendingToken(token, "local", "unchecked", drawn_from, row, writer=chosen or 0)
-            span.append(pending)
+            span.append(PendingToken(token, "local", "unchecked", drawn_from=drawn_from, draft_row=row))
             decision = request.gate.after(row, token, position)
             rows.append(row)
             if token in self.cursor.engine.end_ids:

@@ -253,7 +253,18 @@ class Driver:
         kept = None if planner is None else json.dumps(planner.to_json())
         marks = self._builder.marks
         self._publish(
-            events.RecordingStarted(pieces, end_ids, sampling, most, choices, rows.noise, rows.shift, kept, marks)
+            events.RecordingStarted(
+                pieces,
+                end_ids,
+                sampling,
+                most,
+                choices,
+                rows.noise,
+                rows.shift,
+                kept,
+                marks,
+                *self._drafter.recorded_experts,
+            )
         )
 
     def _record_local_rows(self) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
-from hybrid.prob import Dense, TopK
+from hybrid.prob import Dense, ExpertRow, TopK
 from hybrid.run.answer import Answer, Token, finite
+from hybrid.run.experts import Mixing, RecordedExpert
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write", "relay"]
@@ -47,6 +48,7 @@ class RecordingStarted:
     ``choices`` are the other settings that the text depends on, by name, written as a flag has them; ``noise`` and
     ``shift`` are what the local rows may be off by (``prob.Dense``). ``planner``: what weighs drafts or handoffs, as
     JSON and whole: score, prices, worth; None: nothing does. ``thoughts``: the marks around the model's thoughts.
+    ``experts``: the models that write as one, and ``mix`` how; their own rows are ``parts`` of each row.
     """
 
     pieces: tuple[bytes, ...]
@@ -58,6 +60,8 @@ class RecordingStarted:
     shift: float | None = None
     planner: str | None = None
     thoughts: ThoughtMarks | None = None
+    experts: tuple[RecordedExpert, ...] = ()
+    mix: Mixing | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +328,15 @@ def _rows(event: Rows) -> dict[str, Any]:
         "cloud": None if row is None else asdict(row) | {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()},
         "written": event.written,
         "banned": list(event.banned),
+        **_parts(event.local),
     } | ({"cut": True} if event.cut else {})
+
+
+def _parts(row: Dense | None) -> dict[str, Any]:
+    """Return the rows of several models that write as one, and their weights there."""
+    if not isinstance(row, ExpertRow):
+        return {}
+    return {"parts": [None if part is None else packed(part) for part in row.parts], "weights": row.weights}
 
 
 def packed(row: Dense) -> str:

@@ -22,6 +22,15 @@ from hybrid.types import Ids
 Mixing: TypeAlias = Literal["mix", "select"]
 
 
+@dataclass(frozen=True)
+class RecordedExpert:
+    """One of several models that write as one, and what its rows may be off by, as ``prob.Dense`` has it."""
+
+    name: str
+    noise: float = 0.0
+    shift: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """What the cloud said of the position after ``at``: its row or its token; ``row`` is the local one, where read."""
@@ -51,6 +60,17 @@ class ExpertCursor:
     def weights(self) -> dict[str, float]:
         """Each model's weight by now."""
         return dict(zip(self.names, self._weights.weights, strict=True))
+
+    @property
+    def recorded(self) -> tuple[RecordedExpert, ...]:
+        """What a recording says of them."""
+        pairs = zip(self.names, self._cursors, strict=True)
+        return tuple(RecordedExpert(name, cursor.noise, cursor.shift) for name, cursor in pairs)
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """Who may write a token, by the number of its row's ``chosen``; all at once have one name."""
+        return ("+".join(self.names),) if self.mixing == "mix" else self.names
 
     @property
     def engine(self) -> Engine:

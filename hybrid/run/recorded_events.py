@@ -23,6 +23,7 @@ from hybrid.prob.distribution import MAX_ID
 from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.events import Event, event_name, key_of, unpacked
+from hybrid.run.experts import RecordedExpert
 from hybrid.run.replay_trace import check_header, row_from_json
 from hybrid.types import Ids, Sampling
 
@@ -137,6 +138,8 @@ class _EventReader:
             *self._noise,
             line.get("planner"),
             None if marks is None else ThoughtMarks(**marks),
+            tuple(RecordedExpert(**each) for each in line.get("experts", ())),
+            line.get("mix"),
         )
 
     def _rows(self, line: dict[str, Any]) -> events.Rows | None:

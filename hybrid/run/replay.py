@@ -21,6 +21,7 @@ from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish
+from hybrid.run.experts import ExpertCursor
 from hybrid.run.replay_trace import ReplayCloud, ReplayCritic, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.run.verifier import RenderedPrompt
@@ -44,7 +45,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     settings = choosing(load(config=config, **(recorded | kept)), flags)
     check_effect(settings, flags)
     sampling = sampling_of(settings)
-    cursor = cast(Cursor, ReplayCursor(trace))  # rows by another road; a driver asks for nothing else
+    cursor = _cursor(trace)
     drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed), ReplayCritic(trace))
     cloud = ReplayCloud(trace)
 
@@ -56,6 +57,8 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     builder = AnswerBuilder(
         len(trace.prompt), piece, lambda: budget.price, began, publish, settings.stop, trace.thoughts
     )
+    if isinstance(cursor, ExpertCursor):
+        builder.experts = lambda: cursor.weights
     caller = RetryingCaller(EndpointHealth(), publish)
     wanted = RowsWanted(sampling, settings.cloud_top_k, open_ended=not settings.max_tokens)
     verifier = CloudVerifier(connect, caller, budget, cursor.engine, builder, wanted)
@@ -69,6 +72,14 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
         return await driver.answer(policy)
     finally:
         worker.close()
+
+
+def _cursor(trace: ReplayTrace) -> Cursor | ExpertCursor:
+    """Return who drafts: rows by another road; a driver asks for nothing else."""
+    if trace.mix is None:
+        return cast(Cursor, ReplayCursor(trace))
+    rows = {each.name: cast(Cursor, ReplayCursor(trace, i)) for i, each in enumerate(trace.experts)}
+    return ExpertCursor(rows, trace.mix)
 
 
 async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) -> Planner:

@@ -35,6 +35,7 @@ from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, TopK
 from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
+from hybrid.run.experts import Mixing, RecordedExpert
 from hybrid.types import CloudUsage, Ids, Sampling
 
 
@@ -63,7 +64,10 @@ class ReplayTrace:
     shift: float | None = None
     planner: Planner | None = None
     thoughts: ThoughtMarks | None = None
-    local: dict[str, Dense] = field(default_factory=dict)
+    experts: tuple[RecordedExpert, ...] = ()
+    mix: Mixing | None = None
+    local: dict[tuple[str, int], Dense] = field(default_factory=dict)
+    """By place, and by the number of the expert whose row it is."""
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
     """What the cloud wrote, by its place and what it must not write there."""
@@ -115,22 +119,30 @@ class ReplayTrace:
                 marks = line.get("thoughts")  # a trace of before they were told apart has none
                 self.thoughts = None if marks is None else ThoughtMarks(**marks)
                 self.shift = None if line.get("shift") is None else float(line["shift"])
+                self.experts = tuple(RecordedExpert(**each) for each in line.get("experts", ()))
+                self.mix = line.get("mix")
             case "span_critiqued":
                 said = msgspec.convert(line, SpanCritiqued)
                 self.critic[(said.position, *said.ids)] = said
             case "rows":
-                key = line["key"]
-                if line["local"] is not None:
-                    self.local[key] = unpacked(line["local"], self.noise, self.shift)
-                if line["cloud"] is not None:
-                    self.cloud[key] = row_from_json(**line["cloud"])
-                if line["written"] is not None:
-                    drawn = key, frozenset(line["banned"])
-                    self.written[drawn] = line["written"]
-                    if line["cloud"] is None:
-                        self.rowless.add(drawn)
-                    if line.get("cut"):
-                        self.cut.add(drawn)
+                self._add_rows(line)
+
+    def _add_rows(self, line: dict[str, Any]) -> None:
+        key = line["key"]
+        for number, (expert, part) in enumerate(zip(self.experts, line.get("parts", ()), strict=False)):
+            if part is not None:
+                self.local[key, number] = unpacked(part, expert.noise, expert.shift)
+        if line["local"] is not None and not self.experts:
+            self.local[key, 0] = unpacked(line["local"], self.noise, self.shift)
+        if line["cloud"] is not None:
+            self.cloud[key] = row_from_json(**line["cloud"])
+        if line["written"] is not None:
+            drawn = key, frozenset(line["banned"])
+            self.written[drawn] = line["written"]
+            if line["cloud"] is None:
+                self.rowless.add(drawn)
+            if line.get("cut"):
+                self.cut.add(drawn)
 
 
 def check_header(line: str, path: Path) -> None:
@@ -162,10 +174,12 @@ class ReplayCursor:
     has_exact_rewind = False
     waited_s = 0.0
 
-    def __init__(self, trace: ReplayTrace) -> None:
-        """Take the trace."""
+    def __init__(self, trace: ReplayTrace, number: int = 0) -> None:
+        """Take the trace, and which expert's rows these are, as ``ReplayTrace.local`` has it."""
         self.engine = ReplayVocabulary(trace)
-        self._trace = trace
+        of = trace.experts[number] if trace.experts else trace
+        self.noise, self.shift = of.noise, of.shift
+        self._trace, self._number = trace, number
         self._at: Ids = ()
 
     def begin(self, prompt: Ids, cancelled: IsCancelled | None = None) -> None:
@@ -175,7 +189,7 @@ class ReplayCursor:
         """Look a row up. Raises MissingRow."""
         self._at = at
         answer = at[len(self._trace.prompt) :]
-        found = self._trace.local.get(key_of(answer))
+        found = self._trace.local.get((key_of(answer), self._number))
         if found is None:
             what = "the local model's row"
             raise MissingRow(what, answer)

@@ -92,7 +92,8 @@ def house():
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
 
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
-    ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one.
+    ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one, or
+    any others; ``beside``: the tables of further models that write as one with the first, which is called local.
     """
     workers = []
 
@@ -113,6 +114,7 @@ def house():
         queue=None,
         critic=None,
         planners=None,
+        beside=None,
         **cloud,
     ):
         engines = [made(WORDS, small, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
@@ -131,8 +133,16 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         reads = [made(WORDS, critic, end_ids=frozenset({END}), num_context=num_context) for _ in own if critic]
-        beside = {"others": {"critic": FurtherModel(reads)}, "critic": "critic"} if critic else {}
-        local = LocalModel(list(zip(engines, own, strict=True)), **beside)
+        others = {
+            name: FurtherModel([made(WORDS, each, end_ids=frozenset({END}), num_context=num_context) for _ in own])
+            for name, each in (beside or {}).items()
+        }
+        local = LocalModel(
+            list(zip(engines, own, strict=True)),
+            others=others | ({"critic": FurtherModel(reads)} if critic else {}),
+            experts=("local", *others) if others else (),
+            critic="critic" if critic else None,
+        )
         chosen = Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {}))
         client = AsyncClient(local, reach, account, chosen, planners=planners)
         clock = Clock()
