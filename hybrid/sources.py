@@ -92,6 +92,11 @@ def pairs_file() -> Path:
     return home_folder(user_state_path) / "pairs.json"
 
 
+def experts_file() -> Path:
+    """Return the file that keeps which local model was nearest to the cloud. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "experts.json"
+
+
 def scores_folder() -> Path:
     """Return the folder that keeps what is known and learned of when asking pays. Raises UsageError without a home."""
     return home_folder(user_state_path) / "scores"

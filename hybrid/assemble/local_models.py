@@ -16,16 +16,19 @@ from pathlib import Path
 from hybrid.assemble.reaching import PROBE, served_here
 from hybrid.config import Settings
 from hybrid.engine import Engine, IsCancelled, Worker
+from hybrid.engine.identity import identify
 from hybrid.engine.kv_cache import as_size
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
 from hybrid.engine.speed import drafting_ms
 from hybrid.errors import EngineError, UsageError
-from hybrid.model_names import MODELS
+from hybrid.model_names import MODELS, NAMED
 from hybrid.run import FurtherModel, LocalModel
+from hybrid.run.expert_record import ExpertRecord
 from hybrid.run.known_families import KnownFamilies
-from hybrid.sources import models_file
+from hybrid.sources import experts_file, identities_file, models_file
+from hybrid.spend import endpoint_id
 
 BUNDLED_LOCAL = MODELS / "small.gguf"
 # The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
@@ -105,7 +108,10 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
     name = names[first_model(settings)]
     experts = tuple(names[model] for model in settings.experts)
-    local = LocalModel(contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic, experts)
+    nearest = _nearest(settings, [others.get(name, weights) for name in experts])
+    local = LocalModel(
+        contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic, experts, nearest
+    )
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path)
 
 
@@ -118,6 +124,18 @@ async def _load_beside(
     await worker.do(lambda _: _mind_vocabulary(first, loaded))
     _mind_length(loaded, settings.ctx)
     return loaded
+
+
+def _nearest(settings: Settings, experts: Sequence[Weights]) -> ExpertRecord | None:
+    """Return where it is counted which expert is nearest to the cloud; None for fewer than two, or without a home."""
+    if len(experts) <= 1:
+        return None
+    cloud = settings.cloud
+    with contextlib.suppress(OSError, UsageError):
+        models = " ".join(identify(each.path, identities_file()) for each in experts)
+        beside = "bundled" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)
+        return ExpertRecord(experts_file(), f"{models} {beside}", len(experts))
+    return None
 
 
 def _further(weights: Weights, engines: Sequence[Engine], _: IsCancelled) -> FurtherModel:

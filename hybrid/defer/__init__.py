@@ -6,6 +6,7 @@ from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
 from hybrid.defer.floor import FLOOR, RAISED_FLOOR, floor_coin, kept_and_turned_down
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.learned import LearnedScore
+from hybrid.defer.nearest import NearestByWord
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
 from hybrid.defer.pacing import worth_factor
@@ -41,6 +42,7 @@ __all__ = [
     "LabelledQuestion",
     "LearnedScore",
     "LossKind",
+    "NearestByWord",
     "OnlineLearner",
     "PairState",
     "PriorScore",

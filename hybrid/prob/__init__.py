@@ -28,7 +28,7 @@ from hybrid.prob.divergence import (
 )
 from hybrid.prob.excess import excess_loss, excess_with_noise
 from hybrid.prob.full_row import FullRow
-from hybrid.prob.mixture import ExpertRow, MixtureWeights, Reference, SelectionWeights, mixture, selected
+from hybrid.prob.mixture import ExpertRow, MixtureWeights, Reference, SelectionWeights, losses, mixture, selected
 from hybrid.prob.noise import (
     UNMEASURED,
     jensen_shannon_with_noise,
@@ -89,6 +89,7 @@ __all__ = [
     "kl_shift",
     "kl_with_noise",
     "kl_within_rounding",
+    "losses",
     "margin_certificate",
     "max_log_difference",
     "mixture",

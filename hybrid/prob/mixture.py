@@ -82,19 +82,20 @@ def selected(parts: Sequence[Dense | None], chosen: int, weights: Sequence[float
 
 @dataclass(frozen=True)
 class MixtureWeights:
-    """Soft-Bayes: weights of shape (N,) for a sum of laws, after so many references.
+    """Soft-Bayes: weights of shape (N,) for a sum of laws, after so many references; ``first`` are those before any.
 
-    The rate at the t-th is sqrt(ln N / (N t)), and as it falls the first, even weights come back by as much, by which
-    no number of references must be known before.
+    The rate at the t-th is sqrt(ln N / (N t)), and as it falls the first weights come back by as much, by which no
+    number of references must be known before.
     """
 
     weights: tuple[float, ...]
+    first: tuple[float, ...]
     num_seen: int = 0
 
     @classmethod
-    def even(cls, num: int) -> MixtureWeights:
+    def start(cls, weights: Sequence[float]) -> MixtureWeights:
         """Return the weights before any reference."""
-        return cls((1.0 / num,) * num)
+        return cls(tuple(weights), tuple(weights))
 
     def after(self, reference: Reference, parts: Sequence[Dense]) -> MixtureWeights:
         """Return the weights after one more reference, to which ``parts`` are the models' rows."""
@@ -102,7 +103,7 @@ class MixtureWeights:
         rate = float(np.sqrt(np.log(num) / (num * seen)))
         kept = float(np.sqrt(seen / (seen + 1)))
         moved = np.array(self.weights) * (1.0 - rate + rate * gains(reference, parts, self.weights))
-        return MixtureWeights(_distribution(kept * moved + (1.0 - kept) / num), seen)
+        return MixtureWeights(_distribution(kept * moved + (1.0 - kept) * np.array(self.first)), self.first, seen)
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,9 @@ class SelectionWeights:
     weights: tuple[float, ...]
 
     @classmethod
-    def even(cls, num: int) -> SelectionWeights:
+    def start(cls, weights: Sequence[float]) -> SelectionWeights:
         """Return the weights before any reference."""
-        return cls((1.0 / num,) * num)
+        return cls(tuple(weights))
 
     @property
     def chosen(self) -> int:

@@ -250,7 +250,7 @@ class AsyncClient:
             wanted = RowsWanted(Sampling(), settings.cloud_top_k, everywhere=True, whole=True)
             caller = RetryingCaller(self._health, observe)
             verifier = CloudVerifier(self._connection.make, caller, budget, words, builder, wanted)
-            cursor = self._contexts.experts(context, settings) or context.cursor
+            cursor = await self._contexts.experts(context, settings) or context.cursor
             drafter = Drafter(cursor, ids, Sampling(), SeededCoin(0))
             reader = TextReader(rendered, drafter, context.worker, verifier)
             found = await reader.read(writer, min(most_tokens(settings, room), room), can)
@@ -289,7 +289,7 @@ class AsyncClient:
             task.cancel()  # all of them first: the next in line must not begin
         for task in answers:
             await _at_rest(task)
-        self._contexts.close()
+        await self._contexts.aclose()
         await self._pair.aclose()
         await self._planners.aclose()
 
@@ -345,7 +345,7 @@ class AsyncClient:
         recording = choices_of(settings, policy) if settings.trace_rows else None
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         critic = self._contexts.critic(context, ids, policy.planner)
-        experts = self._contexts.experts(context, settings)
+        experts = await self._contexts.experts(context, settings, words_of(asked.prompt))
         builder.experts = lambda: experts.weights if experts else {}
         drafter = Drafter(experts or context.cursor, ids, sampling, SeededCoin(sampling.seed), critic)
         try:
@@ -355,6 +355,7 @@ class AsyncClient:
                 self._planners.sent(ids)
             if bound is not None:
                 self._planners.learn(bound)
+            self._contexts.learn(experts if settings.learn else None, words_of(asked.prompt))
 
     async def _bound(
         self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget

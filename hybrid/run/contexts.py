@@ -20,6 +20,7 @@ from hybrid.policy.planning import Planner
 from hybrid.run.conversation import TextOrTurns, turns_of
 from hybrid.run.critic import CursorCritic
 from hybrid.run.events import Publish, Queued
+from hybrid.run.expert_record import ExpertRecord
 from hybrid.run.experts import ExpertCursor
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
@@ -45,6 +46,7 @@ class LocalModel:
     ``families``: the questions that it can answer at all, None: any. ``others``: the models beside it, by name; they
     have its vocabulary and its length of context. ``critic``: which of them reads drafts before ``auto`` decides; None:
     none does. ``experts``: the models that write as one, in the order in which they were named; the first is this one.
+    ``nearest``: which of them was the nearest to the cloud, by the words of questions.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -57,6 +59,7 @@ class LocalModel:
     others: Mapping[str, FurtherModel] = field(default_factory=dict)
     critic: str | None = None
     experts: tuple[str, ...] = ()
+    nearest: ExpertRecord | None = None
 
 
 class LocalContexts:
@@ -73,7 +76,7 @@ class LocalContexts:
             )
             for i, (engine, worker) in enumerate(local.contexts)
         ]
-        self._critic, self._experts = local.critic, local.experts
+        self._critic, self._experts, self._nearest = local.critic, local.experts, local.nearest
         self.words = contexts[0].engine
         """The model's vocabulary, and how long a text may be: the same in every context."""
         self.parallel = len(contexts)
@@ -99,12 +102,23 @@ class LocalContexts:
             return None
         return CursorCritic(context.others[self._critic], ids)
 
-    def experts(self, context: CursorContext, settings: Settings) -> ExpertCursor | None:
-        """Return the models that write as one in a context, with even weights; None where one writes alone."""
+    async def experts(
+        self, context: CursorContext, settings: Settings, words: Sequence[int] = ()
+    ) -> ExpertCursor | None:
+        """Return the models that write as one in a context; None where one writes alone.
+
+        ``words``: of the question, by which their first weights are what was seen of such questions.
+        """
         if not self._experts:
             return None
         cursors = {name: context.others.get(name, context.cursor) for name in self._experts}
-        return ExpertCursor(cursors, settings.mix)
+        start = await self._nearest.weights(words) if self._nearest and words else None
+        return ExpertCursor(cursors, settings.mix, start)
+
+    def learn(self, experts: ExpertCursor | None, words: Sequence[int]) -> None:
+        """Count which of several models was the nearest to the cloud in an answer, where one clearly was."""
+        if self._nearest is not None and experts is not None and experts.nearest is not None:
+            self._nearest.add(words, experts.nearest)
 
     async def critic_numbers(
         self, prompt: TextOrTurns, text: Ids, settings: Settings, publish: Publish
@@ -130,9 +144,11 @@ class LocalContexts:
         async with self.borrow(asked, settings, publish) as context:
             return await context.worker.do(numbers)
 
-    def close(self) -> None:
-        """End the reader's thread; the contexts stay their owner's to close."""
+    async def aclose(self) -> None:
+        """End the reader's thread, and wait until what was learned is kept; the contexts are their owner's to close."""
         self._reader.close()
+        if self._nearest is not None:
+            await self._nearest.aclose()
 
     def _rendered(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
         if not (prompt.strip() if isinstance(prompt, str) else prompt):

@@ -15,20 +15,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from hybrid.engine import Cursor, Engine, IsCancelled
-from hybrid.prob import Dense, ExpertRow, MixtureWeights, Reference, SelectionWeights, mixture, selected
+from hybrid.prob import Dense, ExpertRow, MixtureWeights, Reference, SelectionWeights, losses, mixture, selected
 from hybrid.types import Ids
 
 Mixing: TypeAlias = Literal["mix", "select"]
+# A model is the nearest to a text where it lost so many nats less on it than any other.
+CLEARLY = 0.5
 
 
 @dataclass(frozen=True)
 class RecordedExpert:
-    """One of several models that write as one, and what its rows may be off by, as ``prob.Dense`` has it."""
+    """One of several models that write as one: what its rows may be off by, as ``prob.Dense`` has it, and its start."""
 
     name: str
     noise: float = 0.0
     shift: float | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +48,8 @@ class Evidence:
 class ExpertCursor:
     """The cursors of several models, read as one during one answer. Where it reads, it does what ``Cursor`` does."""
 
-    def __init__(self, cursors: Mapping[str, Cursor], mixing: Mixing) -> None:
-        """Take the models' cursors by name, and how they write together. The first one writes first."""
+    def __init__(self, cursors: Mapping[str, Cursor], mixing: Mixing, start: Sequence[float] | None = None) -> None:
+        """Take the models' cursors by name, how they write together, and their weights at first; None: even ones."""
         self.names = tuple(cursors)
         self.mixing = mixing
         self.noise = max(cursor.noise for cursor in cursors.values())
@@ -52,9 +57,12 @@ class ExpertCursor:
         self.shift = max(shifts) if len(shifts) == len(cursors) else None
         self._cursors = tuple(cursors.values())
         self._writer = 0
+        self._start = tuple(start or (1.0 / len(self.names),) * len(self.names))
         self._weights: MixtureWeights | SelectionWeights = (
-            MixtureWeights.even(len(self.names)) if mixing == "mix" else SelectionWeights.even(len(self.names))
+            MixtureWeights.start(self._start) if mixing == "mix" else SelectionWeights.start(self._start)
         )
+        self._lost = np.zeros(len(self.names))  # by now, in nats
+        self.choose()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -64,8 +72,14 @@ class ExpertCursor:
     @property
     def recorded(self) -> tuple[RecordedExpert, ...]:
         """What a recording says of them."""
-        pairs = zip(self.names, self._cursors, strict=True)
-        return tuple(RecordedExpert(name, cursor.noise, cursor.shift) for name, cursor in pairs)
+        each = zip(self.names, self._cursors, self._start, strict=True)
+        return tuple(RecordedExpert(name, cursor.noise, cursor.shift, weight) for name, cursor, weight in each)
+
+    @property
+    def nearest(self) -> int | None:
+        """Which model was the nearest to all that the cloud said; None: no one was, clearly."""
+        first, second = np.sort(self._lost)[:2] if len(self.names) > 1 else (0.0, 0.0)
+        return int(np.argmin(self._lost)) if second - first > CLEARLY else None
 
     @property
     def writers(self) -> tuple[str, ...]:
@@ -145,7 +159,9 @@ class ExpertCursor:
 
     def learn(self, reference: Reference, row: ExpertRow) -> None:
         """Let the weights follow one more reference, to which ``row`` has a part of every model."""
-        self._weights = self._weights.after(reference, [part for part in row.parts if part is not None])
+        parts = [part for part in row.parts if part is not None]
+        self._weights = self._weights.after(reference, parts)
+        self._lost += losses(reference, parts)
 
     def choose(self, named: int | None = None) -> bool:
         """Let the nearest model write from here on, or the one that is named; return whether it is another one.

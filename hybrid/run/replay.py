@@ -79,7 +79,7 @@ def _cursor(trace: ReplayTrace) -> Cursor | ExpertCursor:
     if trace.mix is None:
         return cast(Cursor, ReplayCursor(trace))
     rows = {each.name: cast(Cursor, ReplayCursor(trace, i)) for i, each in enumerate(trace.experts)}
-    return ExpertCursor(rows, trace.mix)
+    return ExpertCursor(rows, trace.mix, [each.weight for each in trace.experts])
 
 
 async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) -> Planner:

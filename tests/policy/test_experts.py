@@ -235,7 +235,7 @@ def test_what_was_said_of_a_rejected_tokens_successors_moves_nothing(toys, mixin
     played = greedy(kl_policy(0.05), turns(toys, 2), mixing)
     shown = ids(tuple(played.shown))
     seen = played.drafter._num_learned
-    weights = played.cursor._weights.even(2)
+    weights = played.cursor._weights.start((0.5, 0.5))
     said = {len(at): reference for at, reference in played.said if at == shown[: len(at)]}
     for place in sorted(said):
         if place < seen:

@@ -17,6 +17,10 @@ from hybrid.prob import Dense, MixtureWeights, SelectionWeights, TopK, mixture, 
 from hybrid.prob.mixture import FLOOR, SHARE, gains, losses
 
 
+def alike(num):
+    return (1 / num,) * num
+
+
 @st.composite
 def several(draw):
     """A target, two to four models and weights for them, over two to nine tokens; what a model excludes, too."""
@@ -105,7 +109,7 @@ def test_a_loss_is_at_most_the_divergence(made, k):
 @given(several(), st.lists(st.integers(0, 1), min_size=1, max_size=30))
 def test_weights_stay_a_distribution(made, kinds):
     target, parts, _ = made
-    mixed, chosen = MixtureWeights.even(len(parts)), SelectionWeights.even(len(parts))
+    mixed, chosen = MixtureWeights.start(alike(len(parts))), SelectionWeights.start(alike(len(parts)))
     for kind in kinds:
         reference = TopK.from_dense(target, 2) if kind else target.best
         mixed, chosen = mixed.after(reference, parts), chosen.after(reference, parts)
@@ -121,7 +125,7 @@ def sequences(kind, num, length, seed):
     laws = [[rng.dirichlet(np.full(6, 0.2)) + 1e-4 for _ in range(num)] for _ in range(length)]
     laws = [[each / each.sum() for each in at] for at in laws]
     share = rng.dirichlet(np.ones(num))
-    tokens, weights = [], MixtureWeights.even(num)
+    tokens, weights = [], MixtureWeights.start(alike(num))
     for t, at in enumerate(laws):
         truth = {
             "mixture": share @ np.array(at),
@@ -141,7 +145,9 @@ def test_soft_bayes_loses_little_against_the_best_fixed_mixture(kind, num):
     length = 60 if num == 2 else 300
     laws, tokens = sequences(kind, num, length, seed=num)
     rows = [[Dense.from_probs(each) for each in at] for at in laws]
-    steps = accumulate(zip(tokens, rows, strict=True), lambda w, seen: w.after(*seen), initial=MixtureWeights.even(num))
+    steps = accumulate(
+        zip(tokens, rows, strict=True), lambda w, seen: w.after(*seen), initial=MixtureWeights.start(alike(num))
+    )
     used = [step.weights for step in steps][:length]
     regret = log_loss(laws, tokens, used) - best_fixed(laws, tokens, steps=100)
     assert regret <= math.sqrt(num * length * math.log(num)) + math.log(num)
@@ -150,18 +156,18 @@ def test_soft_bayes_loses_little_against_the_best_fixed_mixture(kind, num):
 
 
 def test_a_step_is_the_published_one():
-    """w_i (1 - r + r g_i) at rate r = sqrt(ln 2 / (2 t)), then by as much as the rate falls toward even weights."""
+    """w_i (1 - r + r g_i) at rate r = sqrt(ln 2 / (2 t)), then by as much as that falls toward the first weights."""
     parts = [law([8, 1, 1]), law([1, 8, 1])]
-    weights = MixtureWeights((0.3, 0.7), num_seen=3).after(0, parts)
+    weights = MixtureWeights((0.3, 0.7), (0.4, 0.6), num_seen=3).after(0, parts)
     rate, kept = math.sqrt(math.log(2) / 8), math.sqrt(4 / 5)
     moved = 0.3 * (1 - rate + rate * 0.8 / (0.3 * 0.8 + 0.7 * 0.1))
-    assert weights.weights[0] == pytest.approx(kept * moved + (1 - kept) / 2, rel=1e-5)
+    assert weights.weights[0] == pytest.approx(kept * moved + (1 - kept) * 0.4, rel=1e-5)
     assert weights.num_seen == 4
 
 
 def test_soft_bayes_finds_a_true_mixture_where_bayes_finds_one_model():
     rng, share = np.random.default_rng(3), np.array([0.6, 0.4])
-    weights = MixtureWeights.even(2)
+    weights = MixtureWeights.start(alike(2))
     parts = [law([90, 5, 5]), law([5, 5, 90])]
     truth = share @ np.array([part.probs for part in parts])
     for _ in range(300):
@@ -173,7 +179,7 @@ def test_the_chosen_is_the_nearest_of_late():
     """Fixed share: after a hundred references near to one model it takes few to choose another."""
     near, far = law([8, 1, 1]), law([1, 8, 1])
     row, other = TopK.from_dense(near, 2), TopK.from_dense(far, 2)
-    weights = SelectionWeights.even(2)
+    weights = SelectionWeights.start(alike(2))
     assert weights.chosen == 0, "the first on a tie"
     for _ in range(100):
         weights = weights.after(other, (near, far))

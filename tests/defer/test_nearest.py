@@ -1,0 +1,61 @@
+"""What a question's words let expect of several models: counts alone, in any order, and no more than they tell."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.defer import NearestByWord, word_buckets
+from hybrid.defer.nearest import LEAST_WEIGHT
+
+SEEN = st.lists(st.tuples(st.frozensets(st.integers(0, 20), max_size=4), st.integers(0, 2)), max_size=12)
+
+
+def counted(seen, num=3):
+    kept = NearestByWord(num)
+    for words, nearest in seen:
+        kept = kept.adding(words, nearest)
+    return kept
+
+
+@given(SEEN, st.frozensets(st.integers(0, 30), max_size=8))
+def test_weights_are_a_distribution_whatever_was_counted(seen, words):
+    weights = counted(seen).weights(words)
+    assert sum(weights) == pytest.approx(1.0)
+    assert min(weights) >= LEAST_WEIGHT * 0.999
+
+
+@given(SEEN, st.frozensets(st.integers(0, 30), max_size=8))
+def test_the_order_of_what_was_counted_changes_nothing(seen, words):
+    for other in itertools.islice(itertools.permutations(seen), 3):
+        assert counted(other).weights(words) == counted(seen).weights(words)
+
+
+def test_words_that_were_never_seen_say_nothing():
+    assert counted([({1, 2}, 0)]).weights({3}) == pytest.approx((1 / 3,) * 3)
+    assert NearestByWord(2).weights(()) == (0.5, 0.5)
+
+
+def test_like_questions_expect_the_model_that_was_nearest_to_them():
+    kept = NearestByWord(2)
+    for number in range(10):
+        kept = kept.adding(word_buckets(f"Add {number} and 7."), 0).adding(word_buckets("Sort these words: b a."), 1)
+    assert kept.weights(word_buckets("Add 3 and 4."))[0] > 0.9
+    assert kept.weights(word_buckets("Sort these words: d c e."))[1] > 0.9
+
+
+@given(SEEN)
+def test_what_is_kept_is_what_was_counted(seen):
+    kept = counted(seen)
+    assert NearestByWord.from_json(3, json.loads(json.dumps(kept.to_json()))) == kept
+
+
+@pytest.mark.parametrize(
+    "entry", [None, [], {"a": [1, 2]}, {"5": [1]}, {"5": [1, -2]}, {"5": [1, True]}, {"99999": [1, 2]}, {"5": 3}]
+)
+def test_what_is_of_another_shape_is_nothing(entry):
+    assert NearestByWord.from_json(2, entry) == NearestByWord(2)
