@@ -85,6 +85,15 @@ class House:
         return greedy(LARGE, self.prompt, max_tokens)
 
 
+def several(experts, critic):
+    """What a local model is told of the engines beside it: experts by name, and those of a critic."""
+    others = {name: FurtherModel(engines) for name, engines in experts.items()}
+    found = {"experts": ("local", *others)} if others else {}
+    if critic:
+        found, others = found | {"critic": "critic"}, others | {"critic": FurtherModel(critic)}
+    return found | {"others": others}
+
+
 @pytest.fixture
 def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
@@ -117,7 +126,10 @@ def house():
         beside=None,
         **cloud,
     ):
-        engines = [made(WORDS, small, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
+        def engines_of(scores):
+            return [made(WORDS, scores, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
+
+        engines = engines_of(small)
         own = [Worker(f"test-{i}") for i in range(parallel)]
         workers.extend(own)
         while len(workers) > max(AT_ONCE, parallel):
@@ -132,17 +144,9 @@ def house():
                 raise connect
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
-        reads = [made(WORDS, critic, end_ids=frozenset({END}), num_context=num_context) for _ in own if critic]
-        others = {
-            name: FurtherModel([made(WORDS, each, end_ids=frozenset({END}), num_context=num_context) for _ in own])
-            for name, each in (beside or {}).items()
-        }
-        local = LocalModel(
-            list(zip(engines, own, strict=True)),
-            others=others | ({"critic": FurtherModel(reads)} if critic else {}),
-            experts=("local", *others) if others else (),
-            critic="critic" if critic else None,
-        )
+        reads = engines_of(critic) if critic else []
+        further = {name: engines_of(each) for name, each in (beside or {}).items()}
+        local = LocalModel(list(zip(engines, own, strict=True)), **several(further, reads))
         chosen = Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {}))
         client = AsyncClient(local, reach, account, chosen, planners=planners)
         clock = Clock()
