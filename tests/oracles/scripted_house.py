@@ -85,9 +85,9 @@ class House:
         return greedy(LARGE, self.prompt, max_tokens)
 
 
-def several(experts, critic):
-    """What a local model is told of the engines beside it: experts by name, and those of a critic."""
-    others = {name: FurtherModel(engines) for name, engines in experts.items()}
+def several(engines_of, tables, critic):
+    """What a local model is told of those beside it: experts by name, and a critic's engines."""
+    others = {name: FurtherModel(engines_of(scores)) for name, scores in tables.items()}
     found = {"experts": ("local", *others)} if others else {}
     if critic:
         found, others = found | {"critic": "critic"}, others | {"critic": FurtherModel(critic)}
@@ -99,7 +99,6 @@ def house():
     """Build a client over scripted models; keyword arguments go to the cloud, or name a price, a cap or settings.
 
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
-
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
     ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one, or
     any others; ``beside``: the tables of further models that write as one with the first, which is called local.
@@ -129,8 +128,7 @@ def house():
         def engines_of(scores):
             return [made(WORDS, scores, end_ids=frozenset({END}), num_context=num_context) for _ in range(parallel)]
 
-        engines = engines_of(small)
-        own = [Worker(f"test-{i}") for i in range(parallel)]
+        engines, own = engines_of(small), [Worker(f"test-{i}") for i in range(parallel)]
         workers.extend(own)
         while len(workers) > max(AT_ONCE, parallel):
             workers.pop(0).close()
@@ -145,8 +143,7 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         reads = engines_of(critic) if critic else []
-        further = {name: engines_of(each) for name, each in (beside or {}).items()}
-        local = LocalModel(list(zip(engines, own, strict=True)), **several(further, reads))
+        local = LocalModel(list(zip(engines, own, strict=True)), **several(engines_of, beside or {}, reads))
         chosen = Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {}))
         client = AsyncClient(local, reach, account, chosen, planners=planners)
         clock = Clock()
