@@ -70,10 +70,10 @@ def tests(marked: str, *more: str):
 
 
 def slow_tests(*, rest: bool):
-    """Return a check that runs every test but those of real servers; ``rest``: those that have not just run."""
+    """Return a check that runs every test but those of real servers; ``rest``: those that have not just run in full."""
     processes = str(MORE_PROCESSES_THAN_CORES + (os.cpu_count() or 1))
-    marked = "not vllm and not clients and not servers" + " and (slow or packaged)" * rest
-    return tests(marked, "--numprocesses", processes, "--maxprocesses", processes)
+    marked = "not vllm and not clients and not servers" + " and (slow or packaged or hypothesis)" * rest
+    return tests(marked, "--hypothesis-profile=ci", "--numprocesses", processes, "--maxprocesses", processes)
 
 
 def real_servers(*, vllm: bool, others: bool) -> dict[str, Callable[[], str]]:

@@ -1,4 +1,4 @@
-"""One Hypothesis profile for every run (the same examples each time, no clock on a shared machine); real servers."""
+"""Hypothesis profiles (the same examples each time, no clock on a shared machine); how a run begins; real servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,9 @@ from hybrid.prob import Dense
 from hybrid.sources import CONFIG_FILE
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ci")
+# A plain run draws the first of the same examples. Whoever runs the slow tests, or looks for mutants, draws all.
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=40)
+settings.load_profile("quick")
 settings.register_profile(
     "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
 )  # no shrinking
@@ -91,6 +93,22 @@ def pytest_configure():
     if Path(CONFIG_FILE).exists():
         msg = f"{Path(CONFIG_FILE).resolve()} would change what the tests see: run them from another folder"
         raise pytest.UsageError(msg)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Import this process's share of the test files first, where several collect the same.
+
+    Half a minute of a run with nothing compiled yet is pytest rewriting the assertions of 250 files. Every process
+    would do all of them, at the same time; so each finds most of them done by another.
+    """
+    number, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    if count == "1":
+        return
+    files = sorted(file for arg in session.config.args for file in Path(arg).rglob("test_*.py"))
+    for file in files[int(number.removeprefix("gw")) :: int(count)]:
+        with suppress(pytest.Collector.CollectError, pytest.skip.Exception):  # told when it is collected
+            assert pytest.Module.from_parent(session, path=file.resolve()).obj
 
 
 def pytest_xdist_auto_num_workers():

@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pytest
+
 
 def each(
     names: str | Sequence[str], inputs: Iterable[Any], ids: Callable[[Any], Any] | Sequence[Any] | None = None
@@ -37,6 +39,8 @@ def each(
         left = [parameter for name, parameter in own.parameters.items() if name not in wanted]
         run.__signature__ = own.replace(parameters=left)  # what pytest gives: the fixtures
         run.pytestmark = list(getattr(test, "pytestmark", []))
+        if getattr(test, "is_hypothesis_test", False):
+            run.pytestmark.append(pytest.mark.hypothesis)  # which its plugin gives to those it sees
         return run
 
     return decorate

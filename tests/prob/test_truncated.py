@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_divergence import MAYBE_EXCLUDED, SLACK, law, naive_kl, pairs, rows
 from naive_truncated import nearest_pair
@@ -56,8 +56,8 @@ def test_a_draft_that_shows_everything_is_a_draft_known_in_full(pair, k):
     row = TopK.from_dense(target, k)
     found = kl_both_truncated(row, TopK.from_dense(draft, size), size)
     assert found.lower == pytest.approx(kl_divergence(row, draft).lower, abs=1e-8)
-    assume(row.tail > ROUNDED)
-    assert found.estimate == pytest.approx(kl_coarse(row, draft), abs=1e-8)
+    if row.tail > ROUNDED:
+        assert found.estimate == pytest.approx(kl_coarse(row, draft), abs=1e-8)
 
 
 @settings(max_examples=20)
