@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from functools import lru_cache
 from typing import Any
 
 import httpcore
@@ -43,6 +45,8 @@ MAX_REASON_BYTES = 1024 * 1024
 END_WITHIN_S = 0.25
 PLAIN = frozenset({"", "identity"})  # encodings of a body that are none
 KEY_HINT = "--api-key-env names the variable that holds the key"
+# What servers are verified with: read once for the same values of its variables, since that takes 30 ms.
+_tls = lru_cache(maxsize=1)(lambda *_values: httpx.create_ssl_context())
 
 
 class ServerChanged(Exception):
@@ -73,11 +77,11 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
-            # ``QuestionDeadlines`` bounds everything: httpx knows no first byte and no total, and connecting only in
-            # parts.
+            # ``QuestionDeadlines`` bounds all: httpx knows no first byte and no total, and connecting only in parts.
             timeout=None,  # noqa: S113
-            # With a transport of our own, httpx leaves the environment's proxies alone, but not its certificates.
-            transport=None if through_proxies else httpx.AsyncHTTPTransport(),
+            verify=(tls := _tls(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))),
+            # With a transport of our own, httpx leaves the environment's proxies alone.
+            transport=None if through_proxies else httpx.AsyncHTTPTransport(verify=tls),
         )
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]

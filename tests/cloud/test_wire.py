@@ -7,9 +7,12 @@ import gzip
 import json
 import os
 import socket
+import ssl
 import threading
 import tracemalloc
+from pathlib import Path
 
+import certifi
 import httpx
 import pytest
 from cases import each
@@ -192,6 +195,23 @@ def test_a_body_is_the_json_of_what_is_asked_and_says_so():
         "content-length": str(len(request.content)),
     }
     assert "x-request-id" not in wire._build_post("/v1/completions", body, None).headers
+
+
+def test_certificates_are_read_once_and_again_where_others_are_named(tmp_path, monkeypatch):
+    """They are the environment's, as httpx reads them; reading them for every client took longer than most answers."""
+
+    def verified_with(*, through_proxies=True):
+        wire = Wire("https://there", None, Timeouts(), through_proxies=through_proxies)
+        return wire._pools[0]._ssl_context
+
+    usual = verified_with()
+    assert verified_with(through_proxies=False) is verified_with() is usual
+    assert usual.verify_mode is ssl.CERT_REQUIRED
+    assert usual.check_hostname
+    own, end = tmp_path / "own.pem", "-----END CERTIFICATE-----\n"
+    own.write_text(Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end)
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    assert len(verified_with().get_ca_certs()) == 1 < len(usual.get_ca_certs())
 
 
 def test_a_fault_of_the_connection_is_said_in_the_systems_words_and_without_its_number():
