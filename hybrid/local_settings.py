@@ -90,11 +90,12 @@ class SeveralModels(SettingsGroup):
     mix: Annotated[
         Literal["mix", "select"],
         SettingInfo(
-            "How experts write: mix, from the weighted sum of their laws; select, the one nearest to the cloud",
+            "How experts write: select, each where it is the nearest to the cloud; mix, from the weighted sum of their "
+            "laws",
             "HOW",
             SettingPlace.FLAG,
         ),
-    ] = "mix"
+    ] = "select"
     critic: Annotated[
         Path | None,
         SettingInfo(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import hybrid
+from hybrid.errors import UsageError
 from hybrid.sources import load
 
 
@@ -17,3 +21,42 @@ def test_of_several_local_models_each_drafts_for_the_next(tmp_path, monkeypatch)
     assert (load(config=own, experts=["e", "f"]).local, load(config=own, experts=["e", "f"]).drafters) == (None, ())
     monkeypatch.setenv("HYBRID_DRAFTERS", "x, y")
     assert load(config=own).drafters == (Path("x"), Path("y")), "a variable stands above a file"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        ({"local": "small", "experts": ["mid"]}, "beside experts: they write in its place"),
+        ({"experts": ["small", "mid", "small"]}, "--expert small is given twice"),
+        ({"experts": ["small", "nobody"]}, "nobody"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused_in_a_sentence(chosen, why):
+    with pytest.raises(UsageError, match=why):
+        hybrid.open(ledger="none", **chosen)
+
+
+def test_experts_of_two_vocabularies_are_refused_when_they_are_opened():
+    with (
+        pytest.raises(
+            UsageError, match=r"small\.gguf and alien\.gguf have .* tokens: models that read one text need one"
+        ),
+        hybrid.open(experts=["small", "alien"], ledger="none", offline=True),
+    ):
+        pass
+
+
+def test_two_experts_answer_from_files_and_are_named_in_the_answer(tmp_path):
+    """Nothing of a calibration of one of them counts: a score is of models that write as one, or of one that does."""
+    with hybrid.open(experts=["small", "mid"], ledger="none", offline=True, policy="local", max_tokens=4) as client:
+        assert any("2 local models take" in note for note in client.notes)
+        answer = client.generate("What is 47 + 86?")
+    assert answer.experts == {"small": 0.5, "mid": 0.5}
+    with hybrid.open(local="small", ledger="none", offline=True, policy="local", max_tokens=4) as client:
+        assert client.generate("What is 47 + 86?").text == answer.text, "the first expert writes first"
+
+
+def test_beside_an_endpoint_experts_are_local_models_that_were_named():
+    with pytest.raises(UsageError, match="--local wants a model"):
+        hybrid.open(cloud="http://127.0.0.1:1", ledger="none")
+    hybrid.open(cloud="http://127.0.0.1:1", ledger="none", experts=["small", "mid"])

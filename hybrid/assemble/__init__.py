@@ -1,6 +1,6 @@
 """The composition root: settings in, running objects out. It knows which bundled models are the default."""
 
-from hybrid.assemble.local_models import BUNDLED_LOCAL
+from hybrid.assemble.local_models import BUNDLED_LOCAL, first_model
 from hybrid.assemble.opening import ClientOpener, open  # noqa: A004  (hybrid.open is the front door's name)
 from hybrid.assemble.prices import known_price
 from hybrid.assemble.probing import ProbeReport, probe
@@ -14,6 +14,7 @@ __all__ = [
     "ClientOpener",
     "ProbeReport",
     "bundled_server",
+    "first_model",
     "known_price",
     "open",
     "probe",

@@ -40,12 +40,16 @@ COMPARED = 4096
 
 @dataclass(frozen=True)
 class OpenedModels:
-    """The local models, and what else is known of the first: its file and its weights; and the critic's file."""
+    """The local models, and what else is known of the first: its file and its weights; and the critic's file.
+
+    ``experts``: what identifies the models that write as one; None: one writes alone, or no file tells.
+    """
 
     local: LocalModel
     path: Path
     weights: Weights
     critic: Path | None = None
+    experts: str | None = None
 
     @property
     def engine(self) -> Engine:
@@ -108,11 +112,12 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
     name = names[first_model(settings)]
     experts = tuple(names[model] for model in settings.experts)
-    nearest = _nearest(settings, [others.get(name, weights) for name in experts])
+    together = await worker.do(lambda _: _identity_of([others.get(name, weights).path for name in experts]))
+    nearest = None if together is None else _record(settings, together, len(experts))
     local = LocalModel(
         contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic, experts, nearest
     )
-    return OpenedModels(local, path, weights, None if critic is None else others[critic].path)
+    return OpenedModels(local, path, weights, None if critic is None else others[critic].path, together)
 
 
 async def _load_beside(
@@ -126,15 +131,19 @@ async def _load_beside(
     return loaded
 
 
-def _nearest(settings: Settings, experts: Sequence[Weights]) -> ExpertRecord | None:
-    """Return where it is counted which expert is nearest to the cloud; None for fewer than two, or without a home."""
-    if len(experts) <= 1:
-        return None
-    cloud = settings.cloud
+def _identity_of(experts: Sequence[Path]) -> str | None:
+    """Return what identifies several models that write as one; None for one, and where nothing can be kept."""
     with contextlib.suppress(OSError, UsageError):
-        models = " ".join(identify(each.path, identities_file()) for each in experts)
-        beside = "bundled" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)
-        return ExpertRecord(experts_file(), f"{models} {beside}", len(experts))
+        return " ".join(identify(each, identities_file()) for each in experts) if len(experts) > 1 else None
+    return None
+
+
+def _record(settings: Settings, experts: str, num: int) -> ExpertRecord | None:
+    """Return where it is counted which expert is the nearest to the cloud; None without a home."""
+    cloud = settings.cloud
+    beside = "bundled" if cloud is None else cloud if cloud in NAMED else endpoint_id(cloud)
+    with contextlib.suppress(UsageError):
+        return ExpertRecord(experts_file(), f"{experts} {beside}", num)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
@@ -23,7 +24,7 @@ from hybrid.engine.real_models import check_installed, check_model_name
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
 from hybrid.run import AsyncClient, Client
-from hybrid.run.composition import check_effect, check_endpoint, check_pair, policy_of
+from hybrid.run.composition import check_effect, check_endpoint, check_experts, check_pair, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.pair_facts import PairFacts
@@ -78,6 +79,7 @@ class ClientOpener:
         """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
         self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
+        check_experts(settings)
         for model in (first_model(settings), *further_models(settings)):
             if model != BUNDLED_LOCAL:
                 check_model_name(str(model))
@@ -146,9 +148,10 @@ class ClientOpener:
             self.learn(account, capabilities)
             return cloud, capabilities
 
-        pair = await asyncio.to_thread(pair_record, settings.cloud, path)
+        # Counts are of one local model and a cloud; several that write as one are none of these.
+        pair = None if models.experts else await asyncio.to_thread(pair_record, settings.cloud, path)
         facts = PairFacts.of(path, settings.cloud, lambda: probe_cache(settings, weights), models.critic)
-        facts = replace(facts, shipped_only=self._shipped_only)
+        facts = replace(facts, local=_pair_name(facts.local, models.experts, settings), shipped_only=self._shipped_only)
         planners = PairSource(facts)
         client = self._client = AsyncClient(models.local, connect, account, settings, pair, planners, by_messages)
 
@@ -179,7 +182,15 @@ class ClientOpener:
         return Account(self._price, ledger, endpoint, self._cap, self.settings.spender)
 
 
+def _pair_name(local: str | None, experts: str | None, settings: Settings) -> str | None:
+    """Return what names the local side of a pair where a score is kept; None: nothing is.
+
+    It names a file, so that of several models it is a digest of theirs, and of how they write.
+    """
+    return local if experts is None else blake2b(f"{experts} {settings.mix}".encode(), digest_size=16).hexdigest()
+
+
 def _is_bundled_pair(settings: Settings) -> bool:
     """Whether both models are bundled: beside an endpoint, whoever names the small one knows what it is."""
-    local = settings.local is None or str(settings.local) in BUNDLED
+    local = (settings.local is None and not settings.experts) or str(settings.local) in BUNDLED
     return local and (settings.cloud is None or settings.cloud in BUNDLED)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hybrid.assemble.local_models import BUNDLED_LOCAL
+from hybrid.assemble.local_models import first_model
 from hybrid.assemble.opening import ClientOpener
 from hybrid.assemble.reaching import PROBE, findings_cache, served_here, wire_to
 from hybrid.bundled_server import bundled_server
@@ -67,7 +67,7 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         raise UsageError(msg)
     opening = checked(ClientOpener, settings, **flags)
     async with AsyncExitStack() as stack:
-        local = await asyncio.to_thread(model_file, settings.local or BUNDLED_LOCAL)
+        local = await asyncio.to_thread(model_file, first_model(settings))
         words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type)
         stack.callback(words.close)
         url, served = settings.cloud, served_here(settings)

@@ -212,7 +212,8 @@ class ChatSession:
 
     def _listen(self, turns: tuple[Message, ...], heard: Heard) -> None:
         """Show an answer as it comes. Whoever interrupts it, it has ended and is settled when this is left."""
-        if len(turns) == 3 and (self._settings.local is None or str(self._settings.local) in BUNDLED):
+        named = (self._settings.local or "small", *self._settings.experts)
+        if len(turns) == 3 and all(str(model) in BUNDLED for model in named):
             self._tell(SINGLE)
         with closing(self._client.stream(turns, **self._choices)) as events:
             for event in events:

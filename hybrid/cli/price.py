@@ -81,7 +81,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     """
     from contextlib import closing  # noqa: PLC0415  (help needs no llama.cpp)
 
-    from hybrid.assemble import BUNDLED_LOCAL, known_price  # noqa: PLC0415
+    from hybrid.assemble import first_model, known_price  # noqa: PLC0415
     from hybrid.engine.llama import Weights  # noqa: PLC0415
     from hybrid.engine.real_models import model_file  # noqa: PLC0415
     from hybrid.run.auto_quote import AutoQuote  # noqa: PLC0415
@@ -96,7 +96,7 @@ def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQu
     stated, prices = known_price(settings)
     if question is not None and not question.strip():
         raise UsageError("the prompt is empty")
-    path = model_file(settings.local or BUNDLED_LOCAL)
+    path = model_file(first_model(settings))
     with closing(Weights(path)) as weights:
         ids = () if question is None else weights.render(turns_of(question, settings.system), settings.template_args)
         probes = _probes(settings, weights)

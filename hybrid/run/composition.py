@@ -6,6 +6,7 @@ The law: a recording's settings, read back, build the policy that was recorded (
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -135,12 +136,24 @@ def check_pair(settings: Settings) -> None:
 
     Whoever names it, means it. A server of our own has the bundled vocabulary, but for one of the real models.
     """
-    if settings.local is not None or settings.cloud is None or settings.cloud in BUNDLED:
+    if settings.local is not None or settings.experts or settings.cloud is None or settings.cloud in BUNDLED:
         return
     named = "beside a real model" if settings.cloud in NAMED else "beside an endpoint"
     wanted = f"{named} --local wants a model of its vocabulary: a GGUF file, or a name (hybrid models list)"
     msg = f"{wanted}; --local small is the bundled one, which answers a few families of generated problems"
     raise UsageError(msg)
+
+
+def check_experts(settings: Settings) -> None:
+    """Raise UsageError for experts beside another local model, and for one that is named twice."""
+    if not settings.experts:
+        return
+    if settings.local is not None:
+        msg = f"{settings.local} beside experts: they write in its place, so name each model with --expert"
+        raise UsageError(msg)
+    if twice := [model for model, num in Counter(settings.experts).items() if num > 1]:
+        msg = f"--expert {twice[0]} is given twice: two of one model say what one says"
+        raise UsageError(msg)
 
 
 def _composed(policy: str, name: str, chosen: Mapping[str, object]) -> str:

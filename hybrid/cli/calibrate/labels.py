@@ -184,6 +184,8 @@ def _opener(drafter: str | None, flags: Mapping[str, Any]) -> ClientOpener:
 
 
 def _identity(settings: Settings) -> str:
+    if settings.experts:
+        raise UsageError("calibrate reads with one local model, which --local names; experts learn as they answer")
     return _identity_of(settings.local or BUNDLED_LOCAL)
 
 
