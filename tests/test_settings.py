@@ -43,7 +43,7 @@ drafters              -------- ()
 chain                 f------- 'auto'
 max_active            f------- None
 experts               f------- ()
-mix                   f------- 'mix'
+mix                   f------- 'select'
 critic                f------c None
 cloud                 f----$-c None
 cloud_model           f----$-c None
