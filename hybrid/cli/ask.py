@@ -54,6 +54,8 @@ Examples:
 
   hybrid ask --local qwen.gguf --cloud http://gpu:8000 --price 1/0.1/4 --cap 0.02 "Why is the sky blue?"
 
+  hybrid ask --expert maths.gguf --expert prose.gguf --cloud http://gpu:8000 --policy once "Why is the sky blue?"
+
 Exit codes: 0 answered (also when only the local model could), 1 output lost, 2 usage, 3 local model unusable, 4
 endpoint unusable, 130 interrupted (143 terminated).
 """
