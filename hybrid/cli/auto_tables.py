@@ -13,7 +13,7 @@ from hybrid.cli.text_tables import SETTINGS, agreement_line, aligned_table, esti
 # The widest table has an interval under every tariff.
 WIDTH = 200
 # Where the dials stand, one under another; the other rules show what their dials reach.
-SHOWN_DIALS = ("auto", "auto, one worth")
+SHOWN_DIALS = ("auto", "auto, one worth", "auto, critic", "auto, critic, one worth")
 
 
 def print_auto_report(report: dict[str, Any]) -> None:

@@ -134,7 +134,7 @@ class CalibratedPair:
         """Return plain data for ``json.dumps``."""
         calibration, questions = self.calibration, self.calibration.questions
         pair = {"local": self.drafter, "cloud": self.names.model, "endpoint": self.names.endpoint}
-        proposed = {name: getattr(calibration, name) for name in ("judge", "loss", "worth")}
+        proposed = {name: getattr(calibration, name) for name in ("judge", "loss", "worth", "critic")}
         told = {
             "reason": reason_of_loss(calibration),
             "auroc": auroc(questions),

@@ -45,6 +45,12 @@ def headline(pairs: Sequence[CalibratedPair]) -> str:
     return f"{names} beside {pairs[0].names.model}: {len(pairs[0].questions)} questions"
 
 
+OF_CRITIC = (
+    "The score reads what the critic says of each draft, so it is taken where the same --critic is named; without one, "
+    "or with another, the pair's score without a critic is."
+)
+
+
 def proposals(pair: CalibratedPair) -> list[str]:
     """Say what is proposed, what speaks for it, and what it would cost, save and leave."""
     calibration, point = pair.calibration, pair.proposed
@@ -63,6 +69,7 @@ def proposals(pair: CalibratedPair) -> list[str]:
             f"told of questions left out of the fit: AUROC {_number(auroc(questions))}, ECE {ece(questions):.3f} "
             f"({len(questions)} questions)"
         ),
+        *([] if calibration.critic is None else [OF_CRITIC]),
         (
             "This threshold and this worth are initial ones, from exploratory tests on these questions. What the task "
             "requires is not known here: where an error is dear take a lower threshold or a higher worth, where one is "

@@ -12,6 +12,7 @@ import pytest
 from bought_texts import questions
 
 from hybrid.cli.calibrate import page, tables
+from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import CERTIFICATES
@@ -19,7 +20,7 @@ from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair
 from hybrid.tune.drafters import choose_drafter, nats_left
 from hybrid.tune.fit import fit
 from hybrid.tune.label_file import PairNames
-from hybrid.tune.report import drafters, proposals
+from hybrid.tune.report import OF_CRITIC, drafters, proposals
 from hybrid.tune.report import tables as report_tables
 
 NAMES = PairNames("identity", "http://scripted", "<large> & co")
@@ -64,6 +65,20 @@ def test_a_pair_whose_drafts_are_always_turned_down_is_judged_by_what_its_tokens
     assert pair.kl_judge.startswith("kl:")
     named = calibrated(questions(24, hard=1.0, length=6), judge="kl:0.2")
     assert named.calibration.judge == "kl:0.2", "a judge that is asked for is taken"
+
+
+def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
+    read = [
+        replace(each, critic=CriticNumbers(np.zeros(num), np.zeros(num)))
+        for each in easy
+        if (num := len(each.judged.signals))
+    ]
+    pair = calibrate_pair("small", NAMES, read, PRICES, critic="c1")
+    assert pair.to_json()["critic"] == pair.calibration.critic == "c1"
+    assert OF_CRITIC in proposals(pair)
+    without = calibrated(read)
+    assert without.to_json()["critic"] is None
+    assert OF_CRITIC not in proposals(without)
 
 
 def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
