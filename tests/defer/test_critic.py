@@ -66,10 +66,11 @@ def test_features_of_a_critic_stand_beside_the_others_and_move_none(make_signals
 
 
 def test_statistics_of_a_critic_are_in_their_order_and_those_of_nothing_are_zeros():
-    told = dict(zip(CRITIC_STATISTICS, critic_statistics(NUMBERS).tolist(), strict=True))
+    numbers = replace(NUMBERS, kl=np.array([0.3, 2.0, 0.9]))
+    told = dict(zip(CRITIC_STATISTICS, critic_statistics(numbers).tolist(), strict=True))
     assert told["highest KL"] == 2.0
     assert told["second highest KL"] == 0.9
-    assert told["KLs above 0.7"] == 2
+    assert (told["KLs above 0.1"], told["KLs above 0.7"]) == (3, 2)
     assert told["place of the highest KL"] == pytest.approx(1 / 3)
     assert told["least log-probability to the critic"] == -3.0
     assert not critic_statistics(NUMBERS.part(slice(0))).any()

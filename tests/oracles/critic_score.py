@@ -17,17 +17,17 @@ def nothing(width: int) -> LinearModel:
     return LinearModel(0.0, np.zeros(BUCKETS), np.zeros(width), Scale(np.zeros(width), np.ones(width)))
 
 
-def stump(feature: int, at: float, num_features: int) -> BoostedTrees:
-    """One tree: log-odds of -5 up to a number of a feature, of 5 above it."""
+def stump(feature: int, at: float, num_features: int, low: float, high: float) -> BoostedTrees:
+    """One tree: log-odds of ``low`` up to a number of a feature, of ``high`` above it."""
     left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
     features = np.array([feature, 0, 0])
-    return BoostedTrees(0.0, num_features, np.array([0]), features, np.array([at, -5.0, 5.0]), left, right)
+    return BoostedTrees(0.0, num_features, np.array([0]), features, np.array([at, low, high]), left, right)
 
 
-def score_of(critic: str | None = "c1") -> LearnedScore:
+def score_of(critic: str | None = "c1", low: float = -5.0, high: float = 5.0) -> LearnedScore:
     """A score that rejects where the critic's KL is above 0.5 nats; without a critic, where the entropy is."""
     names = (*TOKEN_FEATURES[:-NUM_IDS], *(CRITIC_FEATURES if critic else ()))
-    hazard = stump(names.index("critic's KL" if critic else "entropy"), 0.5, len(names) + NUM_IDS)
+    hazard = stump(names.index("critic's KL" if critic else "entropy"), 0.5, len(names) + NUM_IDS, low, high)
     width = 30 + 2 * len(CRITIC_STATISTICS) * (critic is not None)
     models = nothing(1), nothing(1), nothing(width), hazard
     return LearnedScore("kl:0.7", 0.6, *models, ExcessLine(0.1, 0.7, 0.5), critic=critic)

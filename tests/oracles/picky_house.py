@@ -63,22 +63,27 @@ async def gather(client, **choices):
     return [event async for event in client.stream(PROMPT, **choices)]
 
 
+def answer_late(h, num_ahead):
+    """Have a house's cloud answer a check once ``num_ahead`` tokens were decoded meanwhile (None: at once)."""
+    score = h.cloud.score
+
+    async def slow_score(question, *attempt):
+        if num_ahead is not None:
+            start, done = h.engine.num_decoded, asyncio.ensure_future(h.worker.do(lambda _: None))
+            while h.engine.num_decoded < start + num_ahead and not done.done():  # noqa: ASYNC110  (a count)
+                await asyncio.sleep(0)
+        return await score(question, *attempt)
+
+    h.cloud.score = slow_score
+
+
 @pytest.fixture
 def picky_house(house):
     """A house whose cloud answers a check once ``num_ahead`` tokens were decoded meanwhile (None: at once)."""
 
     def build(num_ahead, **more):
         h = house(made=PickyEngine, **more)
-        score = h.cloud.score
-
-        async def slow_score(question, *attempt):
-            if num_ahead is not None:
-                start, done = h.engine.num_decoded, asyncio.ensure_future(h.worker.do(lambda _: None))
-                while h.engine.num_decoded < start + num_ahead and not done.done():  # noqa: ASYNC110  (a count)
-                    await asyncio.sleep(0)
-            return await score(question, *attempt)
-
-        h.cloud.score = slow_score
+        answer_late(h, num_ahead)
         return h
 
     return build
