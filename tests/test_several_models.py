@@ -60,3 +60,13 @@ def test_beside_an_endpoint_experts_are_local_models_that_were_named():
     with pytest.raises(UsageError, match="--local wants a model"):
         hybrid.open(cloud="http://127.0.0.1:1", ledger="none")
     hybrid.open(cloud="http://127.0.0.1:1", ledger="none", experts=["small", "mid"])
+
+
+def test_experts_may_stand_in_a_variable_and_in_a_file(tmp_path, monkeypatch):
+    own = tmp_path / "own.toml"
+    own.write_text('experts = ["a.gguf", "b.gguf"]\nmix = "mix"\n')
+    settings = load(config=own)
+    assert (settings.experts, settings.mix) == ((Path("a.gguf"), Path("b.gguf")), "mix")
+    monkeypatch.setenv("HYBRID_EXPERTS", "c, d")
+    assert load(config=own).experts == (Path("c"), Path("d"))
+    assert load(config=own, local=["e"]).experts == (), "who names a local model on the command line means it"

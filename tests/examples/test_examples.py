@@ -211,3 +211,13 @@ def test_every_example_is_short_says_its_own_command_and_is_run_here():
     for path in scripts:
         assert len(path.read_text().splitlines()) < MAX_LINES, path.name
         assert f"    python examples/{path.name}" in ast.get_docstring(ast.parse(path.read_text())), path.name
+
+
+@pytest.mark.slow
+def test_experts_are_told_beside_one_model_alone(run):
+    lines = finished(run("experts.py", "--policy", "once:0.7"))
+    parts = [re.fullmatch(rf"(.+): (\d+) of 14 right, {USD}", line).groups() for line in lines]
+    sides = ["small, once:0.7", "small, cloud", "small + mid, once:0.7", "small + mid, cloud"]
+    assert [name for name, *_ in parts] == sides
+    small, cloud, both, again = (Decimal(usd) for *_, usd in parts)
+    assert cloud == again > max(small, both) > 0
