@@ -32,7 +32,7 @@ from hybrid.run.contexts import LocalContexts, LocalModel
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import AnswerLimits, Driver
+from hybrid.run.driver import AnswerLimits, Driver, Recording
 from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
@@ -342,7 +342,8 @@ class AsyncClient:
         policy = policy_of(settings, span, bound.planner if bound else None, room)
         if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
             builder.note(dear)
-        recording = choices_of(settings, policy) if settings.trace_rows else None
+        choices = choices_of(settings, policy) if settings.trace_rows else None
+        recording = None if choices is None else Recording(choices, await self._contexts.pieces())
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         critic = self._contexts.critic(context, ids, policy.planner)
         experts = await self._contexts.experts(context, settings, words_of(asked.prompt))

@@ -84,6 +84,14 @@ class LocalContexts:
         bound, deadline = settings.max_queued, settings.queue_timeout_s
         self.pool = ContextPool(contexts, max_queued=bound, timeout_s=deadline)
         self._reader = Worker("hybrid-prompts")
+        self._pieces: tuple[bytes, ...] | None = None
+
+    async def pieces(self) -> tuple[bytes, ...]:
+        """Return the bytes of every token, by its id: read once, since 150,000 of them take a fifth of a second."""
+        if self._pieces is None:
+            words = self.words
+            self._pieces = await self._reader.do(lambda _: tuple(map(words.piece, range(words.num_tokens))))
+        return self._pieces
 
     async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
         """Return a prompt as the model reads it. Raises UsageError and ContextOverflow."""

@@ -52,16 +52,24 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Recording:
+    """What a recording of every row begins with: the choices it was made under, and the bytes of every token."""
+
+    choices: Mapping[str, str | Sequence[str]]
+    pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
 class AnswerLimits:
     """What bounds one answer, and what is done beside it.
 
     ``overlap``: the local model goes on decoding while a check is under way. ``recording``: every row is published,
-    after these choices; None: none is.
+    after this; None: none is.
     """
 
     max_tokens: int
     overlap: bool = True
-    recording: Mapping[str, str | Sequence[str]] | None = None
+    recording: Recording | None = None
 
 
 class Driver:
@@ -244,9 +252,8 @@ class Driver:
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
-    def _begin_recording(self, choices: Mapping[str, str | Sequence[str]], policy: Policy) -> None:
+    def _begin_recording(self, recording: Recording, policy: Policy) -> None:
         self._drafter.rows_read = []
-        pieces = tuple(map(self._engine.piece, range(self._engine.num_tokens)))
         end_ids, rows = tuple(sorted(self._engine.end_ids)), self._drafter.cursor
         sampling, most = self._drafter.sampling, self._limits.max_tokens
         planner = policy.planner or policy.pricer
@@ -254,11 +261,11 @@ class Driver:
         marks = self._builder.marks
         self._publish(
             events.RecordingStarted(
-                pieces,
+                recording.pieces,
                 end_ids,
                 sampling,
                 most,
-                choices,
+                recording.choices,
                 rows.noise,
                 rows.shift,
                 kept,
