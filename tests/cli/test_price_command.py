@@ -6,6 +6,7 @@ import json
 import os
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -177,9 +178,15 @@ def test_under_auto_it_tells_what_is_expected_of_the_question_and_still_sends_no
     assert quoted("--price", "1/0.1/4", "--policy", "kl", QUESTION)["auto"] is None
 
 
+@pytest.fixture(scope="module")
+def stub_with(start_server):
+    """The address of a server with these flags: one for all tests that want such a one."""
+    return lru_cache(lambda *flags: start_server(*flags).url)
+
+
 @each("flags", [(), ("--enable-prompt-tokens-details",)])
 @each("dialect", [None, "sglang", "vllm"])
-def test_a_quote_and_the_answer_price_a_question_alike(start_server, own, monkeypatch, flags, dialect):
+def test_a_quote_and_the_answer_price_a_question_alike(stub_with, own, monkeypatch, flags, dialect):
     """A cache that is told in one and not in the other would be two bills."""
     import hybrid
 
@@ -190,7 +197,7 @@ def test_a_quote_and_the_answer_price_a_question_alike(start_server, own, monkey
         return await bind(source, asked)
 
     monkeypatch.setattr(PairSource, "bind", noted)
-    url = start_server(*flags).url
+    url = stub_with(*flags)
     named = {} if dialect is None else {"dialect": dialect}
     with hybrid.open(cloud=url, local="small", price="1/0.1/4", max_tokens=4, policy="auto", **named) as client:
         client.generate(QUESTION)

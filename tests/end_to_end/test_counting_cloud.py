@@ -42,8 +42,11 @@ POLICIES = {
     "echo": {"policy": "greedy-exact", "dialect": "openai-completions"},
     "chat": {"policy": "cloud", "dialect": "openai-chat"},
 }
-# What is asked by default: one way of counting wrongly of each kind, of a policy that writes and of one that checks.
-OF_EACH_KIND = {"honest", "zero", "absent", "negative", "tenth", "usage-per-chunk", "cut", "slow"}
+# What is asked by default: one way of counting wrongly of each kind, of a policy that writes; some of one that checks.
+OF_EACH_KIND = {
+    "cloud": {"honest", "zero", "absent", "negative", "tenth", "usage-per-chunk", "cut", "slow"},
+    "kl": {"honest", "zero", "tenth", "cut"},
+}
 IGNORED = {"max-tokens-ignored-told", "max-tokens-ignored-untold"}
 # What a stream runs ahead beyond its limit once it was left; a preamble that is charged and not told, or in a tenth. Of
 # what takes messages only it knows how many tokens a text has, so a tenth that is told is believed, and beyond a limit
@@ -60,7 +63,7 @@ CASES = [
     for mode in MODES
     if (mode, policy) not in UNKNOWABLE and (policy == "chat" or not mode.startswith("preamble"))
 ]
-SOME = [(mode, policy) for mode, policy in CASES if policy in {"cloud", "kl"} and mode in OF_EACH_KIND]
+SOME = [(mode, policy) for mode, policy in CASES if mode in OF_EACH_KIND.get(policy, ())]
 
 
 def cap_of(policy):

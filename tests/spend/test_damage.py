@@ -114,10 +114,11 @@ def test_totals_that_are_gone_are_not_nothing_spent(path, where):
     assert granted_by(path) is None
 
 
-def test_random_corruption_is_a_sentence_or_does_no_harm(path):
-    """Three hundred files: single bits, bytes, runs, zeroed sectors, and files that were cut off."""
+@pytest.mark.parametrize("num_files", [80, pytest.param(300, marks=pytest.mark.slow)])
+def test_random_corruption_is_a_sentence_or_does_no_harm(path, num_files):
+    """Single bits, bytes, runs, zeroed sectors, and files that were cut off."""
     content, rng, refused = path.read_bytes(), random.Random(7), 0
-    for _ in range(300):
+    for _ in range(num_files):
         damaged = bytearray(content)
         at = rng.randrange(len(damaged))
         match rng.randrange(5):
@@ -137,4 +138,4 @@ def test_random_corruption_is_a_sentence_or_does_no_harm(path):
         granted = granted_by(path)
         refused += granted is None
         assert granted in {None, LEFT}, "it grants more than is left, or less"
-    assert refused > 50
+    assert refused > num_files / 6
