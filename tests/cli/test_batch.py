@@ -36,7 +36,7 @@ def test_every_line_is_answered_in_order_with_what_ask_prints(batch, out):
     assert [(line["line"], line["id"]) for line in out()] == [(i + 1, f"n{i}") for i in range(5)]
     assert list(out()[0]) == [
         "line", "input", "id", "text", "finish_reason", "tokens", "usage", "bill", "handoffs", "degraded",
-        "degraded_kind", "notes", "seed", "policy", "guarantee", "thoughts",
+        "degraded_kind", "notes", "seed", "policy", "guarantee", "thoughts", "experts",
     ]  # fmt: skip
 
 
