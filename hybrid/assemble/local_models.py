@@ -110,12 +110,22 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     told = weights.memory(ctx, len(contexts)).notes if settings.gpu_layers or speed is None else ()
     notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
-    name = names[first_model(settings)]
     experts = tuple(names[model] for model in settings.experts)
     together = await worker.do(lambda _: _identity_of([others.get(name, weights).path for name in experts]))
     nearest = None if together is None else _record(settings, together, len(experts))
     local = LocalModel(
-        contexts, noise.nats, noise.shift, speed, notes, families, name, further, critic, experts, nearest
+        contexts,
+        noise.nats,
+        noise.shift,
+        speed,
+        notes,
+        families,
+        names[first_model(settings)],
+        further,
+        critic,
+        experts,
+        nearest,
+        tuple(names[model] for model in _active_drafters(settings)),
     )
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path, together)
 

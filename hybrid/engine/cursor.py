@@ -112,11 +112,23 @@ class Cursor:
         self._row_length += 1
         return known
 
-    def rows(self, prefix: Ids, num_rows: int, cancelled: IsCancelled = never) -> list[Dense]:
-        """Return the distributions after each of the last ``num_rows`` prefixes of ``prefix``, itself included."""
+    def rows(self, prefix: Ids, num_rows: int, cancelled: IsCancelled = never, *, keep: bool = False) -> list[Dense]:
+        """Return the distributions after each of the last ``num_rows`` prefixes of ``prefix``, itself included.
+
+        ``keep``: all of them are known from then on, and not the last alone.
+        """
         self._sync_with_engine()
         start = min(num_shared(self.engine.ids, prefix), len(prefix) - num_rows)
-        return self._read(prefix[start:], start, num_rows, cancelled)
+        rows = self._read(prefix[start:], start, num_rows, cancelled)
+        if keep:
+            self._rows |= {len(prefix) - num_rows + i: row for i, row in enumerate(rows, start=1)}
+        return rows
+
+    def known_row(self, prefix: Ids) -> Dense | None:
+        """Return the distribution of the token after ``prefix`` where nothing need be decoded for it."""
+        self._sync_with_engine()
+        held = num_shared(self.engine.ids, prefix) == len(prefix)
+        return self._rows.get(len(prefix)) if held else None
 
     def rewind(self, length: int) -> None:
         """Rewind the engine to the first ``length`` tokens of its cache, and forget the rows after them."""

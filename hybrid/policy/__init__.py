@@ -1,5 +1,6 @@
 """Decoding policies as data over one loop, written as a generator that asks and is answered. No I/O, no clocks."""
 
+from hybrid.policy.chains import exact_stages, with_stages
 from hybrid.policy.choices import PolicyOptions, Preset
 from hybrid.policy.coins import Coin, CoinKey, SeededCoin
 from hybrid.policy.gates import DraftPosition
@@ -21,6 +22,8 @@ __all__ = [
     "SeededCoin",
     "choices_without_effect",
     "decode",
+    "exact_stages",
     "parse_policy",
     "preset",
+    "with_stages",
 ]

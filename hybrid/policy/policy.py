@@ -131,7 +131,7 @@ class Policy:
         if self.planner is not None and self.planner.whole:
             own = "greedy text, token for token" if sampling.greedy else "text, as it alone draws it"
             return f"one model's own {own}: the local model's or the cloud model's, never a mixture"
-        if self.gate.decisions <= {"keep"}:
+        if self.gate.decisions <= {"keep"} and all(stage.is_exact for stage in self.stages):
             opening = f"after {self.lead} tokens of the cloud's, " if self.lead else ""
             return f"{opening}the local model's own {own}"
         bound = self.gate.exact_within_nats
@@ -149,6 +149,8 @@ class Policy:
         if self.judge is not None and self.judged_tokens == 0 and "check" in self.gate.decisions:
             return ["no local token is checked: the row after a span is measured once the span is shown"]
         said = ["a rejected token is drawn again, unchecked"] if self._redraws else []
+        if not all(stage.is_exact for stage in self.stages):
+            said.append("a local token need not be what its model would draw alone")
         if not self.checks:
             said.append("no local token is checked")
         elif self.judged_tokens is not None:
@@ -177,6 +179,7 @@ class Policy:
         """Return the name and every part that acts, in the grammar of the command line where it has a word for it."""
         policy = self.effective
         parts: dict[str, object] = {"span": policy.span}
+        parts |= {"stages": ",".join(str(stage.span) for stage in policy.stages)} if policy.stages else {}
         parts |= {"gate": policy.gate} if policy.planner is None else {"plan": policy.planner}
         parts |= {} if policy.judge is None else {"judge": policy.judge}
         parts |= {} if policy.judged_tokens is None else {"scope": policy.judged_tokens}

@@ -19,7 +19,7 @@ class Token:
     ``thought``: it was written before the answer itself, in the model's thoughts or as one of their marks (of a first
     mark that is several tokens, the last one). ``thought_text`` is what became readable of the thoughts.
     ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's,
-    whatever the noise in the cloud's row.
+    whatever the noise in the cloud's row. ``model``: which model wrote it, by its name; None where no name is known.
     """
 
     id: int
@@ -31,6 +31,7 @@ class Token:
     certificate: float | None = None
     thought: bool = False
     thought_text: str = ""
+    model: str | None = None
 
     @property
     def certified(self) -> bool:
@@ -56,6 +57,7 @@ class Usage:
     ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows and their noise allow
     is below the least at which the two models' most likely tokens can differ. ``thought_tokens`` are among the local
     and the cloud tokens. ``bytes_sent``: of the bodies of all requests that left this machine, or may have.
+    ``written_by``: how many tokens each model wrote, by its name.
     """
 
     local_tokens: int
@@ -70,6 +72,7 @@ class Usage:
     certified: int = 0
     thought_tokens: int = 0
     bytes_sent: int = 0
+    written_by: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import codecs
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.requests import PendingToken
+from hybrid.prob import ExpertRow
 from hybrid.run import events
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.run.thoughts import ThoughtDecoder, overlap
@@ -66,6 +68,9 @@ class AnswerBuilder:
         self._notes: tuple[str, ...] = ()
         self.experts: Callable[[], Mapping[str, float]] = dict
         """The weights by now of several local models that write as one, by their names."""
+        self.local_models: Sequence[str] = ()
+        """The names of those who write locally: by level in a chain, by number of several that write as one."""
+        self.cloud_model: Callable[[], str | None] = lambda: None
 
     def __len__(self) -> int:
         """Tokens shown."""
@@ -92,9 +97,17 @@ class AnswerBuilder:
             pending.certificate,
             thought,
             read.thoughts,
+            self._writer(pending),
         )
         self.publish(events.TokenEmitted(len(self._tokens), token))
         self._tokens.append(token)
+
+    def _writer(self, pending: PendingToken) -> str | None:
+        if pending.source == "cloud":
+            return self.cloud_model()
+        row = pending.draft_row
+        number = row.chosen or 0 if isinstance(row, ExpertRow) else pending.writer
+        return self.local_models[number] if number < len(self.local_models) else None
 
     def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
         """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``."""
@@ -148,6 +161,7 @@ class AnswerBuilder:
             certified=sum(token.certified for token in tokens if token.source == "local"),
             thought_tokens=sum(token.thought for token in tokens),
             bytes_sent=self.bytes_sent,
+            written_by=dict(Counter(token.model for token in tokens if token.model is not None)),
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(

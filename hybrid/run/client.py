@@ -25,6 +25,7 @@ from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.chain import Chain, chain_of, whole_chain
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import check_effect, choices_of, most_tokens, policy_of, sampling_of, seeded, within_reach
 from hybrid.run.connecting import SharedConnection
@@ -34,6 +35,7 @@ from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, Planner
 from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver, Recording
 from hybrid.run.events import Event, Finished, Publish, Started, text_of
+from hybrid.run.local_writers import local_writers, tell_names
 from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, BreakerState, EndpointHealth, RetryingCaller, RetryPolicy
@@ -99,7 +101,8 @@ class AsyncClient:
         self._connection = SharedConnection(connect, by_messages)
         self._account = account
         self._settings = settings
-        self._families = local.families
+        self._local = local
+        self._chain(settings)  # one that cannot be is refused before anything is asked
         self._tuner = SpanTuner(local.ms_per_token)
         self._planners = planners or PairSource()
         self._spending = Spending()
@@ -326,7 +329,8 @@ class AsyncClient:
                 builder.note(note)
 
         builder = AnswerBuilder(len(ids), words.piece, price, asked.at, published, settings.stop, rendered.thoughts)
-        if self._families is not None and (said := self._families.told(asked.prompt)):
+        families = self._local.families
+        if families is not None and (said := families.told(asked.prompt)):
             builder.note(said)
         caller = RetryingCaller(self._health, published)
         open_ended = not settings.max_tokens
@@ -345,18 +349,25 @@ class AsyncClient:
         choices = choices_of(settings, policy) if settings.trace_rows else None
         recording = None if choices is None else Recording(choices, await self._contexts.pieces())
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
-        critic = self._contexts.critic(context, ids, policy.planner)
-        experts = await self._contexts.experts(context, settings, words_of(asked.prompt))
-        builder.experts = lambda: experts.weights if experts else {}
-        drafter = Drafter(experts or context.cursor, ids, sampling, SeededCoin(sampling.seed), critic)
+        chain, asked_words = self._chain(settings), words_of(asked.prompt)
+        writers = await local_writers(self._contexts, context, chain, policy, settings, ids, asked_words)
+        tell_names(builder, chain, writers)
+        builder.cloud_model = lambda: made[1].model if (made := self._connection.made_for(settings)) else None
         try:
-            return await Driver(rendered, drafter, context.worker, verifier, builder, limits).answer(policy)
+            driver = Driver(rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)
+            return await driver.answer(writers.policy)
         finally:
             if builder.requests:
                 self._planners.sent(ids)
             if bound is not None:
                 self._planners.learn(bound)
-            self._contexts.learn(experts if settings.learn else None, words_of(asked.prompt))
+            self._contexts.learn(writers.experts if settings.learn else None, asked_words)
+
+    def _chain(self, settings: Settings) -> Chain:
+        """Return the local models that draft for one another in an answer."""
+        if settings.chain in {"auto", "cheap"}:
+            return whole_chain(self._local)
+        return chain_of(settings.chain, self._local)
 
     async def _bound(
         self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget

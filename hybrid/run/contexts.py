@@ -46,7 +46,8 @@ class LocalModel:
     ``families``: the questions that it can answer at all, None: any. ``others``: the models beside it, by name; they
     have its vocabulary and its length of context. ``critic``: which of them reads drafts before ``auto`` decides; None:
     none does. ``experts``: the models that write as one, in the order in which they were named; the first is this one.
-    ``nearest``: which of them was the nearest to the cloud, by the words of questions.
+    ``nearest``: which of them was the nearest to the cloud, by the words of questions. ``drafters``: those that may
+    draft for this one, the smallest first.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -60,6 +61,7 @@ class LocalModel:
     critic: str | None = None
     experts: tuple[str, ...] = ()
     nearest: ExpertRecord | None = None
+    drafters: tuple[str, ...] = ()
 
 
 class LocalContexts:
@@ -77,6 +79,8 @@ class LocalContexts:
             for i, (engine, worker) in enumerate(local.contexts)
         ]
         self._critic, self._experts, self._nearest = local.critic, local.experts, local.nearest
+        self.name = local.name
+        """The model's, by which a chain knows it."""
         self.words = contexts[0].engine
         """The model's vocabulary, and how long a text may be: the same in every context."""
         self.parallel = len(contexts)

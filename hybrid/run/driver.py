@@ -1,7 +1,8 @@
 """The driver: steps a policy's loop and answers each of its requests.
 
 Who does what. ``hybrid.policy.loop`` decides and asks. The drafter (``run.drafting``) answers a ``Draft`` on the
-engine's thread, the verifier (``run.verifier``) a ``Check`` and a ``Write``. The driver shows what is emitted, reads
+engine's thread, where a chain's larger local models (``run.local_verifier``) answer a ``Check`` at their level; the
+verifier (``run.verifier``) answers the others and a ``Write``. The driver shows what is emitted, reads
 along while the verifier writes, looks ahead while a check is under way, and publishes one stream of events. It makes no
 decision about text and knows neither money nor the network.
 
@@ -41,10 +42,12 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
+from hybrid.prob import FullRow
 from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.drafting import Drafter
+from hybrid.run.local_verifier import LocalVerifier
 from hybrid.run.verifier import RenderedPrompt, Verifier
 from hybrid.types import Ids
 
@@ -83,13 +86,19 @@ class Driver:
         verifier: Verifier,
         builder: AnswerBuilder,
         limits: AnswerLimits,
+        levels: Sequence[LocalVerifier] = (),
     ) -> None:
-        """Take the prompt, the local model and its thread, the larger model, and where the answer adds up."""
+        """Take the prompt, the local model and its thread, the larger model, and where the answer adds up.
+
+        ``levels``: the local models above the one that drafts, for a policy with as many stages.
+        """
         self._prompt = prompt
         self._drafter = drafter
         self._engine = drafter.cursor.engine
         self._worker = worker
         self._verifier = verifier
+        self._levels = levels
+        self._readers: tuple[Drafter | LocalVerifier, ...] = (drafter, *levels)
         self._builder = builder
         self._limits = limits
         self._publish = builder.publish
@@ -102,7 +111,7 @@ class Driver:
         self._publish(events.Started(self._prompt.ids, policy.name, str(policy)))
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording, policy)
-        loop, reply = decode(policy, self._drafter.coin), None
+        loop, reply = decode(policy, self._drafter.coin, self._engine.end_ids, self._room()), None
         end = AnswerEnded("stop")
         try:
             with suppress(StopIteration):
@@ -123,7 +132,8 @@ class Driver:
             case Critique():
                 return await self._critique(request)
             case Check():
-                return await self._check(request)
+                on_this_machine = request.level <= len(self._levels)
+                return await (self._read(request) if on_this_machine else self._check(request))
             case Write():
                 return await self._write(request)
             case Emit():
@@ -134,13 +144,13 @@ class Driver:
     async def _clean_up(self) -> None:
         """Leave nothing open and nothing undecided: no stream, no token in the cache that was not shown."""
         await self._verifier.rest()
-        await self._worker.do(lambda _: self._drafter.rewind_to(tuple(self._shown)))
+        await self._worker.do(lambda _: [reader.rewind_to(tuple(self._shown)) for reader in self._readers])
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     async def _draft(self, request: Draft) -> Drafted:
         await self._verifier.rest()
-        room = self._room()
+        room = self._room() - (len(request.at) - len(self._shown))  # what a level holds is not shown yet
         self._last_draft, limit = request, min(request.limit, room)
         drafted, took_s = await self._worker.do(
             lambda cancelled: self._timed(lambda: self._drafter.draft(request, limit, cancelled))
@@ -167,6 +177,19 @@ class Driver:
         self._publish(events.SpanCritiqued.of(len(request.at), ids(request.span), numbers, ms))
         return Critiqued(numbers)
 
+    async def _read(self, request: Check) -> Scored:
+        """Have a larger local model read a span."""
+        level = self._levels[request.level - 1]
+        engine = level.cursor.engine
+        began, waited_s = time.monotonic(), engine.waited_s
+        rows = await self._worker.do(lambda cancelled: level.check(request, cancelled))
+        took_s = max(0.0, time.monotonic() - began - (engine.waited_s - waited_s))
+        self._record_local_rows()
+        self._publish(
+            events.SpanRead(request.level, len(request.at), len(request.span), len(rows), round(took_s * 1000, 3))
+        )
+        return Scored(tuple(map(FullRow, rows)))
+
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
         span = ids(request.span)
@@ -192,7 +215,7 @@ class Driver:
 
     def _emit(self, tokens: Span) -> AnswerContinues | AnswerEnded:
         for pending in tokens:
-            self._builder.kept += pending.source == "local"
+            self._builder.kept += pending.source == "local" and not pending.writer
             if pending.id in self._engine.end_ids:
                 return AnswerEnded("length" if self._cut else "stop")
             self._shown.append(pending.id)
@@ -218,7 +241,14 @@ class Driver:
         weighed = written[:-1] if written[-1].target_row is None and written[-1].id in self._engine.end_ids else written
         if not weighed:
             return written
-        rows = await self._worker.do(lambda cancelled: self._drafter.rows(at, ids(weighed), cancelled))
+        text = ids(weighed)
+        rows = await self._worker.do(
+            lambda cancelled: (
+                self._levels[-1].rows(at, text[:-1], cancelled)
+                if self._levels
+                else self._drafter.rows(at, text, cancelled)
+            )
+        )
         with_rows = [replace(pending, draft_row=row) for pending, row in zip(weighed, rows, strict=True)]
         return (*with_rows, *written[len(weighed) :])
 
@@ -253,8 +283,9 @@ class Driver:
     # ---- recording ---------------------------------------------------------------------------------------------------
 
     def _begin_recording(self, recording: Recording, policy: Policy) -> None:
-        self._drafter.rows_read = []
-        end_ids, rows = tuple(sorted(self._engine.end_ids)), self._drafter.cursor
+        for reader in self._readers:
+            reader.rows_read = []
+        end_ids, rows = tuple(sorted(self._engine.end_ids)), self._readers[-1].cursor
         sampling, most = self._drafter.sampling, self._limits.max_tokens
         planner = policy.planner or policy.pricer
         kept = None if planner is None else json.dumps(planner.to_json())
@@ -271,14 +302,17 @@ class Driver:
                 kept,
                 marks,
                 *self._drafter.recorded_experts,
+                chain=tuple(stage.span for stage in policy.stages),
+                models=tuple(self._builder.local_models),
             )
         )
 
     def _record_local_rows(self) -> None:
         """Publish what the drafter has read since, on its thread or ahead of time."""
-        while self._drafter.rows_read:
-            at, row = self._drafter.rows_read.pop(0)
-            self._publish(events.Rows(at, local=row))
+        for below, reader in enumerate(reversed(self._readers)):
+            while reader.rows_read:
+                at, row = reader.rows_read.pop(0)
+                self._publish(events.Rows(at, local=row, below=below))
 
     def _record_written(self, request: Write, reply: Wrote) -> None:
         text, banned = ids(reply.span), tuple(sorted(request.ban))

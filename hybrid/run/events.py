@@ -49,6 +49,7 @@ class RecordingStarted:
     ``shift`` are what the local rows may be off by (``prob.Dense``). ``planner``: what weighs drafts or handoffs, as
     JSON and whole: score, prices, worth; None: nothing does. ``thoughts``: the marks around the model's thoughts.
     ``experts``: the models that write as one, and ``mix`` how; their own rows are ``parts`` of each row.
+    ``chain``: the spans of the policy's stages, the lowest first; ``models`` names who may write a local token.
     """
 
     pieces: tuple[bytes, ...]
@@ -62,6 +63,8 @@ class RecordingStarted:
     thoughts: ThoughtMarks | None = None
     experts: tuple[RecordedExpert, ...] = ()
     mix: Mixing | None = None
+    chain: tuple[int, ...] = ()
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,8 @@ class Rows:
     """One or both models' raw rows after the answer's tokens ``at``.
 
     ``written`` is the token that the cloud wrote there, from outside ``banned``; ``cut``: it stands for the end of a
-    text that had no more room.
+    text that had no more room. ``below``: in a chain, ``local`` is the row of the model that stands so many levels
+    below the one whose draft the cloud sees.
     """
 
     at: Ids
@@ -78,6 +82,7 @@ class Rows:
     written: int | None = None
     banned: Ids = ()
     cut: bool = False
+    below: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,17 @@ class SpanDrafted:
     ids: Ids
     num_ready: int = 0
     ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class SpanRead:
+    """A larger local model, at a ``level`` of a chain, read a drafted span in ``ms`` and gave ``num_rows``."""
+
+    level: int
+    position: int
+    num_tokens: int
+    num_rows: int
+    ms: float
 
 
 @dataclass(frozen=True)
@@ -252,6 +268,7 @@ Event: TypeAlias = (
     | Rows
     | SpanDrafted
     | SpanCritiqued
+    | SpanRead
     | Planned
     | SpanJudged
     | RequestSent
@@ -329,7 +346,7 @@ def _rows(event: Rows) -> dict[str, Any]:
         "written": event.written,
         "banned": list(event.banned),
         **_parts(event.local),
-    } | ({"cut": True} if event.cut else {})
+    } | {name: value for name, value in (("cut", event.cut), ("below", event.below)) if value}
 
 
 def _parts(row: Dense | None) -> dict[str, Any]:

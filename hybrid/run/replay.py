@@ -10,7 +10,7 @@ from typing import Any, cast
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.engine import Cursor, Worker
-from hybrid.policy import SeededCoin
+from hybrid.policy import SeededCoin, exact_stages, with_stages
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import PolicyChoices
 from hybrid.run.answer import Answer
@@ -22,6 +22,7 @@ from hybrid.run.drafting import Drafter
 from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Publish
 from hybrid.run.experts import ExpertCursor
+from hybrid.run.local_verifier import LocalVerifier
 from hybrid.run.replay_trace import ReplayCloud, ReplayCritic, ReplayCursor, ReplayTrace
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.run.verifier import RenderedPrompt
@@ -45,7 +46,8 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     settings = choosing(load(config=config, **(recorded | kept)), flags)
     check_effect(settings, flags)
     sampling = sampling_of(settings)
-    cursor = _cursor(trace)
+    cursor, above = _cursors(trace)
+    levels = [LocalVerifier(each, trace.prompt) for each in above]
     drafter = Drafter(cursor, trace.prompt, sampling, SeededCoin(sampling.seed), ReplayCritic(trace))
     cloud = ReplayCloud(trace)
 
@@ -57,6 +59,7 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     builder = AnswerBuilder(
         len(trace.prompt), piece, lambda: budget.price, began, publish, settings.stop, trace.thoughts
     )
+    builder.local_models, builder.cloud_model = trace.models, lambda: trace.cloud_model
     if isinstance(cursor, ExpertCursor):
         builder.experts = lambda: cursor.weights
     caller = RetryingCaller(EndpointHealth(), publish)
@@ -65,21 +68,22 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     limits = AnswerLimits(most_tokens(settings, trace.max_tokens), overlap=False)
     worker = Worker("hybrid-replay")
     try:
-        driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits)
+        driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits, levels)
         policy = policy_of(settings, room=trace.max_tokens)
         if policy.planner is not None or policy.pricer is not None:
             policy = policy_of(settings, None, await _planner(trace, settings, budget.price), trace.max_tokens)
-        return await driver.answer(policy)
+        return await driver.answer(with_stages(policy, exact_stages(trace.chain, sampling)))
     finally:
         worker.close()
 
 
-def _cursor(trace: ReplayTrace) -> Cursor | ExpertCursor:
-    """Return who drafts: rows by another road; a driver asks for nothing else."""
+def _cursors(trace: ReplayTrace) -> tuple[Cursor | ExpertCursor, list[Cursor]]:
+    """Return who drafts, and who reads above: rows by another road; a driver asks for nothing else."""
     if trace.mix is None:
-        return cast(Cursor, ReplayCursor(trace))
+        first, *above = (cast(Cursor, ReplayCursor(trace, below)) for below in reversed(range(len(trace.chain) + 1)))
+        return first, above
     rows = {each.name: cast(Cursor, ReplayCursor(trace, i)) for i, each in enumerate(trace.experts)}
-    return ExpertCursor(rows, trace.mix, [each.weight for each in trace.experts])
+    return ExpertCursor(rows, trace.mix, [each.weight for each in trace.experts]), []
 
 
 async def _planner(trace: ReplayTrace, settings: Settings, price: Price | None) -> Planner:

@@ -66,8 +66,11 @@ class ReplayTrace:
     thoughts: ThoughtMarks | None = None
     experts: tuple[RecordedExpert, ...] = ()
     mix: Mixing | None = None
+    chain: tuple[int, ...] = ()
+    models: tuple[str, ...] = ()
+    cloud_model: str | None = None
     local: dict[tuple[str, int], Dense] = field(default_factory=dict)
-    """By place, and by the number of the expert whose row it is."""
+    """By place, and by the number of the expert whose row it is, or of levels below the model whose draft it was."""
     cloud: dict[str, TopK] = field(default_factory=dict)
     written: dict[tuple[str, frozenset[int]], int] = field(default_factory=dict)
     """What the cloud wrote, by its place and what it must not write there."""
@@ -118,6 +121,8 @@ class ReplayTrace:
                 self.planner = None if kept is None else Planner.from_json(json.loads(kept))
                 marks = line.get("thoughts")  # a trace of before they were told apart has none
                 self.thoughts = None if marks is None else ThoughtMarks(**marks)
+                self.chain = tuple(map(int, line.get("chain", ())))  # a trace of before there were chains has none
+                self.models = tuple(line.get("models", ()))
                 self.shift = None if line.get("shift") is None else float(line["shift"])
                 self.experts = tuple(RecordedExpert(**each) for each in line.get("experts", ()))
                 self.mix = line.get("mix")
@@ -126,6 +131,8 @@ class ReplayTrace:
                 self.critic[(said.position, *said.ids)] = said
             case "rows":
                 self._add_rows(line)
+            case "token_emitted" if line["token"]["source"] == "cloud":
+                self.cloud_model = line["token"].get("model")
 
     def _add_rows(self, line: dict[str, Any]) -> None:
         key = line["key"]
@@ -133,7 +140,7 @@ class ReplayTrace:
             if part is not None:
                 self.local[key, number] = unpacked(part, expert.noise, expert.shift)
         if line["local"] is not None and not self.experts:
-            self.local[key, 0] = unpacked(line["local"], self.noise, self.shift)
+            self.local[key, line.get("below", 0)] = unpacked(line["local"], self.noise, self.shift)
         if line["cloud"] is not None:
             self.cloud[key] = row_from_json(**line["cloud"])
         if line["written"] is not None:
@@ -199,7 +206,18 @@ class ReplayCursor:
         """Look up the row one token on. Raises MissingRow."""
         return self.row((*self._at, token), cancelled)
 
-    def rows(self, at: Ids, num_rows: int, cancelled: IsCancelled | None = None) -> list[Dense]:
+    def known_row(self, prefix: Ids) -> Dense | None:  # noqa: ARG002  (the port's shape)
+        """Know nothing: a row is looked up."""
+        return None
+
+    def rows(
+        self,
+        at: Ids,
+        num_rows: int,
+        cancelled: IsCancelled | None = None,
+        *,
+        keep: bool = False,  # noqa: ARG002  (the port's shape)
+    ) -> list[Dense]:
         """Look several rows up. Raises MissingRow."""
         return [self.row(at[:end], cancelled) for end in range(len(at) - num_rows + 1, len(at) + 1)]
 

@@ -1,0 +1,54 @@
+"""Who writes locally in an answer: one model, a chain of them, or several that write as one; perhaps with a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybrid.config import Settings
+from hybrid.engine import CursorContext
+from hybrid.policy import Policy, SeededCoin, exact_stages, with_stages
+from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.chain import Chain, cursors_of
+from hybrid.run.composition import sampling_of
+from hybrid.run.contexts import LocalContexts
+from hybrid.run.drafting import Drafter
+from hybrid.run.experts import ExpertCursor
+from hybrid.run.local_verifier import LocalVerifier
+from hybrid.types import Ids
+
+
+@dataclass(frozen=True)
+class LocalWriters:
+    """The model that drafts, those above it in a chain, and the policy with as many stages."""
+
+    drafter: Drafter
+    levels: Sequence[LocalVerifier]
+    policy: Policy
+    experts: ExpertCursor | None
+
+
+async def local_writers(
+    contexts: LocalContexts,
+    context: CursorContext,
+    chain: Chain,
+    policy: Policy,
+    settings: Settings,
+    prompt: Ids,
+    words: Sequence[int],
+) -> LocalWriters:
+    """Return who writes an answer to a prompt in a context that was lent for it; ``words`` are the question's."""
+    sampling = sampling_of(settings)
+    experts = await contexts.experts(context, settings, words)
+    first, *above = cursors_of(chain, contexts.name, context)
+    critic = contexts.critic(context, prompt, policy.planner)
+    drafter = Drafter(experts or first, prompt, sampling, SeededCoin(sampling.seed), critic)
+    levels = [LocalVerifier(cursor, prompt) for cursor in above]
+    return LocalWriters(drafter, levels, with_stages(policy, exact_stages(chain.spans, sampling)), experts)
+
+
+def tell_names(builder: AnswerBuilder, chain: Chain, writers: LocalWriters) -> None:
+    """Let an answer name who wrote each token, and the weights of several models that write as one."""
+    experts = writers.experts
+    builder.local_models = experts.writers if experts else chain.models
+    builder.experts = lambda: experts.weights if experts else {}
