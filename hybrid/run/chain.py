@@ -45,9 +45,8 @@ def chain_of(text: str, local: LocalModel) -> Chain:
     for part in text.split(">"):
         name, star, span = part.strip().partition("*")
         if name not in known:
-            msg = (
-                f"--chain {text}: no local model is called {name!r}; there are {', '.join(known)} (--local names them)"
-            )
+            named = ", ".join(known)
+            msg = f"--chain {text}: no local model is called {name!r}; --local has named {named}"
             raise UsageError(msg)
         if models and known.index(name) <= known.index(models[-1]):
             msg = f"--chain {text}: {name} does not stand above {models[-1]}: the order is {'>'.join(known)}"
