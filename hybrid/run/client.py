@@ -26,6 +26,7 @@ from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.chain import Chain, chain_of, whole_chain
+from hybrid.run.client_status import ClientStatus
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import check_effect, choices_of, most_tokens, policy_of, sampling_of, seeded, within_reach
 from hybrid.run.connecting import SharedConnection
@@ -38,7 +39,7 @@ from hybrid.run.events import Event, Finished, Publish, Started, text_of
 from hybrid.run.local_writers import local_writers, tell_names
 from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
-from hybrid.run.retrying import BreakerConfig, BreakerState, EndpointHealth, RetryingCaller, RetryPolicy
+from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
 from hybrid.run.text_rows import TextReader, TextRows, Writer
@@ -58,23 +59,6 @@ class AskedPrompt:
     prompt: TextOrTurns
     rendered: RenderedPrompt
     at: float
-
-
-@dataclass(frozen=True)
-class ClientStatus:
-    """How a client stands at a moment.
-
-    ``busy`` of its ``contexts`` are lent, and ``queued`` questions wait for one. ``breaker_left_s``: until the endpoint
-    is asked again. ``drifts``: whether drafts of a pair that were kept are turned down far more often than expected;
-    None: nothing is learned, so that nobody watches.
-    """
-
-    contexts: int
-    busy: int
-    queued: int
-    breaker: BreakerState
-    breaker_left_s: float
-    drifts: bool | None
 
 
 class AsyncClient:
