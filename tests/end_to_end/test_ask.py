@@ -77,7 +77,7 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     ]  # fmt: skip
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
-    assert list(answer["timing"]) == ["ttft_ms", "total_ms"]
+    assert list(answer["timing"]) == ["ttft_ms", "total_ms", "critic_ms"]
     assert "".join(token["text"] for token in answer["tokens"]) == answer["text"]
     assert "<|im_end|>" not in answer["text"]
     found = [token["kl"] for token in answer["tokens"] if token["kl"]]
