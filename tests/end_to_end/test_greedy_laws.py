@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from cases import each
 
@@ -26,15 +28,19 @@ def greedy_texts(oracles):
 
 
 def check_texts(stub, expected_texts, policy, choices):
-    """Compare as many texts as are expected, from the first prompt on."""
-    parted = 0
-    with hybrid.open(local="small", cloud=stub.url, max_tokens=MAX_TOKENS, policy=policy, **choices) as client:
+    """Compare as many texts as are expected, from the first prompt on; return how many tokens each model wrote."""
+    parted, written_by = 0, Counter()
+    choices = {"local": "small", "cloud": stub.url, "max_tokens": MAX_TOKENS, **choices}
+    with hybrid.open(policy=policy, **choices) as client:
         for question, (expected, tie) in zip(PROMPTS, expected_texts, strict=False):
-            got = tuple(token.id for token in client.generate(question).tokens)
+            answer = client.generate(question)
+            got = tuple(token.id for token in answer.tokens)
+            written_by += Counter(token.model for token in answer.tokens)
             parted += got != expected
             assert got[:tie] == expected[:tie], question
     print(f"{policy}: {parted} of {len(expected_texts)} texts part, each at a near tie")
     assert parted <= len(expected_texts) // 10
+    return written_by
 
 
 @each(
@@ -57,3 +63,21 @@ def test_at_temperature_zero_rules_that_sample_give_it_too_on_two_prompts_of_eac
 ):
     """At temperature 0 they check as greedy-exact does, and are enumerated in ``tests/policy``."""
     check_texts(stub, greedy_texts[: 2 * len(BY_FAMILY)], policy, choices)
+
+
+@each(
+    ("policy", "choices"),
+    [
+        ("greedy-exact", {"chain": "small>mid"}),
+        ("greedy-exact", {"chain": "small*8>mid", "span": 16}),
+        ("block", {"chain": "small*1>mid", "bonus": False}),
+    ],
+    ids=str,
+)
+def test_a_greedy_chain_gives_the_large_models_text_on_200_prompts(stub, greedy_texts, policy, choices):
+    """The small model drafts for the middle one, which drafts for the large one; each is seen to have written."""
+    assert len(greedy_texts) == 200
+    choices = {"local": "mid", "drafters": ("small",), **choices}
+    written_by = check_texts(stub, greedy_texts, policy, choices)
+    print(f"{policy} {choices}: {dict(written_by)}")
+    assert min(written_by["small"], written_by["mid"], written_by.total() - written_by["small"] - written_by["mid"]) > 0

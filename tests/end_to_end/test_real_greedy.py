@@ -77,6 +77,19 @@ def test_greedy_exact_writes_what_the_server_writes_by_itself(kind, served, real
     assert len(found.near_ties) <= found.num // 4
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_greedy_chain_of_real_models_writes_what_the_server_writes_by_itself(served, real_model):
+    """The reference with layers left out drafts for its requantisation, which drafts for it, on 50 questions."""
+    choices = {"drafters": (real_model("real:d4"),), "chain": "auto"}
+    found = compare("stub", served("stub"), real_model("real:q3"), mixed(50), MAX_TOKENS, **choices)
+    print(f"{found}; {dict(found.written_by)}")
+    assert found.num == 50
+    assert len(found.written_by) == 3
+    assert not found.wrong
+    assert len(found.near_ties) <= found.num // 4
+
+
 def test_a_difference_is_excused_by_a_near_tie_alone():
     """The gap between the two best must be one that noise was seen to close, elsewhere than where the texts part."""
     found = Comparison()

@@ -98,6 +98,23 @@ def test_overlap_changes_no_text_no_number_no_request_and_no_bill(stub, policy, 
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@each("temperature", [0.0, 1.0])
+@each("policy", ["kl", "exact", "block"])
+def test_overlap_changes_nothing_of_a_chain(stub, policy, temperature):
+    """The same coins, whatever was decoded ahead, by the small model or by the one that reads what it drafts."""
+    told = {}
+    for overlap in (True, False):
+        settings = acting(policy, span=6) | {"temperature": temperature, "overlap": overlap, "seed": 4}
+        settings |= {"cache_salt": f"chain {policy} {temperature} {overlap:d}", "local": "mid", "drafters": ("small",)}
+        with hybrid.open(cloud=stub.url, max_tokens=32, chain="small*3>mid", **settings) as client:
+            answers = [client.generate(question) for question in SOME]
+        told[overlap] = [(answer.tokens, answer.usage, answer.bill, answer.degraded) for answer in answers]
+        assert {"small", "mid"} <= {token.model for answer in answers for token in answer.tokens}
+    assert told[True] == told[False]
+
+
 @each("choices", [{"policy": "local"}, {"offline": True}])
 def test_local_and_offline_send_no_request(oracles, proxy, choices):
     between = proxy(lambda *_: None)

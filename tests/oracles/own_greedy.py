@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -56,13 +57,15 @@ class OwnText:
 class Comparison:
     """Of so many questions. ``moves``: by how much the small gaps moved where the texts agree, in nats.
 
-    ``near_ties`` and ``wrong``: where two texts part, as question, position and gap.
+    ``near_ties`` and ``wrong``: where two texts part, as question, position and gap. ``written_by``: how many tokens
+    each model wrote.
     """
 
     num: int = 0
     tokens: int = 0
     moves: list[float] = field(default_factory=list)
     parted: list[tuple[str, int, float]] = field(default_factory=list)
+    written_by: Counter[str | None] = field(default_factory=Counter)
 
     @property
     def noise(self) -> float:
@@ -124,10 +127,12 @@ def _post(url: str, body: dict) -> dict:
     return reply.json()
 
 
-def compare(kind: str, url: str, local: Path, questions: Sequence[str], max_tokens: int) -> Comparison:
-    """Answer each question by ``greedy-exact`` and by the server itself."""
+def compare(
+    kind: str, url: str, local: Path, questions: Sequence[str], max_tokens: int, **choices: object
+) -> Comparison:
+    """Answer each question by ``greedy-exact`` and by the server itself; ``choices`` are further settings."""
     found = Comparison()
-    choices = {"policy": "greedy-exact", "max_tokens": max_tokens, "ctx": CONTEXT, "price": "free"} | PATIENT
+    choices = {"policy": "greedy-exact", "max_tokens": max_tokens, "ctx": CONTEXT, "price": "free"} | PATIENT | choices
     with (
         closing(Weights(local)) as weights,
         hybrid.open(local=local, cloud=url, ledger="none", trace_rows=True, **choices) as client,
@@ -141,6 +146,7 @@ def compare(kind: str, url: str, local: Path, questions: Sequence[str], max_toke
             [prompt] = [event.prompt for event in events if isinstance(event, Started)]
             own = own_text(kind, url, prompt, max_tokens, weights.end_ids)
             ids = tuple(token.id for token in answer.tokens) + (END,) * (answer.finish_reason == "stop")
+            found.written_by.update(token.model for token in answer.tokens)
             scored = {event.at: event.cloud for event in events if isinstance(event, Rows) and event.cloud is not None}
             count(
                 found,

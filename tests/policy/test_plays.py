@@ -15,7 +15,7 @@ import pytest
 from told_plays import WAYS, choices_of, rounded, told
 
 from hybrid.errors import UsageError
-from hybrid.policy import PRESETS, CoinKey, PolicyOptions, SeededCoin, preset
+from hybrid.policy import PRESETS, CoinKey, PolicyOptions, SeededCoin, preset, with_stages
 from hybrid.types import Sampling
 
 RECORDED = json.loads(Path(__file__).with_name("plays.json").read_text("utf-8"))
@@ -52,6 +52,7 @@ def plays(toys, pairs, name, sampling):
         except UsageError as refused:
             yield str(refused)
             continue
+        policy = with_stages(policy, ())
         coin = None if sampling.greedy else Told(number)
         how = {"k": 3, "end": end, "law": sampling, "keyed": True, **WAYS[number % len(WAYS)]}
         shown, log = toys.play(policy, *pair, coin, LENGTH, **how)

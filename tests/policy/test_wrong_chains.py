@@ -11,7 +11,9 @@ import pytest
 from cases import each
 from wrong_judges import AcceptsEverything
 
+from hybrid.errors import UsageError
 from hybrid.policy import CoinKey, PolicyOptions, preset, stages
+from hybrid.policy.chains import with_stages
 from hybrid.policy.progress import Progress
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
@@ -100,3 +102,29 @@ def test_a_coin_that_is_tossed_twice_is_seen_in_the_law(toys, relatives, name, w
     assert error(toys, relatives, stage, length=length) < 1e-12
     monkeypatch.setattr(Progress, name, wrong)
     assert error(toys, relatives, stage, length=length) > at_least
+
+
+LOSSY = (AcceptsEverything(SAMPLER), GreedyMatch(), DivergenceThreshold(0.5))
+
+
+@each("lossy", LOSSY)
+@each("name", ["exact", "block", "cascade", "u-hlm"])
+def test_a_lossy_sampled_stage_under_a_judge_of_draws_is_refused_in_a_sentence(lossy, name):
+    """Under the policy's own judge, and under a stage between: its law would be the wrong one for what is above."""
+    policy = preset(name, PolicyOptions(sampling=AT_ONE))
+    fine, wrong = Stage(2, BLOCK, AT_ONE), Stage(2, lossy, AT_ONE)
+    for chain in ((wrong,), (fine, wrong), (wrong, fine)):
+        with pytest.raises(UsageError, match=rf"^the stage .* changes its model's law, and {name} .* --temperature 0$"):
+            with_stages(policy, chain)
+    with pytest.raises(UsageError, match=r"^the stage .* changes its model's law"):
+        with_stages(preset("kl", PolicyOptions(sampling=AT_ONE)), (wrong, fine))
+    assert with_stages(policy, (fine, fine)).stages == (fine, fine)
+
+
+@each("lossy", LOSSY)
+def test_where_no_law_is_promised_or_all_is_compared_any_stage_may_stand(lossy):
+    """A lossy policy promises no law of its drafts; greedy texts do not depend on what was drafted."""
+    stage = Stage(2, lossy, AT_ONE)
+    assert with_stages(preset("kl", PolicyOptions(sampling=AT_ONE, threshold=0.5)), (stage,)).stages == (stage,)
+    stage = Stage(2, lossy, Sampling())
+    assert with_stages(preset("greedy-exact", PolicyOptions()), (stage,)).stages == (stage,)
