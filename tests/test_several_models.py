@@ -70,3 +70,23 @@ def test_experts_may_stand_in_a_variable_and_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HYBRID_EXPERTS", "c, d")
     assert load(config=own).experts == (Path("c"), Path("d"))
     assert load(config=own, local=["e"]).experts == (), "who names a local model on the command line means it"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mix", ["mix", "select"])
+def test_overlap_changes_nothing_of_what_two_experts_write_through_llama_cpp(mix):
+    """Texts, requests, bills and weights, over real HTTP."""
+    questions = ["What is 47 + 86?", "Sort 42 17 99 23 68.", "Convert 32 m to cm.", "What is 475 * 86?"]
+    rules = [
+        {"policy": "kl:0.3", "span": 6},
+        {"policy": "exact", "temperature": 1.0, "span": 6},
+        {"policy": "once:0.3"},
+    ]
+    found = []
+    for overlap in (True, False):
+        models = {"experts": ["small", "mid"], "mix": mix}
+        with hybrid.open(**models, ledger="none", price="1/0.1/4", overlap=overlap, seed=5) as client:
+            answers = [client.generate(each, learn=False, **rule) for each in questions for rule in rules]
+        found.append([(a.text, a.tokens, a.usage, a.bill, a.handoffs, a.experts) for a in answers])
+    assert found[0] == found[1]

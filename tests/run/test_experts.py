@@ -93,6 +93,8 @@ def test_an_answer_says_what_each_model_weighed_at_the_end(house, run, mix):
     )
     assert set(answer.to_json()["experts"]) == {"local", "other"}
     assert sum(answer.experts.values()) == pytest.approx(1.0)
+    names = {"local+other"} if mix == "mix" else {"local", "other"}
+    assert {token.model for token in answer.tokens if token.source == "local"} == names
     assert run(house().client.generate(PROMPT, raw=True, max_tokens=5)).experts == {}
 
 
