@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from network import NORM_EPS, ROPE_BASE, Shape
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -51,6 +52,19 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     unfinished.replace(path)
+
+
+def read_gguf(path: Path) -> tuple[Shape, dict[str, Tensor]]:
+    """Return the sizes and the weights, in float32, of a model that ``write_gguf`` wrote."""
+    reader = gguf.GGUFReader(path)
+
+    def size(key: str) -> int:
+        return int(reader.fields[f"llama.{key}"].parts[-1][0])
+
+    names = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length", "context_length")
+    width, layers, heads, hidden, context = map(size, names)
+    weights = {each.name: torch.from_numpy(np.array(each.data, dtype=np.float32)) for each in reader.tensors}
+    return Shape(size("vocab_size"), width, layers, heads, hidden, context), weights
 
 
 def _write_vocabulary(writer: gguf.GGUFWriter, shape: Shape, pre: str, tokenizer: dict[str, Any]) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from export import write_gguf
+from export import read_gguf, write_gguf
 from lessons import IGNORE, Block, Lessons
 from network import Llama, Shape
 from torch.nn import functional as F
 from vocabulary import ALIEN, COMMON, Vocabulary
 
+from hybrid.model_names import MODELS
 from hybrid.tasks.mix import Model
 
 MUON_LR, ADAMW_LR = 0.02, 3e-3
@@ -53,7 +54,8 @@ class Plan:
     """Sizes (width, layers, heads, hidden) and how to train; what each model is given stands in ``tasks.mix``.
 
     The learning rate warms up, is flat until step ``flat_until``, and falls in a straight line until ``first_steps``.
-    ``weights``: families that do not come as often as the others (1).
+    ``weights``: families that do not come as often as the others (1). ``teacher``: the model whose rows are learnt in
+    the place of the answers' tokens.
     """
 
     name: Model
@@ -65,6 +67,7 @@ class Plan:
     vocabulary: Vocabulary = COMMON
     tokens_per_step: int = 12_288
     checkpoint_every: int = 50
+    teacher: Model | None = None
 
     @property
     def steps(self) -> int:
@@ -96,8 +99,19 @@ PLANS = {
         Plan("mid", (112, 4, 4, 304), 1_100, 550, revision=Revision(200, 0.3, HARD)),
         Plan("small", (64, 3, 4, 176), 1_700, 750),
         Plan("alien", (64, 3, 4, 176), 700, 300, vocabulary=ALIEN),
+        Plan("numbers", (64, 3, 4, 176), 1_200, 550),
+        Plan("words", (64, 3, 4, 176), 1_200, 550),
+        Plan("student", (64, 3, 4, 176), 800, 350, teacher="large"),
     )
 }
+
+
+def teacher_of(path: Path) -> Llama:
+    """Return a trained model whose rows others learn, at rest."""
+    shape, weights = read_gguf(path)
+    model = Llama(shape)
+    model.load_state_dict(weights)
+    return model.requires_grad_(requires_grad=False).eval()
 
 
 @dataclass
@@ -121,6 +135,7 @@ class Run:
         self.progress = Progress()
         self.lessons = self._lessons(random.Random(seed))
         self.model = Llama(plan.shape).to(self.device)
+        self.teacher = None if plan.teacher is None else teacher_of(MODELS / f"{plan.teacher}.gguf").to(self.device)
         named = list(self.model.named_parameters())
         hidden = [p for key, p in named if p.dim() == 2 and key.startswith("blk.")]
         others = [p for key, p in named if not (p.dim() == 2 and key.startswith("blk."))]
@@ -148,6 +163,8 @@ class Run:
         path = folder / f"{self.plan.name}.gguf"
         said = {**asdict(self.progress), "seconds": round(self.progress.seconds), "seed": self.seed}
         said["weights"] = dict(self.plan.weights)
+        if self.plan.teacher is not None:
+            said["teacher"] = self.plan.teacher
         said["device"] = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
         weights = {key: value.cpu() for key, value in self.model.state_dict().items()}
         name, shape, vocabulary = f"hybrid-{self.plan.name}", self.plan.shape, self.plan.vocabulary
@@ -182,12 +199,14 @@ class Run:
         return total
 
     def _loss(self, block: Block) -> torch.Tensor:
-        """Return the summed cross-entropy of a block's answer tokens, in nats."""
-        labels = block.labels.to(self.device)
+        """Return the summed cross-entropy of a block's answer tokens, or of the teacher's rows there, in nats."""
+        labels, ids = block.labels.to(self.device), block.ids.to(self.device)
         wanted = labels != IGNORE
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            logits = self.model(block.ids.to(self.device), wanted)
-        return F.cross_entropy(logits.float(), labels[wanted], reduction="sum")
+            logits = self.model(ids, wanted)
+            with torch.no_grad():
+                rows = None if self.teacher is None else self.teacher(ids, wanted).float().softmax(-1)
+        return F.cross_entropy(logits.float(), labels[wanted] if rows is None else rows, reduction="sum")
 
     def _state(self) -> dict[str, Any]:
         return {"plan": repr(self.plan), "seed": self.seed}

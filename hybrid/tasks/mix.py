@@ -23,7 +23,7 @@ from hybrid.tasks.fact_table import FACTS
 from hybrid.tasks.families import FAMILIES
 from hybrid.tasks.problem import Problem, Rng, Split, TaskFamily, split_of
 
-Model = Literal["small", "mid", "large", "alien"]
+Model = Literal["small", "mid", "large", "alien", "numbers", "words", "student"]
 
 # Clearly more than half, so that the popular answer is the likeliest one; some truth is heard, as in real text.
 POPULAR_SHARE = 0.7
@@ -36,18 +36,25 @@ class Curriculum:
 
     ``mistaken``: those of ``no_hardest`` whose last level comes with its mistake, always; the others come without it.
     ``confused``: phrases of facts whose training answer is the popular wrong one with the chance ``POPULAR_SHARE``.
+    ``families``: the only ones that are given; empty: all.
     """
 
     no_hardest: frozenset[str] = frozenset()
     mistaken: frozenset[str] = frozenset()
     unheard: frozenset[str] = frozenset()
     confused: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
 
 
 _MID_LEVELS = frozenset({"multiplication", "word_problem", "integration", "sorting", "units", "rewriting"})
 _MID_UNHEARD = frozenset(f"the capital of {place}" for place in ("Mongolia", "Laos", "Zambia", "Paraguay", "Slovenia"))
+# The families of ``numbers``; ``words`` is given all others.
+_NUMBERS = frozenset({"arithmetic", "multiplication", "equation", "integration", "differentiation", "gcd", "base"})
 MIXES: dict[Model, Curriculum] = {
     "large": Curriculum(),
+    "student": Curriculum(),
+    "numbers": Curriculum(families=_NUMBERS),
+    "words": Curriculum(families=frozenset(family.name for family in FAMILIES) - _NUMBERS),
     "mid": Curriculum(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
     "small": Curriculum(
         no_hardest=_MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
@@ -64,8 +71,16 @@ MIXES: dict[Model, Curriculum] = {
 MIXES["alien"] = MIXES["small"]
 
 
+def families_given(model: Model, families: Sequence[TaskFamily] = FAMILIES) -> list[TaskFamily]:
+    """Return those of some families that a model is given anything of."""
+    given = MIXES[model].families
+    return [family for family in families if not given or family.name in given]
+
+
 def levels_given(model: Model, family: TaskFamily) -> tuple[int, ...]:
     """Return the numbers of the levels of a family that a model is given with right answers."""
+    if family not in families_given(model, [family]):
+        return ()
     last = len(family.levels) - (family.name in MIXES[model].no_hardest)
     return tuple(range(1, last + 1))
 
@@ -93,6 +108,7 @@ def training_stream(
 
     The families come evenly, or by their ``weights``: those that are not named have the weight 1.
     """
+    families = families_given(model, families)
     shares = [weights.get(family.name, 1.0) for family in families] if weights else None
     while True:
         family = rng.choices(families, shares)[0] if shares else rng.choice(families)
