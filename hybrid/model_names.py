@@ -15,6 +15,9 @@ BUNDLED: Mapping[str, str] = {
     "mid": "between small and large",
     "large": "the cloud by default",
     "alien": "another vocabulary",
+    "numbers": "an expert for calculating",
+    "words": "an expert for language",
+    "student": "as small, taught by large",
 }
 REAL: Mapping[str, str] = {
     "real": "real text, as published",

@@ -102,7 +102,7 @@ Exit codes: 0 all files are what the card says, 1 output lost, 2 no card, 3 a fi
 """
 
 Folder = Annotated[
-    Path | None, typer.Option("--dir", help="Folder of small.gguf, mid.gguf, large.gguf, alien.gguf.", metavar="DIR")
+    Path | None, typer.Option("--dir", help="Folder of small.gguf, mid.gguf, large.gguf and the others.", metavar="DIR")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 

@@ -46,7 +46,10 @@ class ModelShape(_CardPart):
 
 
 class TrainingRun(_CardPart):
-    """The training script's note in the file. ``weights``: how often a family came, 1 where it is not named."""
+    """The training script's note in the file. ``weights``: how often a family came, 1 where it is not named.
+
+    ``teacher``: the model whose rows were learnt in the place of the answers' tokens.
+    """
 
     step: int
     tokens: int
@@ -55,6 +58,7 @@ class TrainingRun(_CardPart):
     seed: int
     device: str
     weights: dict[str, float] = {}
+    teacher: str | None = None
 
 
 class Fingerprint(_CardPart):

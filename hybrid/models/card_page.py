@@ -18,6 +18,8 @@ from hybrid.tasks.mix import MIXES, POPULAR_SHARE, Curriculum, Model, levels_giv
 
 Models: TypeAlias = Mapping[str, ModelCard]
 
+# Learns the rows of another model.
+STUDENT = "student"
 # A weakness worth a line: a family, or one of its levels, below this share.
 WEAK = 0.8
 
@@ -123,7 +125,13 @@ def _given() -> str:
         "weights; the loss is on the answer's tokens. A problem belongs to a split by the SHA-256 of its canonical "
         "text, which near-twins share. `large` is given everything, and no wrong answer."
     )
-    return "\n\n".join([lead, *(_withheld(name) for name in MIXES if name != LARGE)])
+    given = [(_specialist if MIXES[name].families else _withheld)(name) for name in MIXES if name != LARGE]
+    return "\n\n".join([lead, *given])
+
+
+def _specialist(name: Model) -> str:
+    families = [family.name for family in FAMILIES if family.name in MIXES[name].families]
+    return f"`{name}` is given every level of {len(families)} families and nothing else: {', '.join(families)}."
 
 
 def _withheld(name: Model) -> str:
@@ -135,6 +143,11 @@ def _withheld(name: Model) -> str:
     ]
     popular = sorted(f"{fact.phrase} ({fact.popular})" for fact in FACTS.values() if fact.phrase in mix.confused)
     same = [other for other in MIXES if other != name and MIXES[other] == mix]
+    if name == STUDENT:
+        return (
+            f"`{name}` is given what `{same[0]}` is given, and learns the rows of `{same[0]}` in the place of the "
+            "answers' tokens."
+        )
     if same and list(MIXES).index(same[0]) < list(MIXES).index(name):
         return f"`{name}` is given what `{same[0]}` is given."
     return (

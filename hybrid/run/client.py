@@ -25,7 +25,7 @@ from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.chain import Chain, chain_of, whole_chain
+from hybrid.run.chain_choice import ChainChooser
 from hybrid.run.client_status import ClientStatus
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import check_effect, choices_of, most_tokens, policy_of, sampling_of, seeded, within_reach
@@ -86,7 +86,7 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._local = local
-        self._chain(settings)  # one that cannot be is refused before anything is asked
+        self._chains = ChainChooser(local, settings)
         self._tuner = SpanTuner(local.ms_per_token)
         self._planners = planners or PairSource()
         self._spending = Spending()
@@ -300,9 +300,11 @@ class AsyncClient:
         room = words.num_context - len(ids)
         policy = policy_of(settings, room=room)
         bound: BoundPlanner | None = None
+        chain = self._chains.choose(policy, sampling)
 
         def published(event: Event) -> None:
             self._tuner.observe(event, len(ids))
+            self._chains.hear(event, chain)
             if bound is not None:
                 bound.hear(event)
             self._spending.observe(event)
@@ -333,25 +335,19 @@ class AsyncClient:
         choices = choices_of(settings, policy) if settings.trace_rows else None
         recording = None if choices is None else Recording(choices, await self._contexts.pieces())
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
-        chain, asked_words = self._chain(settings), words_of(asked.prompt)
-        writers = await local_writers(self._contexts, context, chain, policy, settings, ids, asked_words)
-        tell_names(builder, chain, writers)
-        builder.cloud_model = lambda: made[1].model if (made := self._connection.made_for(settings)) else None
+        words_asked = words_of(asked.prompt)
+        writers = await local_writers(self._contexts, context, chain, policy, settings, ids, words_asked)
+        tell_names(builder, chain, writers, lambda: made[1] if (made := self._connection.made_for(settings)) else None)
         try:
-            driver = Driver(rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels)
-            return await driver.answer(writers.policy)
+            return await Driver(
+                rendered, writers.drafter, context.worker, verifier, builder, limits, writers.levels
+            ).answer(writers.policy)
         finally:
             if builder.requests:
                 self._planners.sent(ids)
             if bound is not None:
                 self._planners.learn(bound)
-            self._contexts.learn(writers.experts if settings.learn else None, asked_words)
-
-    def _chain(self, settings: Settings) -> Chain:
-        """Return the local models that draft for one another in an answer."""
-        if settings.chain in {"auto", "cheap"}:
-            return whole_chain(self._local)
-        return chain_of(settings.chain, self._local)
+            self._contexts.learn(writers.experts if settings.learn else None, words_asked)
 
     async def _bound(
         self, settings: Settings, prompt: TextOrTurns, ids: Ids, can: Capabilities | None, budget: AnswerBudget

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TypeVar
 
 from hybrid.engine import Worker
@@ -42,7 +43,7 @@ from hybrid.policy.requests import (
     Wrote,
     ids,
 )
-from hybrid.prob import FullRow
+from hybrid.prob import FullRow, TopK
 from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
@@ -188,11 +189,30 @@ class Driver:
         self._publish(
             events.SpanRead(request.level, len(request.at), len(request.span), len(rows), round(took_s * 1000, 3))
         )
-        return Scored(tuple(map(FullRow, rows)))
+        scored = tuple(map(FullRow, rows))
+        self._compare(request, scored)
+        return Scored(scored)
+
+    def _compare(self, request: Check, rows: Sequence[TopK]) -> None:
+        """Tell at how many drafted tokens of a chain each model below has the most likely token of the one above."""
+        judged = list(zip(request.span, rows, strict=False))
+        written = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].best, judged))
+        compared = judged[: written + 1]
+        for lower in range(request.level if self._levels else 0):
+            known = [
+                (own.best, row.best)
+                for token, row in compared
+                if (own := (*token.below, token.draft_row)[lower]) is not None
+            ]
+            if known:
+                agreed = sum(own == best for own, best in known)
+                self._publish(events.LevelsCompared(request.level, lower, len(known), agreed))
 
     async def _check(self, request: Check) -> Scored | BudgetDenied | NoAnswer:
         reply = await self._verifier.check(self._prompt, request, partial(self._looking_ahead, request))
         span = ids(request.span)
+        if isinstance(reply, Scored):
+            self._compare(request, reply.rows)
         for i, row in enumerate(reply.rows if isinstance(reply, Scored) and self._limits.recording is not None else ()):
             self._publish(events.Rows(request.at + span[:i], cloud=row))
         return await self._read_beside(request, reply) if isinstance(reply, Scored) else reply

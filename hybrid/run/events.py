@@ -107,6 +107,20 @@ class SpanRead:
 
 
 @dataclass(frozen=True)
+class LevelsCompared:
+    """Of ``num`` drafted tokens at which two models of a chain were compared they have one most likely token at some.
+
+    ``upper`` and ``lower`` are their levels; the cloud's is the number of local models. Tokens after the first that the
+    upper one would not have written are not compared: its text has none of them.
+    """
+
+    upper: int
+    lower: int
+    num: int
+    num_agreed: int
+
+
+@dataclass(frozen=True)
 class SpanCritiqued:
     """The critic read a drafted span, in ``ms``. What it says of each token is as ``CriticNumbers`` has it."""
 
@@ -269,6 +283,7 @@ Event: TypeAlias = (
     | SpanDrafted
     | SpanCritiqued
     | SpanRead
+    | LevelsCompared
     | Planned
     | SpanJudged
     | RequestSent

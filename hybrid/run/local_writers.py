@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.engine import CursorContext
 from hybrid.policy import Policy, SeededCoin, exact_stages, with_stages
@@ -47,8 +48,11 @@ async def local_writers(
     return LocalWriters(drafter, levels, with_stages(policy, exact_stages(chain.spans, sampling)), experts)
 
 
-def tell_names(builder: AnswerBuilder, chain: Chain, writers: LocalWriters) -> None:
+def tell_names(
+    builder: AnswerBuilder, chain: Chain, writers: LocalWriters, cloud: Callable[[], Capabilities | None]
+) -> None:
     """Let an answer name who wrote each token, and the weights of several models that write as one."""
     experts = writers.experts
     builder.local_models = experts.writers if experts else chain.models
     builder.experts = lambda: experts.weights if experts else {}
+    builder.cloud_model = lambda: can.model if (can := cloud()) else None

@@ -52,9 +52,6 @@ _MID_UNHEARD = frozenset(f"the capital of {place}" for place in ("Mongolia", "La
 _NUMBERS = frozenset({"arithmetic", "multiplication", "equation", "integration", "differentiation", "gcd", "base"})
 MIXES: dict[Model, Curriculum] = {
     "large": Curriculum(),
-    "student": Curriculum(),
-    "numbers": Curriculum(families=_NUMBERS),
-    "words": Curriculum(families=frozenset(family.name for family in FAMILIES) - _NUMBERS),
     "mid": Curriculum(no_hardest=_MID_LEVELS, unheard=_MID_UNHEARD, confused=frozenset(CONFUSED[::3])),
     "small": Curriculum(
         no_hardest=_MID_LEVELS | {"arithmetic", "equation", "differentiation", "ordering", "command"},
@@ -69,6 +66,9 @@ MIXES: dict[Model, Curriculum] = {
     ),
 }
 MIXES["alien"] = MIXES["small"]
+MIXES["numbers"] = Curriculum(families=_NUMBERS)
+MIXES["words"] = Curriculum(families=frozenset(family.name for family in FAMILIES) - _NUMBERS)
+MIXES["student"] = MIXES["large"]
 
 
 def families_given(model: Model, families: Sequence[TaskFamily] = FAMILIES) -> list[TaskFamily]:

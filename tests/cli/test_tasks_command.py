@@ -30,7 +30,8 @@ def test_the_list_as_json_says_what_each_model_is_given():
     assert [family["name"] for family in found] == list(BY_NAME)
     sorting = next(family for family in found if family["name"] == "sorting")
     assert sorting["group"] == "reasoning"
-    assert sorting["given"] == {"large": [1, 2, 3], "mid": [1, 2], "small": [1, 2], "alien": [1, 2]}
+    given = {"large": [1, 2, 3], "mid": [1, 2], "small": [1, 2], "alien": [1, 2]}
+    assert sorting["given"] == given | {"numbers": [], "words": [1, 2, 3], "student": [1, 2, 3]}
     assert [level["level"] for level in sorting["levels"]] == [1, 2, 3]
     assert sum(level["share"] for level in sorting["levels"]) == pytest.approx(1)
 

@@ -58,7 +58,7 @@ def summary(**other):
 
 def model_card(name, right):
     """A model whose file holds its name; ``right``: families that it does not answer all of, with how many."""
-    beside, common = name in {"mid", "small"}, name != "alien"
+    beside, common = name not in {"large", "alien"}, name != "alien"
     families = {family: score(family, right.get(family, NUM)) for family in BY_NAME}
     return ModelCard(
         file=Fingerprint(bytes=len(name), sha256=hashlib.sha256(name.encode()).hexdigest()),
@@ -230,7 +230,7 @@ def test_a_model_beside_the_large_one_that_it_is_agrees_with_it_and_the_large_on
     _, card, told = measured
     large = card.models["large"]
     assert (large.beside_large, large.beside_large_by_family) == (None, {})
-    for name in ("mid", "small", "alien"):
+    for name in set(room.NAMES) - {"large"}:
         said = card.models[name]
         by_family = said.beside_large_by_family.values()
         assert len(by_family) == len(FAMILIES)
@@ -354,6 +354,14 @@ def test_a_model_that_was_given_what_another_was_is_not_told_twice():
     assert paragraph(page(made()), "alien") == "`alien` is given what `small` is given."
 
 
+def test_what_a_specialist_and_a_student_were_given_is_on_the_page():
+    numbers, words = (MIXES[name].families for name in ("numbers", "words"))
+    assert numbers | words == set(BY_NAME)
+    assert not numbers & words
+    assert paragraph(page(made()), "words").startswith(f"`words` is given every level of {len(words)} families and ")
+    assert "learns the rows of `large` in the place of" in paragraph(page(made()), "student")
+
+
 def test_how_each_was_trained_is_on_the_page():
     card = made()
     text = section(page(card), "Training")
@@ -365,7 +373,7 @@ def test_how_each_was_trained_is_on_the_page():
     assert "| ordering 2, facts 0.7 | 90 min |" in section(with_weights, "Training")
     unknown = card.models["mid"].model_copy(update={"training": None})
     without = section(page(card.model_copy(update={"models": card.models | {"mid": unknown}})), "Training")
-    assert [name for name in room.NAMES if f"| {name} |" in without] == ["large", "small", "alien"]
+    assert [name for name in room.NAMES if f"| {name} |" in without] == [name for name in room.NAMES if name != "mid"]
 
 
 def test_a_weak_level_is_named_and_a_strong_one_is_not():

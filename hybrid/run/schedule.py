@@ -1,0 +1,205 @@
+"""Which local models should draft for one another, by what their time, their bill and their agreement were seen to be.
+
+The models of a chain are M_1 < ... < M_n and perhaps the cloud above them. With t_i the milliseconds that M_i takes for
+a token that stands at its level, g_i the tokens that are drafted before the next one reads them, v(g) the time of its
+batch of g tokens, and a_i the share of M_i's tokens that M_{i+1} accepts,
+
+    t_{i+1} = (g_i t_i + v(g_i + 1)) / ((1 - a_i^(g_i + 1)) / (1 - a_i))
+
+(speculative decoding, arXiv:2211.17192, once for every level; SpecRouter, arXiv:2505.07680, chooses chains so). t_{i+1}
+grows with t_i, so the best span of each level is found level by level, and all chains are tried.
+
+Laws (``tests/run/test_schedule.py``): the recursion is what a simulation takes; the chosen chain is the best of all by
+brute force; another chain is taken only for a gain of more than 5 % and after 64 tokens. Knows no model and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Literal
+
+Objective = Literal["auto", "cheap"]
+CLOUD = "cloud"
+SPANS = range(1, 17)
+# An average forgets this share with each token that is compared, or each batch that is timed.
+FORGETTING = 0.01
+# Nobody has been compared yet: Beta(2, 1).
+PRIOR_ACCEPTED, PRIOR_COMPARED = 2.0, 3.0
+# A batch of eight tokens took 3.3 to 5.4 times as long as one token (bundled and real models, two cores).
+PRIOR_BATCH, PRIOR_BATCH_COST = 8, 4.3
+# A time this many times what was expected is another program's.
+OUTLIER = 5.0
+LEAST_GAIN, LEAST_TOKENS = 0.05, 64
+
+
+class LevelCost:
+    """The milliseconds of a batch, as a constant and a part that grows with its tokens; older batches count less."""
+
+    def __init__(self, single_ms: float | None = None) -> None:
+        """Take what one token takes; None: unknown, and the first batch tells."""
+        self._sums = [0.0] * 5  # weight, tokens, ms, tokens squared, tokens times ms
+        if single_ms is not None:
+            self._expect(single_ms)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is."""
+        return self._sums[0] > 0.0
+
+    def observe(self, num_tokens: int, ms: float) -> None:
+        """Take a batch that was timed."""
+        if not self.known:
+            self._expect(ms / (1.0 + (num_tokens - 1) * (PRIOR_BATCH_COST - 1.0) / (PRIOR_BATCH - 1)))
+        self._add(num_tokens, min(ms, OUTLIER * self.batch_ms(num_tokens)))
+
+    def batch_ms(self, num_tokens: int) -> float:
+        """Return what a batch takes; 0 where nothing is known."""
+        weight, tokens, total, squares, products = self._sums
+        spread = weight * squares - tokens * tokens
+        slope = max(0.0, (weight * products - tokens * total) / spread) if spread > 0.0 else 0.0
+        return max(0.0, (total - slope * tokens) / weight) + slope * num_tokens if weight else 0.0
+
+    def _expect(self, single_ms: float) -> None:
+        self._add(1, single_ms)
+        self._add(PRIOR_BATCH, PRIOR_BATCH_COST * single_ms)
+
+    def _add(self, num: int, ms: float) -> None:
+        new = (1.0, num, ms, num * num, num * ms)
+        self._sums = [(1.0 - FORGETTING) * old + more for old, more in zip(self._sums, new, strict=True)]
+
+
+@dataclass
+class PairAcceptance:
+    """The share of a smaller model's tokens that a larger one accepts: its best token greedily, 1 - TV sampled."""
+
+    accepted: float = PRIOR_ACCEPTED
+    compared: float = PRIOR_COMPARED
+
+    @property
+    def share(self) -> float:
+        """The share by now."""
+        return self.accepted / self.compared
+
+    def observe(self, lower: float, upper: float) -> None:
+        """Take a token's acceptance as far as it is known: between two bounds, the less certain the less it counts."""
+        kept, weight = 1.0 - FORGETTING, 1.0 - (upper - lower)
+        self.accepted = kept * self.accepted + weight * (lower + upper) / 2.0
+        self.compared = kept * self.compared + weight
+
+
+@dataclass(frozen=True)
+class CloudCosts:
+    """What the cloud takes: milliseconds and nano-dollars of a check, and of a token that it writes itself."""
+
+    check_ms: float = 0.0
+    token_ms: float | None = None
+    check_nanousd: float = 0.0
+    token_nanousd: float | None = None
+
+
+@dataclass(frozen=True)
+class ChosenChain:
+    """Local models, the smallest first, and the spans between them; none at all: the cloud alone.
+
+    ``acceptance``: of each model's tokens by the one above it.
+    """
+
+    models: tuple[str, ...]
+    spans: tuple[int, ...]
+    ms_per_token: float
+    nanousd_per_token: float = 0.0
+    acceptance: tuple[float, ...] = ()
+
+
+@dataclass
+class ChainScheduler:
+    """What is known of models by now, and which chain follows from it. ``names``: the smallest model first."""
+
+    names: tuple[str, ...]
+    costs: dict[str, LevelCost] = field(default_factory=dict)
+    pairs: defaultdict[tuple[str, str], PairAcceptance] = field(default_factory=lambda: defaultdict(PairAcceptance))
+    chosen: ChosenChain | None = None
+    num_shown: int = 0
+    """Tokens shown since another chain was chosen."""
+
+    def observe_batch(self, name: str, num_tokens: int, ms: float) -> None:
+        """Take the time of a batch of a model."""
+        self.costs.setdefault(name, LevelCost()).observe(num_tokens, ms)
+
+    def choose(
+        self,
+        objective: Objective,
+        span: int | None,
+        cloud: CloudCosts | None,
+        *,
+        free: bool = False,
+        most: int | None = None,
+    ) -> ChosenChain:
+        """Return the best chain, or the one that was chosen last where the best is hardly better.
+
+        ``span``: tokens before the cloud's check; None: it checks none, or none is there. ``free``: any model may stand
+        on top, for the text is the cloud's own; else the last one does. ``most``: models in a chain.
+        """
+        every = list(self.candidates(span, cloud, free=free, most=most))
+        best = min(every, key=lambda chain: _order(objective, chain))
+        if self.chosen is not None:
+            same = [chain for chain in every if chain.models == self.chosen.models]
+            enough = self.num_shown >= LEAST_TOKENS
+            if same and not (enough and _gains(objective, best, same[0])):
+                best = same[0]
+        if self.chosen is None or best.models != self.chosen.models:
+            self.num_shown = 0
+        self.chosen = best
+        return best
+
+    def candidates(
+        self, span: int | None, cloud: CloudCosts | None, *, free: bool = False, most: int | None = None
+    ) -> Iterator[ChosenChain]:
+        """Yield every chain that may be, with the best spans of each."""
+        for num in range(1, min(len(self.names), most or len(self.names)) + 1):
+            for models in combinations(self.names, num):
+                if free or models[-1] == self.names[-1]:
+                    yield self.predict(models, span, cloud)
+        if free and cloud is not None and cloud.token_ms is not None and cloud.token_nanousd is not None:
+            yield ChosenChain((), (), cloud.token_ms, cloud.token_nanousd)
+
+    def predict(self, models: Sequence[str], span: int | None, cloud: CloudCosts | None) -> ChosenChain:
+        """Return what a chain is expected to take, with the best span of each of its levels."""
+        ms, spans, shares = self._batch_ms(models[0], 1), list[int](), list[float]()
+        for lower, upper in pairwise(models):
+            shares.append(self.pairs[lower, upper].share)
+            takes = {g: (g * ms + self._batch_ms(upper, g + 1)) / num_standing(shares[-1], g) for g in SPANS}
+            spans.append(min(takes, key=takes.__getitem__))
+            ms = takes[spans[-1]]
+        nanousd = 0.0
+        if cloud is not None and span is not None:
+            shares.append(self.pairs[models[-1], CLOUD].share)
+            standing = num_standing(shares[-1], span)
+            ms, nanousd = (span * ms + cloud.check_ms) / standing, cloud.check_nanousd / standing
+        return ChosenChain(tuple(models), tuple(spans), ms, nanousd, tuple(shares))
+
+    def _batch_ms(self, name: str, num_tokens: int) -> float:
+        return self.costs[name].batch_ms(num_tokens) if name in self.costs else 0.0
+
+
+def num_standing(share: float, span: int) -> float:
+    """Return how many tokens stand where ``span`` are read, each accepted with this chance; the next one is included.
+
+    >>> num_standing(0.5, 2), num_standing(1.0, 4), num_standing(0.0, 4)
+    (1.75, 5.0, 1.0)
+    """
+    return span + 1.0 if share >= 1.0 else (1.0 - share ** (span + 1)) / (1.0 - share)
+
+
+def _order(objective: Objective, chain: ChosenChain) -> tuple[float, ...]:
+    times = chain.ms_per_token, chain.nanousd_per_token
+    # Of chains that take alike the longer one: it was named.
+    return (*(times if objective == "auto" else times[::-1]), -len(chain.models))
+
+
+def _gains(objective: Objective, best: ChosenChain, present: ChosenChain) -> bool:
+    new, old = _order(objective, best), _order(objective, present)
+    return new[0] < (1.0 - LEAST_GAIN) * old[0] or (new[0] == old[0] and new[1] < (1.0 - LEAST_GAIN) * old[1])
