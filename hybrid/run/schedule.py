@@ -30,19 +30,25 @@ FORGETTING = 0.01
 PRIOR_ACCEPTED, PRIOR_COMPARED = 2.0, 3.0
 # A batch of eight tokens took 3.3 to 5.4 times as long as one token (bundled and real models, two cores).
 PRIOR_BATCH, PRIOR_BATCH_COST = 8, 4.3
+PRIOR_SLOPE = (PRIOR_BATCH_COST - 1.0) / (PRIOR_BATCH - 1)
 # A time this many times what was expected is another program's.
 OUTLIER = 5.0
 LEAST_GAIN, LEAST_TOKENS = 0.05, 64
 
 
 class LevelCost:
-    """The milliseconds of a batch, as a constant and a part that grows with its tokens; older batches count less."""
+    """The milliseconds of a batch, as a constant and a part that grows with its tokens; older batches count less.
+
+    Two batches of the prior's shape, at the height that was seen, always count beside those that were timed: a chain
+    may read batches of one size for hours, and one size alone tells no slope.
+    """
 
     def __init__(self, single_ms: float | None = None) -> None:
         """Take what one token takes; None: unknown, and the first batch tells."""
         self._sums = [0.0] * 5  # weight, tokens, ms, tokens squared, tokens times ms
-        if single_ms is not None:
-            self._expect(single_ms)
+        if single_ms:
+            self._add(1, single_ms)
+            self._add(PRIOR_BATCH, PRIOR_BATCH_COST * single_ms)
 
     @property
     def known(self) -> bool:
@@ -50,21 +56,22 @@ class LevelCost:
         return self._sums[0] > 0.0
 
     def observe(self, num_tokens: int, ms: float) -> None:
-        """Take a batch that was timed."""
-        if not self.known:
-            self._expect(ms / (1.0 + (num_tokens - 1) * (PRIOR_BATCH_COST - 1.0) / (PRIOR_BATCH - 1)))
-        self._add(num_tokens, min(ms, OUTLIER * self.batch_ms(num_tokens)))
+        """Take a batch that was timed; one that took no time was read before."""
+        if ms > 0.0:
+            self._add(num_tokens, min(ms, OUTLIER * self.batch_ms(num_tokens)) if self.known else ms)
 
     def batch_ms(self, num_tokens: int) -> float:
         """Return what a batch takes; 0 where nothing is known."""
+        if not self.known:
+            return 0.0
         weight, tokens, total, squares, products = self._sums
-        spread = weight * squares - tokens * tokens
-        slope = max(0.0, (weight * products - tokens * total) / spread) if spread > 0.0 else 0.0
-        return max(0.0, (total - slope * tokens) / weight) + slope * num_tokens if weight else 0.0
-
-    def _expect(self, single_ms: float) -> None:
-        self._add(1, single_ms)
-        self._add(PRIOR_BATCH, PRIOR_BATCH_COST * single_ms)
+        single = total / (weight + PRIOR_SLOPE * (tokens - weight))
+        weight, tokens, squares = weight + 2.0, tokens + 1.0 + PRIOR_BATCH, squares + 1.0 + PRIOR_BATCH**2
+        total += single * (1.0 + PRIOR_BATCH_COST)
+        products += single * (1.0 + PRIOR_BATCH * PRIOR_BATCH_COST)
+        slope = max(0.0, (weight * products - tokens * total) / (weight * squares - tokens * tokens))
+        constant = (total - slope * tokens) / weight
+        return constant + slope * num_tokens if constant >= 0.0 else products / squares * num_tokens
 
     def _add(self, num: int, ms: float) -> None:
         new = (1.0, num, ms, num * num, num * ms)
@@ -143,8 +150,14 @@ class ChainScheduler:
         ``span``: tokens before the cloud's check; None: it checks none, or none is there. ``free``: any model may stand
         on top, for the text is the cloud's own; else the last one does. ``most``: models in a chain.
         """
+        untried = all(pair.compared == PRIOR_COMPARED for pair in self.pairs.values())
         every = list(self.candidates(span, cloud, free=free, most=most))
-        best = min(every, key=lambda chain: _order(objective, chain))
+        # A model that is left out is compared with nobody: before anything is known all that were named write.
+        best = (
+            max(every, key=lambda chain: len(chain.models))
+            if untried
+            else min(every, key=lambda chain: _order(objective, chain))
+        )
         if self.chosen is not None:
             same = [chain for chain in every if chain.models == self.chosen.models]
             enough = self.num_shown >= LEAST_TOKENS

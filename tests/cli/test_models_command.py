@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 import hybrid
 from hybrid.cli import app
-from hybrid.model_names import NAMED, REAL
+from hybrid.model_names import BUNDLED, NAMED, REAL
 from hybrid.models import answering, evaluation
 from hybrid.models import card as room
 from hybrid.models.card_page import page
 from hybrid.tasks import BY_NAME
 
 SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
+
+COMMON = [name for name in BUNDLED if name != "alien"]
 
 
 def invoke(*args):
@@ -171,7 +173,7 @@ def test_the_list_shows_what_other_programs_keep_and_who_shares_a_vocabulary(hom
         "architecture": "llama", "num_tokens": 384, "vocabulary": word, "file": str(blob), "source": "Ollama",
         "problem": None,
     }  # fmt: skip
-    assert told["vocabularies"][word] == ["small", "mid", "large", "Somebody/Small-GGUF:F16", "tiny:1b"]
+    assert told["vocabularies"][word] == [*COMMON, "Somebody/Small-GGUF:F16", "tiny:1b"]
     assert told["vocabularies"][other] == ["alien", "Somebody/Alien-GGUF"]
     problems = {name: said["problem"] for name, said in told["disk"].items() if said["problem"]}
     assert list(problems) == ["broken:latest", "Somebody/Damaged-GGUF:Q4_0"]
@@ -181,7 +183,8 @@ def test_the_list_shows_what_other_programs_keep_and_who_shares_a_vocabulary(hom
     assert "No other models" not in shown
     for name in told["disk"]:
         assert name in shown
-    assert f"vocabulary {word}, so any two are a pair: small, mid, large, Somebody/Small-GGUF:F16, tiny:1b" in shown
+    pairs = ", ".join([*COMMON, "Somebody/Small-GGUF:F16", "tiny:1b"])
+    assert f"vocabulary {word}, so any two are a pair: {pairs}" in shown
 
 
 def test_a_list_without_other_models_says_where_it_looked(home):
@@ -336,7 +339,7 @@ def test_files_that_changed_are_named_to_programs_and_do_not_pass(folder):
     assert done.exit_code == 3
     found = json.loads(done.stdout)["models"]
     assert found.pop("small") == {"ok": False, "why": f"{len(content) - 1} bytes, not {len(content)}"}
-    assert [said["ok"] for said in found.values()] == [True] * 3
+    assert all(said["ok"] for said in found.values())
 
 
 def test_a_model_that_the_card_does_not_know_does_not_pass(folder):

@@ -19,6 +19,7 @@ from hybrid.run.events import SpanDrafted, SpanRead, to_json
 from hybrid.run.local_verifier import LocalVerifier
 from hybrid.run.replay import replay
 
+CHAIN = "small*4>mid"
 QUESTION = "What is 470 + 386?"
 # Batches of other shapes sum rounded numbers in another order.
 NEAR = 0.05
@@ -75,7 +76,7 @@ def test_after_any_history_its_rows_are_a_fresh_contexts_and_no_token_that_stand
 def test_a_chain_writes_the_largest_models_text_and_says_who_wrote_what():
     with hybrid.open(local="mid", offline=True, policy="local", max_tokens=40) as client:
         alone = client.generate(QUESTION)
-    with hybrid.open(local=["small", "mid"], offline=True, policy="local", max_tokens=40) as client:
+    with hybrid.open(local=["small", "mid"], chain=CHAIN, offline=True, policy="local", max_tokens=40) as client:
         events = list(client.stream(QUESTION))
     answer = events[-1].answer
     assert (answer.text, {token.model for token in alone.tokens}) == (alone.text, {"mid"})
@@ -117,7 +118,9 @@ def test_models_of_other_vocabularies_form_no_chain():
 @pytest.mark.parametrize("choices", [{}, {"temperature": 1.0, "seed": 5}], ids=["greedy", "sampled"])
 def test_a_chains_trace_is_replayed(tmp_path, choices):
     path = tmp_path / "trace.jsonl"
-    with hybrid.open(local=["small", "mid"], offline=True, policy="local", max_tokens=24, **choices) as client:
+    with hybrid.open(
+        local=["small", "mid"], chain=CHAIN, offline=True, policy="local", max_tokens=24, **choices
+    ) as client:
         events = [*client.stream(QUESTION, trace_rows=True)]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in ({"trace": 5}, *map(to_json, events))))
     answer = events[-1].answer

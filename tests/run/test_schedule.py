@@ -30,7 +30,7 @@ def random_case(seed):
     return known(costs, {pair: rng.uniform(0.2, 0.99) for pair in combinations((*NAMES, CLOUD), 2)})
 
 
-def simulated(scheduler, models, spans, num=20_000):
+def simulated(scheduler, models, spans, num=6_000):
     """The milliseconds a token of a chain whose tokens are accepted by independent coins."""
     rng = random.Random(1)
 
@@ -83,6 +83,8 @@ def test_the_best_of_all_chains_and_spans_is_chosen(seed):
 
 def test_before_anything_is_known_the_whole_chain_that_was_named_is_used():
     assert ChainScheduler(NAMES).choose("auto", 8, FREE, free=True).models == NAMES
+    timed = known((1.0, 3.0, 9.0), {})
+    assert timed.choose("auto", 8, FREE, free=True).models == NAMES, "a model left out is compared with nobody"
 
 
 def test_another_chain_is_taken_for_a_clear_gain_and_not_at_once():
@@ -152,3 +154,22 @@ def test_an_uncertain_acceptance_counts_less():
     for _ in range(400):
         pair.observe(0.9, 0.9)
     assert pair.share == pytest.approx(0.9, abs=0.01)
+
+
+@each("num", [1, 6, 9])
+def test_a_batch_of_another_size_is_foreseen_where_one_size_alone_was_timed_for_long(num):
+    """One size tells no slope: the prior's shape stands, at the height that was seen, and no rounding error does."""
+    cost, rng = LevelCost(10.0), random.Random(0)
+    for _ in range(5000):
+        cost.observe(num, 20.0 * rng.uniform(0.9, 1.1))
+        assert 10.0 < cost.batch_ms(num) < 100.0
+    shape = {size: 1.0 + (size - 1) * 3.3 / 7 for size in (1, 6, 9, 17)}
+    for size, times in shape.items():
+        assert cost.batch_ms(size) == pytest.approx(20.0 * times / shape[num], rel=0.05)
+
+
+def test_a_batch_that_took_no_time_teaches_nothing():
+    cost = LevelCost()
+    cost.observe(1, 0.0)
+    cost.observe(1, 10.0)
+    assert cost.batch_ms(1) == pytest.approx(10.0)
