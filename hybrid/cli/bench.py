@@ -93,6 +93,7 @@ class Benchmark(StrEnum):
     parallel = "parallel"
     batch = "batch"
     serve = "serve"
+    chain = "chain"
 
 
 TITLES: Mapping[Benchmark, str] = {
@@ -107,6 +108,7 @@ TITLES: Mapping[Benchmark, str] = {
     Benchmark.parallel: "what questions at once cost one another",
     Benchmark.batch: "what several lines of a batch at once save",
     Benchmark.serve: "what the endpoint's wire costs over the library",
+    Benchmark.chain: "what a chain of local models takes, beside each alone and what was chosen",
 }
 
 

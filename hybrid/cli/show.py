@@ -106,6 +106,8 @@ def summary(answer: Answer) -> str:
         f"{100 * usage.cloud_tokens / total:.0f} % by the cloud",
         f"{usage.cloud_requests} request{'' if usage.cloud_requests == 1 else 's'}",
     ]
+    if len(usage.written_by) > 1 + (usage.cloud_tokens > 0):  # several local models wrote
+        parts.insert(1, "by " + ", ".join(f"{name} {num}" for name, num in usage.written_by.items()))
     if usage.thought_tokens:
         parts.insert(1, f"{usage.thought_tokens} of them thoughts")
     parts.append(str(answer.bill))

@@ -12,7 +12,7 @@ from hybrid.policy import Policy
 from hybrid.run.chain import Chain, chain_of, whole_chain
 from hybrid.run.contexts import LocalModel
 from hybrid.run.events import Event, Finished, LevelsCompared, RequestSettled, SpanDrafted, SpanRead
-from hybrid.run.schedule import CLOUD, ChainScheduler, CloudCosts, LevelCost
+from hybrid.run.schedule import CLOUD, ChainScheduler, ChosenChain, CloudCosts, LevelCost
 from hybrid.types import Sampling
 
 # An average of what requests take forgets this share with each.
@@ -50,6 +50,10 @@ class ChainChooser:
             free=policy.is_exact(sampling),
         )
         return Chain(chosen.models, chosen.spans)
+
+    def predicted(self, models: tuple[str, ...], policy: Policy) -> ChosenChain:
+        """Return what is expected by now of a chain under a policy that checks."""
+        return self.scheduler.predict(models, policy.span, self._cloud or CloudCosts())
 
     def hear(self, event: Event, chain: Chain) -> None:
         """Learn from an event of an answer that a chain writes."""

@@ -86,7 +86,8 @@ class AsyncClient:
         self._account = account
         self._settings = settings
         self._local = local
-        self._chains = ChainChooser(local, settings)
+        self.chains = ChainChooser(local, settings)
+        """Which local models draft for one another."""
         self._tuner = SpanTuner(local.ms_per_token)
         self._planners = planners or PairSource()
         self._spending = Spending()
@@ -300,11 +301,11 @@ class AsyncClient:
         room = words.num_context - len(ids)
         policy = policy_of(settings, room=room)
         bound: BoundPlanner | None = None
-        chain = self._chains.choose(policy, sampling)
+        chain = self.chains.choose(policy, sampling)
 
         def published(event: Event) -> None:
             self._tuner.observe(event, len(ids))
-            self._chains.hear(event, chain)
+            self.chains.hear(event, chain)
             if bound is not None:
                 bound.hear(event)
             self._spending.observe(event)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench import speed
-from hybrid.bench.speed import batch, bill, engine, kl, load, overlap, parallel, prefix, recurrent
+from hybrid.bench.speed import batch, bill, chain, engine, kl, load, overlap, parallel, prefix, recurrent
 from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport, Measurement, Spread, ratio, run_in_turn
 from hybrid.bench.speed.random_model import HALF_BILLION, TINY, RandomModelShape, write_random_model
@@ -144,7 +144,21 @@ def test_a_rejection_is_counted_with_states_and_without(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["engine", "kl", "check", "prefix", "bill", "overlap", "ledger", "recurrent", "parallel", "batch", "serve"]
+    "name",
+    [
+        "engine",
+        "kl",
+        "check",
+        "prefix",
+        "bill",
+        "overlap",
+        "ledger",
+        "recurrent",
+        "parallel",
+        "batch",
+        "serve",
+        "chain",
+    ],
 )
 def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch):
     """On a model that is nobody's load: here only the measuring is tested."""
@@ -157,6 +171,8 @@ def test_every_benchmark_runs_and_reports_finite_figures(tiny, name, monkeypatch
     monkeypatch.setattr(recurrent, "run", partial(recurrent.run, shapes=tuple(TINY_RECURRENT.values())))
     monkeypatch.setattr(bill, "BUNDLED", {"sglang": bill.BUNDLED["sglang"]})
     monkeypatch.setattr(bill, "ARMS", bill.ARMS[:2])
+    for setting, value in {"LATENCY_MS": 0, "AT_ONCE": (1, 2), "FAMILIES": chain.FAMILIES[:2], "CHOICES": 2}.items():
+        monkeypatch.setattr(chain, setting, value)
     told = []
     assert_reported(name, speed.run(name, tiny.parent, told.append, repetitions=2))
     assert told, "nothing was said while it ran"

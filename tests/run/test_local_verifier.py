@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid.cli.show import summary
 from hybrid.engine import Cursor, never
 from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
@@ -83,6 +84,8 @@ def test_a_chain_writes_the_largest_models_text_and_says_who_wrote_what():
     assert answer.usage.written_by.keys() == {"small", "mid"}
     assert sum(answer.usage.written_by.values()) == len(answer.tokens) == answer.usage.local_tokens
     assert answer.usage.written_by["small"] > answer.usage.written_by["mid"]
+    counts = answer.usage.written_by
+    assert f"by small {counts['small']}, mid {counts['mid']}" in summary(answer)
     read = [event for event in events if isinstance(event, SpanRead)]
     assert {event.level for event in read} == {1}
     assert sum(event.num_tokens for event in read) == sum(len(e.ids) for e in events if isinstance(e, SpanDrafted))

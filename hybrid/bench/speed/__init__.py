@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hybrid.bench.speed import batch, bill, check, engine, kl, ledger, overlap, parallel, prefix, recurrent, serve
+from hybrid.bench.speed import (
+    batch,
+    bill,
+    chain,
+    check,
+    engine,
+    kl,
+    ledger,
+    overlap,
+    parallel,
+    prefix,
+    recurrent,
+    serve,
+)
 from hybrid.bench.speed.load import BenchmarkLoad, NamedPair
 from hybrid.bench.speed.measure import BenchmarkReport
 from hybrid.bench.speed.prefix import LENGTHS, MeasuredServer
@@ -24,6 +37,7 @@ REPETITIONS = {
     "parallel": 30,
     "batch": 1,
     "serve": 100,
+    "chain": 10,
 }
 
 
@@ -48,6 +62,7 @@ def run(
         "parallel": lambda: parallel.run(report_progress, num),
         "batch": lambda: batch.run(report_progress, num),
         "serve": lambda: serve.run(report_progress, num),
+        "chain": lambda: chain.run(report_progress, num),
         "prefix": lambda: prefix.run(folder, report_progress, num, server),
         "bill": lambda: bill.run(report_progress, num, server),
     }
