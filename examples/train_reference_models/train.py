@@ -1,7 +1,7 @@
 """Train the ladder of reference models and write the GGUF files and the model card.
 
     pip install '.[train]'
-    python examples/train_reference_models/train.py                 # all four, then the card
+    python examples/train_reference_models/train.py                 # all of them, then the card
     python examples/train_reference_models/train.py large           # one of them, no card
     python examples/train_reference_models/train.py --out my/models --seed 1
 

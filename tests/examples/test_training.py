@@ -241,7 +241,7 @@ def test_only_answers_are_learnt_and_every_token_of_them():
             assert tokenizer.decode(ids[: where[0] + 1], skip_special_tokens=False).endswith("assistant\n")
 
 
-@each("name", ["small", "mid", "large", "alien"])
+@each("name", ["small", "mid", "large", "alien", "numbers", "words", "student"])
 def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
     """By the text of the question, beside the law of the stream itself in tests/tasks/test_mix.py."""
     asked = {problem.question for family in FAMILIES for problem in distinct(family, "test", 100, seed=0)}

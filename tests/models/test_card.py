@@ -77,13 +77,13 @@ def model_card(name, right):
 
 
 def made(**right):
-    """A card of all four models; ``right``: a model's families that it does not answer all of, with how many."""
+    """A card of all models; ``right``: a model's families that it does not answer all of, with how many."""
     models = {name: model_card(name, right.get(name, {})) for name in room.NAMES}
     return ModelCards(split="test", num_problems=NUM, models=models)
 
 
 def filled(folder):
-    """Write four files of five bytes or fewer and their card; pages and sums need no weights."""
+    """Write a file of a few bytes for each model and their card; pages and sums need no weights."""
     for name in room.NAMES:
         (folder / f"{name}.gguf").write_bytes(name.encode())
     (folder / room.CARD).write_text(made().model_dump_json())
@@ -185,7 +185,7 @@ def test_of_a_file_that_another_script_made_no_training_is_known(said):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """One model four times, measured on two problems a family: its folder, its card, and what was told meanwhile."""
+    """One model under every name, measured on two problems a family: its folder, its card, and what was told meanwhile."""
     where, told = tmp_path_factory.mktemp("models"), []
     for name in room.NAMES:
         shutil.copy(MODELS / "small.gguf", where / f"{name}.gguf")

@@ -51,6 +51,19 @@ def test_the_model_with_another_vocabulary_is_given_what_the_small_one_is():
     assert set(MIXES) == {*MODELS, "alien", "numbers", "words", "student"}
 
 
+@each("model", ["numbers", "words"])
+def test_a_specialist_hears_every_level_of_its_own_families_rightly_and_nothing_else(model):
+    own = MIXES[model].families
+    for family in FAMILIES:
+        given = tuple(family.numbers) if family.name in own else ()
+        assert levels_given(model, family) == levels_heard(model, family) == given
+    heard = {
+        (problem.family, problem.level, text == problem.worked)
+        for problem, text in itertools.islice(training_stream(model, "train", random.Random(4)), 600)
+    }
+    assert heard == {(name, level, True) for name in own for level in BY_NAME[name].numbers}
+
+
 @families
 def test_a_mistake_is_wrong_and_of_the_hardest_level_alone(family):
     """By the family's own grader: else somebody would be taught the truth."""
