@@ -69,7 +69,7 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
         "seed", "policy", "guarantee", "thoughts", "experts",
     ]  # fmt: skip
     assert list(answer["tokens"][0]) == [
-        "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text",
+        "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text", "model",
     ]  # fmt: skip
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",

@@ -185,7 +185,7 @@ def test_of_a_file_that_another_script_made_no_training_is_known(said):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """One model under every name, measured on two problems a family: its folder, its card, and what was told meanwhile."""
+    """One model under every name, measured on two problems a family: its folder, its card, what was told meanwhile."""
     where, told = tmp_path_factory.mktemp("models"), []
     for name in room.NAMES:
         shutil.copy(MODELS / "small.gguf", where / f"{name}.gguf")
