@@ -13,6 +13,7 @@ from typing import Any
 
 from hybrid.defer import Calibration
 from hybrid.spend import AskPrices
+from hybrid.tune.acceptance import ExpectedAcceptance, greedy_acceptance
 from hybrid.tune.bought import BoughtQuestion, read_judge
 from hybrid.tune.curve import WORTHS, CurvePoint, bill_curve, routed_at_bill
 from hybrid.tune.diagnosis import Diagnosis
@@ -145,10 +146,16 @@ class CalibratedPair:
             "curve": [asdict(point) for point in self.curve],
             "rules": [asdict(bill) for bill in self.bills],
             "routing_leaves_at_half_the_bill": self.routed,
+            "greedy_acceptance": asdict(self.acceptance),
             "break_even": {told.judge: told.least for told in self.break_evens},
             "diagnosis": self.diagnosis.to_json([self.kl_judge, self.excess_judge]),
         }
         return pair | proposed | told
+
+    @cached_property
+    def acceptance(self) -> ExpectedAcceptance:
+        """How many of the drafter's tokens the cloud will accept greedily."""
+        return greedy_acceptance(self.questions)
 
     @cached_property
     def break_evens(self) -> tuple[JudgeBreakEven, ...]:

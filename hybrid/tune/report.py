@@ -132,6 +132,7 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
             _number(pair.diagnosis.measured("kl").mean),
             _number(pair.diagnosis.measured("excess").mean),
             f"{pair.diagnosis.accepted_length(DRAFTS[1])[0]:.2f}",
+            f"{as_share(pair.acceptance.share)} ({as_share(pair.acceptance.low)} to {as_share(pair.acceptance.high)})",
             f"{nats_left(pair):.3f}",
         )
         for pair in pairs
@@ -142,6 +143,7 @@ def drafters(pairs: Sequence[CalibratedPair]) -> ReportTable:
         "mean KL",
         "mean excess",
         f"accepted\nof {DRAFTS[1]}",
+        "accepted greedily,\nof other questions",
         "left over\nall bills",
     )
     chosen = (
