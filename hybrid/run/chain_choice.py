@@ -7,6 +7,8 @@ there the chain is the one that was named.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hybrid.config import Settings
 from hybrid.policy import Policy
 from hybrid.run.chain import Chain, chain_of, whole_chain
@@ -34,10 +36,10 @@ class ChainChooser:
             ms = local.ms_per_token if name == local.name else local.others[name].ms_per_token
             if ms is not None:
                 self.scheduler.costs[name] = LevelCost(ms)
-        self._cloud: CloudCosts | None = None
+        self._cloud = CloudCosts()
 
     def choose(self, policy: Policy, sampling: Sampling) -> Chain:
-        """Return the chain of the next answer."""
+        """Return the chain of the next answer; one without models: the cloud alone is the better writer."""
         if self._named is not None:
             return self._named
         if len(self.scheduler.names) == 1 or not sampling.greedy:
@@ -46,14 +48,14 @@ class ChainChooser:
         chosen = self.scheduler.choose(
             "cheap" if self._cheap else "auto",
             policy.span if checks else None,
-            (self._cloud or CloudCosts()) if checks else None,
+            self._cloud if checks else None,
             free=policy.is_exact(sampling),
         )
         return Chain(chosen.models, chosen.spans)
 
     def predicted(self, models: tuple[str, ...], policy: Policy) -> ChosenChain:
         """Return what is expected by now of a chain under a policy that checks."""
-        return self.scheduler.predict(models, policy.span, self._cloud or CloudCosts())
+        return self.scheduler.predict(models, policy.span, self._cloud)
 
     def hear(self, event: Event, chain: Chain) -> None:
         """Learn from an event of an answer that a chain writes."""
@@ -68,14 +70,18 @@ class ChainChooser:
                 for number in range(num):
                     pair.observe(float(number < agreed), float(number < agreed))
             case RequestSettled(kind="check", nanousd=nanousd, ms=ms):
-                known = self._cloud or CloudCosts(ms, None, float(nanousd or 0))
-                kept = 1.0 - FORGETTING
-                self._cloud = CloudCosts(
-                    kept * known.check_ms + FORGETTING * ms,
-                    None,
-                    kept * known.check_nanousd + FORGETTING * float(nanousd or 0),
-                )
+                self._learn(check_ms=ms, check_nanousd=float(nanousd or 0))
+            case RequestSettled(kind="write", usage=usage, ms=ms) if usage and usage.completion_tokens:
+                self._learn(token_ms=ms / usage.completion_tokens)
             case Finished(answer=answer):
                 self.scheduler.num_shown += len(answer.tokens)
+                if (alone := answer.bill.cloud_only_nanousd) and answer.tokens:
+                    self._learn(token_nanousd=alone / len(answer.tokens))
             case _:
                 pass
+
+    def _learn(self, **seen: float) -> None:
+        """Move the averages of what the cloud takes towards what was seen."""
+        known = {name: value for name in seen if (value := getattr(self._cloud, name))}
+        moved = {name: (1.0 - FORGETTING) * known.get(name, now) + FORGETTING * now for name, now in seen.items()}
+        self._cloud = replace(self._cloud, **moved)

@@ -25,10 +25,20 @@ from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
+from hybrid.run.chain import Chain, whole_chain
 from hybrid.run.chain_choice import ChainChooser
 from hybrid.run.client_status import ClientStatus
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
-from hybrid.run.composition import check_effect, choices_of, most_tokens, policy_of, sampling_of, seeded, within_reach
+from hybrid.run.composition import (
+    by_cloud_alone,
+    check_effect,
+    choices_of,
+    most_tokens,
+    policy_of,
+    sampling_of,
+    seeded,
+    within_reach,
+)
 from hybrid.run.connecting import SharedConnection
 from hybrid.run.contexts import LocalContexts, LocalModel
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
@@ -54,10 +64,11 @@ NOWHERE = "neither model here can honour it: name an endpoint with --cloud, or o
 
 @dataclass(frozen=True)
 class AskedPrompt:
-    """A question, as the model reads it, and when it was asked (monotonic, in seconds)."""
+    """A question, as the model reads it, who drafts its answer, and when it was asked (monotonic, in seconds)."""
 
     prompt: TextOrTurns
     rendered: RenderedPrompt
+    chain: Chain
     at: float
 
 
@@ -283,25 +294,27 @@ class AsyncClient:
 
     async def _answer(self, prompt: TextOrTurns, settings: Settings, publish: Publish) -> Answer:
         asked_at = time.monotonic()
-        policy_of(settings)  # what contradicts itself is refused before anything is waited for
+        policy = policy_of(settings)  # what contradicts itself is refused before anything is waited for
+        chain = self.chains.choose(policy, sampling_of(settings))
+        if not chain.models:
+            settings, chain = by_cloud_alone(settings), whole_chain(self._local)
         rendered = await self._contexts.read(prompt, settings)
         async with (
             self._contexts.borrow(rendered.ids, settings, publish) as context,
             self._account.open_budget(settings.conversation) as budget,
         ):
-            return await self._write(AskedPrompt(prompt, rendered, asked_at), settings, context, budget, publish)
+            return await self._write(AskedPrompt(prompt, rendered, chain, asked_at), settings, context, budget, publish)
 
     async def _write(
         self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
     ) -> Answer:
         """Answer a question in the context that was lent for it."""
-        rendered, sampling = asked.rendered, sampling_of(settings)
+        rendered, chain, sampling = asked.rendered, asked.chain, sampling_of(settings)
         ids = rendered.ids
         words, price = self._contexts.words, lambda: budget.price
         room = words.num_context - len(ids)
         policy = policy_of(settings, room=room)
         bound: BoundPlanner | None = None
-        chain = self.chains.choose(policy, sampling)
 
         def published(event: Event) -> None:
             self._tuner.observe(event, len(ids))
@@ -309,7 +322,11 @@ class AsyncClient:
             if bound is not None:
                 bound.hear(event)
             self._spending.observe(event)
-            if isinstance(event, Finished) and (made := self._connection.made_for(settings)) is not None:
+            if (
+                isinstance(event, Finished)
+                and chain.models[-1] == self._local.name
+                and (made := self._connection.made_for(settings)) is not None
+            ):
                 self._pair.add(event.answer, policy, made[1].model)
             publish(event)
             for note in bound.notes if bound is not None and isinstance(event, Started) else ():

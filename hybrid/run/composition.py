@@ -80,6 +80,17 @@ def policy_of(
     return PRESETS["local"].build(choices) if settings.offline else chosen
 
 
+def by_cloud_alone(settings: Settings) -> Settings:
+    """Return settings under which the cloud writes the answer, however it is drawn; all that a policy takes is gone.
+
+    >>> by_cloud_alone(Settings(policy="greedy-exact", span=4)).policy
+    'cloud'
+    """
+    default = Settings()
+    own = {name: getattr(default, name) for name in PolicyChoices.model_fields}
+    return settings.model_copy(update=own | {"policy": "cloud"})
+
+
 def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     """Raise UsageError for a choice in ``given`` that changes nothing under the policy of these settings.
 

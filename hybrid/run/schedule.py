@@ -176,8 +176,8 @@ class ChainScheduler:
             for models in combinations(self.names, num):
                 if free or models[-1] == self.names[-1]:
                     yield self.predict(models, span, cloud)
-        if free and cloud is not None and cloud.token_ms is not None and cloud.token_nanousd is not None:
-            yield ChosenChain((), (), cloud.token_ms, cloud.token_nanousd)
+        if free and cloud is not None:
+            yield ChosenChain((), (), _or_unknown(cloud.token_ms), _or_unknown(cloud.token_nanousd))
 
     def predict(self, models: Sequence[str], span: int | None, cloud: CloudCosts | None) -> ChosenChain:
         """Return what a chain is expected to take, with the best span of each of its levels."""
@@ -196,6 +196,11 @@ class ChainScheduler:
 
     def _batch_ms(self, name: str, num_tokens: int) -> float:
         return self.costs[name].batch_ms(num_tokens) if name in self.costs else 0.0
+
+
+def _or_unknown(cost: float | None) -> float:
+    """Return a cost; one that nobody knows is never the least."""
+    return float("inf") if cost is None else cost
 
 
 def num_standing(share: float, span: int) -> float:

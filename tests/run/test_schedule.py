@@ -173,3 +173,11 @@ def test_a_batch_that_took_no_time_teaches_nothing():
     cost.observe(1, 0.0)
     cost.observe(1, 10.0)
     assert cost.batch_ms(1) == pytest.approx(10.0)
+
+
+def test_what_nobody_knows_of_the_cloud_alone_is_never_the_least():
+    scheduler = known((1.0,), {("small", CLOUD): 0.05}, NAMES[:1])
+    told = CloudCosts(check_ms=50.0, check_nanousd=900.0, token_nanousd=400.0)
+    assert scheduler.choose("auto", 8, told, free=True).models == NAMES[:1]
+    scheduler.chosen = None
+    assert scheduler.choose("cheap", 8, told, free=True).models == ()
