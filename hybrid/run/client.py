@@ -309,8 +309,7 @@ class AsyncClient:
         self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
     ) -> Answer:
         """Answer a question in the context that was lent for it."""
-        rendered, chain, sampling = asked.rendered, asked.chain, sampling_of(settings)
-        ids = rendered.ids
+        rendered, ids, chain, sampling = asked.rendered, asked.rendered.ids, asked.chain, sampling_of(settings)
         words, price = self._contexts.words, lambda: budget.price
         room = words.num_context - len(ids)
         policy = policy_of(settings, room=room)
@@ -337,8 +336,8 @@ class AsyncClient:
         if families is not None and (said := families.told(asked.prompt)):
             builder.note(said)
         caller = RetryingCaller(self._health, published)
-        open_ended = not settings.max_tokens
-        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=settings.trace_rows, open_ended=open_ended)
+        open_ended, rows = not settings.max_tokens, settings.trace_rows
+        wanted = RowsWanted(sampling, settings.cloud_top_k, everywhere=rows, open_ended=open_ended)
         connect = partial(self._connection.make_for, policy, settings)
         verifier = CloudVerifier(connect, caller, budget, context.engine, builder, wanted)
         connected, decides = self._connection.made_for(settings) is not None, policy.planner is not None
