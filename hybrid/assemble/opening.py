@@ -24,7 +24,7 @@ from hybrid.engine.real_models import check_installed, check_model_name
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
 from hybrid.run import AsyncClient, Client
-from hybrid.run.composition import check_effect, check_endpoint, check_experts, check_pair, policy_of
+from hybrid.run.composition import check_effect, check_endpoint, check_pair, check_several, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.pair_facts import PairFacts
@@ -79,7 +79,7 @@ class ClientOpener:
         """Check what can be checked without opening anything. ``shipped_only``: as ``PairFacts`` has it."""
         self.settings, self._shipped_only = settings, shipped_only
         policy_of(settings)
-        check_experts(settings)
+        check_several(settings)
         for model in (first_model(settings), *further_models(settings)):
             if model != BUNDLED_LOCAL:
                 check_model_name(str(model))

@@ -124,7 +124,7 @@ def _check_rope(header: GgufHeader) -> str:
     return ""
 
 
-def _check_experts(header: GgufHeader) -> str:
+def _check_several(header: GgufHeader) -> str:
     architecture = str(header.values.get("general.architecture"))
     num, used = _whole(header, "expert_count") or 0, _whole(header, "expert_used_count") or 0
     groups, groups_used = _whole(header, "expert_group_count") or 0, _whole(header, "expert_group_used_count") or 0
@@ -184,7 +184,7 @@ _RULES = (
     _check_numbers,
     _check_heads,
     _check_rope,
-    _check_experts,
+    _check_several,
     _check_delta_net,
     _check_vocabulary,
     _check_types,

@@ -155,8 +155,12 @@ def check_pair(settings: Settings) -> None:
     raise UsageError(msg)
 
 
-def check_experts(settings: Settings) -> None:
-    """Raise UsageError for experts beside another local model, and for one that is named twice."""
+def check_several(settings: Settings) -> None:
+    """Raise UsageError for experts beside another local model, and for a model that is named twice."""
+    chain = (*settings.drafters, settings.local)
+    if again := [model for model in settings.drafters if chain.count(model) > 1]:
+        msg = f"local: {again[0]} is named twice, and no model drafts for itself"
+        raise UsageError(msg)
     if not settings.experts:
         return
     if settings.local is not None:

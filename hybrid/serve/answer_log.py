@@ -164,6 +164,7 @@ class AnswerLog:
         shown: dict[str, Any] = {
             "source": token.source,
             "how": token.how,
+            "model": token.model,
             "kl": _interval(token.kl),
             "why": token.why,
             "certified": token.certified,

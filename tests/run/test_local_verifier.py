@@ -113,6 +113,11 @@ def test_a_chain_that_cannot_be_is_refused_in_a_sentence(chain, told):
     assert str(refused.value) == told
 
 
+def test_no_model_drafts_for_itself():
+    with pytest.raises(UsageError, match="local: small is named twice, and no model drafts for itself"):
+        hybrid.open(local=["small", "mid", "small"], offline=True)
+
+
 def test_models_of_other_vocabularies_form_no_chain():
     with pytest.raises(UsageError, match="384 and 512 tokens: models that read one text need one vocabulary"):
         hybrid.open(local=["alien", "mid"], offline=True).__enter__()

@@ -145,7 +145,7 @@ function drawDetail(head, token, place) {
   const limit = head.threshold === null ? "" : `, threshold ${head.threshold}`;
   const kl = token.kl === null ? `KL not known: ${token.source === "cloud" ? "not compared" : "nobody asked"}` :
     `KL ${nats(token.kl[0])} to ${nats(token.kl[1])} nats${limit}${token.kl[2] ? `; rows may be off by ${nats(token.kl[2])}` : ""}`;
-  const said = [HOW[token.how] || token.how, token.why, token.certified ? "certified: both models' favourite" : null];
+  const said = [HOW[token.how] || token.how, token.model ? `by ${visible(token.model)}` : null, token.why, token.certified ? "certified: both models' favourite" : null];
   const name = token.text === null ? null : make("b", `mark ${writer(token)}`, `“${visible((token.thoughts || "") + token.text)}”`);
   const rows = token.candidates, sides = make("div", "sides");
   if (rows) for (const [side, title] of [["local", "local model"], ["cloud", "cloud"]]) sides.append(drawSide(title, rows[side]));
