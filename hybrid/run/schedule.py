@@ -26,6 +26,11 @@ CLOUD = "cloud"
 SPANS = range(1, 17)
 # An average forgets this share with each token that is compared, or each batch that is timed.
 FORGETTING = 0.01
+# Of tokens that are compared it forgets a tenth of that: questions differ more than tokens do, and an average over two
+# of them was off by more than two models differ.
+PAIR_FORGETTING = 0.001
+# Before so many tokens of every two models were compared, all models that were named write.
+LEAST_COMPARED = 400
 # Nobody has been compared yet: Beta(2, 1).
 PRIOR_ACCEPTED, PRIOR_COMPARED = 2.0, 3.0
 # A batch of eight tokens took 3.3 to 5.4 times as long as one token (bundled and real models, two cores).
@@ -84,6 +89,8 @@ class PairAcceptance:
 
     accepted: float = PRIOR_ACCEPTED
     compared: float = PRIOR_COMPARED
+    num: int = 0
+    """Tokens that were compared so far."""
 
     @property
     def share(self) -> float:
@@ -92,7 +99,8 @@ class PairAcceptance:
 
     def observe(self, lower: float, upper: float) -> None:
         """Take a token's acceptance as far as it is known: between two bounds, the less certain the less it counts."""
-        kept, weight = 1.0 - FORGETTING, 1.0 - (upper - lower)
+        kept, weight = 1.0 - PAIR_FORGETTING, 1.0 - (upper - lower)
+        self.num += 1
         self.accepted = kept * self.accepted + weight * (lower + upper) / 2.0
         self.compared = kept * self.compared + weight
 
@@ -150,7 +158,8 @@ class ChainScheduler:
         ``span``: tokens before the cloud's check; None: it checks none, or none is there. ``free``: any model may stand
         on top, for the text is the cloud's own; else the last one does. ``most``: models in a chain.
         """
-        untried = all(pair.compared == PRIOR_COMPARED for pair in self.pairs.values())
+        levels = (*self.names, CLOUD) if cloud is not None and span is not None else self.names
+        untried = any(self.pairs[pair].num < LEAST_COMPARED for pair in combinations(levels, 2))
         every = list(self.candidates(span, cloud, free=free, most=most))
         # A model that is left out is compared with nobody: before anything is known all that were named write.
         best = (
@@ -158,7 +167,7 @@ class ChainScheduler:
             if untried
             else min(every, key=lambda chain: _order(objective, chain))
         )
-        if self.chosen is not None:
+        if self.chosen is not None and not untried:
             same = [chain for chain in every if chain.models == self.chosen.models]
             enough = self.num_shown >= LEAST_TOKENS
             if same and not (enough and _gains(objective, best, same[0])):

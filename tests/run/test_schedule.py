@@ -8,7 +8,16 @@ from itertools import combinations, product
 import pytest
 from cases import each
 
-from hybrid.run.schedule import CLOUD, SPANS, ChainScheduler, CloudCosts, LevelCost, PairAcceptance, num_standing
+from hybrid.run.schedule import (
+    CLOUD,
+    LEAST_COMPARED,
+    SPANS,
+    ChainScheduler,
+    CloudCosts,
+    LevelCost,
+    PairAcceptance,
+    num_standing,
+)
 
 NAMES = ("small", "mid", "big")
 FREE = CloudCosts(check_ms=20.0)
@@ -20,7 +29,7 @@ def known(costs, shares, names=NAMES):
     for name, ms in zip(names, costs, strict=True):
         scheduler.costs[name] = LevelCost(ms)
     for pair, share in shares.items():
-        scheduler.pairs[pair] = PairAcceptance(share, 1.0)
+        scheduler.pairs[pair] = PairAcceptance(share, 1.0, LEAST_COMPARED)
     return scheduler
 
 
@@ -101,7 +110,8 @@ def test_another_chain_is_taken_for_a_clear_gain_and_not_at_once():
 
 
 def test_cheap_asks_for_the_fewest_checks_whatever_their_time():
-    shares = {("small", CLOUD): 0.5, ("mid", CLOUD): 0.6, ("big", CLOUD): 0.95, ("small", "mid"): 0.9}
+    shares = dict.fromkeys(combinations(NAMES, 2), 0.9)
+    shares |= {("small", CLOUD): 0.5, ("mid", CLOUD): 0.6, ("big", CLOUD): 0.95}
     scheduler = known((0.1, 1.0, 50.0), shares)
     cloud = CloudCosts(check_ms=1.0, check_nanousd=1000.0)
     assert scheduler.choose("cheap", 8, cloud, free=True).models[-1] == "big"
@@ -151,7 +161,7 @@ def test_an_uncertain_acceptance_counts_less():
     pair = PairAcceptance()
     pair.observe(0.0, 1.0)
     assert pair.share == pytest.approx(2 / 3)
-    for _ in range(400):
+    for _ in range(4000):
         pair.observe(0.9, 0.9)
     assert pair.share == pytest.approx(0.9, abs=0.01)
 
@@ -181,3 +191,12 @@ def test_what_nobody_knows_of_the_cloud_alone_is_never_the_least():
     assert scheduler.choose("auto", 8, told, free=True).models == NAMES[:1]
     scheduler.chosen = None
     assert scheduler.choose("cheap", 8, told, free=True).models == ()
+
+
+def test_no_model_is_left_out_before_every_two_were_compared_often_enough():
+    scheduler = known((1.0, 5.0, 50.0), dict.fromkeys(combinations((*NAMES, CLOUD), 2), 0.9))
+    scheduler.pairs["mid", CLOUD].num = LEAST_COMPARED - 1
+    assert scheduler.choose("auto", 8, FREE, free=True).models == NAMES
+    scheduler.num_shown = 64
+    scheduler.pairs["mid", CLOUD].observe(0.9, 0.9)
+    assert scheduler.choose("auto", 8, FREE, free=True).models != NAMES
