@@ -1,6 +1,7 @@
 """Distributions and what can be said about two of them. numpy only; no idea of what a model is."""
 
 from hybrid.prob.acceptance import accept_prob, residual
+from hybrid.prob.boxes import kl_in_boxes
 from hybrid.prob.budget import project_within_budget
 from hybrid.prob.certificates import (
     DivergenceKind,
@@ -84,6 +85,7 @@ __all__ = [
     "kl_both_truncated",
     "kl_coarse",
     "kl_divergence",
+    "kl_in_boxes",
     "kl_renormalised_on_shared_support",
     "kl_reverse",
     "kl_shift",
