@@ -3,6 +3,7 @@
 from hybrid.prob.acceptance import accept_prob, residual
 from hybrid.prob.boxes import kl_in_boxes
 from hybrid.prob.budget import project_within_budget
+from hybrid.prob.cells import Cells, Spelling, TextRow
 from hybrid.prob.certificates import (
     DivergenceKind,
     certificate,
@@ -16,7 +17,6 @@ from hybrid.prob.certificates import (
 from hybrid.prob.coarse import ShownPair, pair_known, pair_shown
 from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
 from hybrid.prob.divergence import (
-    Interval,
     acceptance,
     jensen_shannon,
     kl,
@@ -47,6 +47,7 @@ from hybrid.prob.relaxed import (
     TypicalAcceptance,
 )
 from hybrid.prob.shown import determined_distribution
+from hybrid.prob.terms import Interval
 from hybrid.prob.truncated import kl_both_truncated
 from hybrid.prob.warp import warp
 
@@ -54,6 +55,7 @@ __all__ = [
     "UNMEASURED",
     "AcceptanceRule",
     "AdditiveAcceptance",
+    "Cells",
     "Dense",
     "DivergenceKind",
     "ExpertRow",
@@ -68,6 +70,8 @@ __all__ = [
     "Row",
     "SelectionWeights",
     "ShownPair",
+    "Spelling",
+    "TextRow",
     "TopK",
     "TopMAcceptance",
     "TypicalAcceptance",

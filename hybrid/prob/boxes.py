@@ -4,10 +4,10 @@ The law: whatever masses the two distributions have, if each lies within its bou
 lies in the interval (``tests/prob/test_boxes.py`` holds it against random masses and a fine grid). Without bounds on
 the draft the lower end is attained; the upper end is passed by no more than one event's share of it.
 
-Why. ``KL = sum of p ln(p/q) - p + q`` as both sides sum to one, and each of these terms is convex in p and q and at least
-nothing. So the least sum needs one number: each p is its lower bound, its upper bound, or a level times a bound of q
-(``levels``). The greatest is at a corner: a convex term lies below its chord, and on chords mass goes where they are
-steepest.
+Why. ``KL = sum of p ln(p/q) - p + q`` as both sides sum to one, and each of these terms is convex in p and q and at
+least nothing. So the least sum needs one number: each p is its lower bound, its upper bound, or a level times a bound
+of q (``levels``). The greatest is at a corner: a convex term lies below its chord, and on chords mass goes where they
+are steepest.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from hybrid.prob.distribution import Floats
-from hybrid.prob.divergence import ROUNDING, Interval, forward
 from hybrid.prob.levels import fill_to_mass
+from hybrid.prob.terms import ROUNDING, Interval, forward
 
 
 def kl_in_boxes(low: Floats, high: Floats, draft_low: Floats, draft_high: Floats | None = None) -> Interval:
@@ -42,8 +42,8 @@ def _nearest(low: Floats, high: Floats, draft_low: Floats, draft_high: Floats) -
         return masses
     with np.errstate(divide="ignore"):
         shape = np.log(draft_low if least.sum() > 1.0 else draft_high)
-        masses = np.exp(fill_to_mass(shape, np.log(low), np.log(high), 1.0))
-    return masses
+        poured: Floats = np.exp(fill_to_mass(shape, np.log(low), np.log(high), 1.0))
+    return poured
 
 
 def _term(target: Floats, draft: Floats) -> Floats:

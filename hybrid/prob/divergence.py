@@ -14,51 +14,27 @@ not know what a model is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
+from hybrid.prob.cells import TextRow
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.extremes import largest
 from hybrid.prob.full_row import FullRow
 from hybrid.prob.levels import fill_to_mass
 from hybrid.prob.readings import FAR, shift_as_noise
+from hybrid.prob.terms import ROUNDING, DivergenceTerm, Interval, forward
 from hybrid.types import Divergence
 
-# Mass below this is rounding (see ``TopK.tail``): no proof that a token is possible which the draft excludes.
-ROUNDING = 1e-6
 # What is left after subtracting more than 99 % is not taken for a sum.
 MOST_OF = 0.01
 # A cap passed by this share is a cap reached. Else rounding would leave nothing for the tokens after it, and reverse KL
 # would be infinite.
 CAP_SLACK = 1e-12
 LN2 = float(np.log(2.0))
-
-# What tokens of these log-probabilities under target and draft add to a divergence, elementwise. Twice the
-# probabilities give twice the term, so tokens of the same odds may be taken together.
-DivergenceTerm: TypeAlias = Callable[[Floats, Floats], Floats]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value known only to lie between two bounds, of two rows that may be off by ``noise`` nats, added up.
-
-    Where the draft's shift was measured, its part is what moves this value as far as the shift does.
-    """
-
-    lower: float
-    upper: float
-    noise: float = 0.0
-
-
-def forward(log_target: Floats, log_draft: Floats) -> Floats:
-    """Return p ln(p/q): nothing where the target has nothing, infinite where the draft alone has nothing."""
-    probs = np.exp(log_target)  # of a log-probability of -800 nothing is left, and 0 * inf is no number
-    ratio = np.subtract(log_target, log_draft, out=np.zeros_like(probs), where=probs > 0.0)
-    return probs * ratio
 
 
 def _reverse(log_target: Floats, log_draft: Floats) -> Floats:
@@ -205,7 +181,9 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
 
 
 def kl_divergence(target: TopK, draft: Dense) -> Divergence:
-    """Return the coarse estimate and the tight interval of KL(target || draft), in nats."""
+    """Return the coarse estimate and the tight interval of KL(target || draft); over cells of text."""
+    if isinstance(target, TextRow):
+        return target.kl(draft)
     if isinstance(target, FullRow):
         known = kl(target.dense, draft)
         return Divergence(known, known, known, target.noise + draft.noise)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from hybrid.prob.distribution import TopK
-from hybrid.prob.divergence import CAP_SLACK, Interval, log_mass
+from hybrid.prob.divergence import CAP_SLACK, log_mass
 from hybrid.prob.relaxed import most_unseen
+from hybrid.prob.terms import Interval
 
 
 def excess_loss(row: TopK, token: int) -> Interval:

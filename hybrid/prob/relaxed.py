@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from hybrid.prob.distribution import Dense, Floats, TopK
-from hybrid.prob.divergence import ROUNDING
 from hybrid.prob.extremes import largest
+from hybrid.prob.terms import ROUNDING
 
 Row: TypeAlias = TopK | Dense
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from hybrid.prob.distribution import Dense, TopK
-from hybrid.prob.divergence import ROUNDING, log_mass
+from hybrid.prob.divergence import log_mass
+from hybrid.prob.terms import ROUNDING
 from hybrid.prob.warp import apply_temperature, scatter, truncate
 from hybrid.types import Sampling
 

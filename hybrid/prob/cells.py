@@ -1,0 +1,215 @@
+"""Prefix cells: two models that spell differently, compared by the bytes that come next.
+
+Tokens of two vocabularies are no common events, strings that begin alike are: a cell is "what comes next begins with
+these bytes". Its mass under a model is that of the tokens that begin so, exactly, in one step, but for tokens that are
+a proper beginning of the cell's bytes themselves: whether what follows them goes on so, this step does not tell. That
+mass is the ambiguity, and the cell's true mass lies between the one and the sum of both.
+
+The laws (``tests/prob/test_cells.py``). Cells are disjoint. On a model whose second step is known, too, the true mass
+of each is within its bounds. So the divergence over cells is one of the two processes over bytes, coarsened: it is at
+most their own (data processing), and with one vocabulary at most that of the tokens.
+
+A row may begin inside a token of the model's: ``TextRow.after`` is what is known once some bytes of it were read. An
+answer's end is a cell of its own, whatever its tokens are called. This file knows bytes, and not how text is split.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hybrid.prob.boxes import kl_in_boxes
+from hybrid.prob.distribution import Dense, Floats, Ints, TopK
+from hybrid.prob.terms import forward
+from hybrid.types import Divergence
+
+# Drafted tokens that are likelier than this have cells of their own; what is less likely may be ambiguous.
+LEAST = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """A vocabulary's tokens by their bytes. ``pieces``: of each id; ``end_ids``: those that end a text."""
+
+    pieces: tuple[bytes, ...]
+    end_ids: frozenset[int]
+
+    @cached_property
+    def ids_of(self) -> Mapping[bytes, Ints]:
+        """The tokens of some bytes; those that end a text, or have no bytes, are none."""
+        found: dict[bytes, list[int]] = {}
+        for token, piece in enumerate(self.pieces):
+            if piece and token not in self.end_ids:
+                found.setdefault(piece, []).append(token)
+        return {piece: np.array(ids, dtype=np.int64) for piece, ids in found.items()}
+
+    @cached_property
+    def ordered(self) -> tuple[list[bytes], Ints]:
+        """The tokens that have bytes, in the order of these."""
+        pairs = sorted((piece, int(token)) for piece, ids in self.ids_of.items() for token in ids)
+        return [piece for piece, _ in pairs], np.array([token for _, token in pairs], dtype=np.int64)
+
+    def range_of(self, prefix: bytes) -> tuple[int, int]:
+        """Return where in that order the tokens stand that begin with some bytes, at least one: from, to."""
+        pieces = self.ordered[0]
+        after = prefix.rstrip(b"\xff")
+        end = bisect_left(pieces, after[:-1] + bytes([after[-1] + 1])) if after else len(pieces)
+        return bisect_left(pieces, prefix), end
+
+    def first(self, text: bytes) -> int | None:
+        """Return the longest token that text begins with; None: it begins with none."""
+        ends = range(len(text), 0, -1)
+        return next((int(self.ids_of[text[:end]][0]) for end in ends if text[:end] in self.ids_of), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """C disjoint events and what both models give them: masses between two bounds each, arrays of shape (C,).
+
+    ``roots``: the bytes that the first C - 2 begin with. The last but one is the text's end, the last everything else.
+    """
+
+    roots: tuple[bytes, ...]
+    target_low: Floats
+    target_high: Floats
+    draft_low: Floats
+    draft_high: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextRow(TopK):
+    """A target of another vocabulary, as text: what may come next, by its bytes, beside a draft of this vocabulary.
+
+    ``strings`` and ``masses`` (shape (A,)): what the target's tokens spell from here on, and how likely each is.
+    ``ending``: how likely the text ends here. ``hidden``: the mass of which nothing is known. As a ``TopK`` it is a
+    list for display: the token that goes on as the target's most likely one does, and of each other string the longest.
+    """
+
+    spelling: Spelling
+    strings: tuple[bytes, ...]
+    masses: Floats
+    ending: float
+    hidden: float
+
+    @classmethod
+    def after(
+        cls,
+        read: bytes,
+        masses: Mapping[bytes, float],
+        ending: float,
+        hidden: float,
+        spelling: Spelling,
+        best: int,
+        noise: float = 0.0,
+    ) -> TextRow:
+        """Return what a row of another vocabulary tells once ``read`` was read from where it stands.
+
+        ``masses``: the probability of each string its tokens spell. Tokens that ``read`` contains whole are hidden
+        mass: what follows them stands in another row. ``best``: the token that the target takes first.
+        """
+        left = {text[len(read) :]: p for text, p in masses.items() if text.startswith(read) and len(text) > len(read)}
+        hidden += sum(p for text, p in masses.items() if read.startswith(text))
+        ending = 0.0 if read else ending
+        total = sum(left.values()) + ending + hidden
+        if not total > 0.0:  # the target would not write what was read
+            left, hidden, total = {}, 1.0, 1.0
+        shares = np.array([*left.values()], dtype=np.float64) / total
+        return cls.listed_as(best, tuple(left), shares, ending / total, hidden / total, spelling, noise)
+
+    @classmethod
+    def listed_as(
+        cls,
+        best: int,
+        strings: tuple[bytes, ...],
+        masses: Floats,
+        ending: float,
+        hidden: float,
+        spelling: Spelling,
+        noise: float = 0.0,
+    ) -> TextRow:
+        """Return the row with its list for display."""
+        shown: dict[int, float] = {best: ending if best in spelling.end_ids else 0.0}
+        if ending and best not in spelling.end_ids and spelling.end_ids:
+            shown[min(spelling.end_ids)] = ending
+        for text, mass in zip(strings, masses.tolist(), strict=True):
+            token = best if text.startswith(spelling.pieces[best]) else spelling.first(text)
+            if token is not None:
+                shown[token] = shown.get(token, 0.0) + mass
+        others = sorted((token for token in shown if token != best and shown[token] > 0.0), key=lambda t: -shown[t])
+        ids = [best, *others]
+        probs = np.maximum(np.array([shown[token] for token in ids]), np.finfo(float).tiny)
+        cap = max(hidden, float(probs.min()))
+        return cls(
+            ids=np.array(ids, dtype=np.int64),
+            logprobs=np.log(probs),
+            cap=cap,
+            num_listed=len(ids),
+            noise=noise,
+            spelling=spelling,
+            strings=strings,
+            masses=masses,
+            ending=ending,
+            hidden=hidden,
+        )
+
+    def within(self, num_tokens: int) -> TopK:  # noqa: ARG002  (its list is of the draft's vocabulary)
+        """Return itself."""
+        return self
+
+    def kl(self, draft: Dense) -> Divergence:
+        """Return KL(target || draft) over cells, in nats: at most that of the two models over bytes."""
+        cells = self.cells(draft)
+        found = kl_in_boxes(cells.target_low, cells.target_high, cells.draft_low, cells.draft_high)
+        told = cells.target_low.copy()
+        told[-1] = self.hidden
+        with np.errstate(divide="ignore"):
+            estimate = float(forward(np.log(told), np.log(cells.draft_high)).sum())
+        estimate = min(max(0.0, estimate), found.lower)
+        return Divergence(estimate, found.lower, found.upper, self.noise + draft.noise)
+
+    def cells(self, draft: Dense) -> Cells:
+        """Lay both models out over cells, as fine as what is shown and what the draft finds likely allow."""
+        spelling = self.spelling
+        likely = np.flatnonzero(draft.logits >= draft.log_total + np.log(LEAST))
+        drafted = {spelling.pieces[token] for token in likely.tolist() if token not in spelling.end_ids}
+        roots = _roots({*self.strings, *drafted})
+        order = spelling.ordered[1]
+        running = np.concatenate(([0.0], np.cumsum(draft.probs_of(order))))
+        ranges = [spelling.range_of(root) for root in roots]
+        draft_low = [float(running[end] - running[start]) for start, end in ranges]
+        before = {root[:end] for root in roots for end in range(1, len(root))} & spelling.ids_of.keys()
+        unclear = {text: float(draft.probs_of(spelling.ids_of[text]).sum()) for text in before}
+        beside = [sum(unclear.get(root[:end], 0.0) for end in range(1, len(root))) for root in roots]
+        draft_ending = float(draft.probs_of(np.array(sorted(spelling.end_ids), dtype=np.int64)).sum())
+        rest = max(0.0, 1.0 - sum(draft_low) - draft_ending)
+        low = [
+            sum(p for s, p in zip(self.strings, self.masses.tolist(), strict=True) if s.startswith(r)) for r in roots
+        ]
+        low = [*low, self.ending, 0.0]
+        return Cells(
+            roots,
+            np.array(low),
+            np.minimum(np.array(low) + self.hidden, 1.0),
+            np.array([*draft_low, draft_ending, max(0.0, rest - sum(unclear.values()))]),
+            np.array([*map(float.__add__, draft_low, map(float, beside)), draft_ending, rest]),
+        )
+
+
+def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
+    """Return the strings that begin with no other of them.
+
+    >>> _roots({b"the", b"there", b"a"})
+    (b'a', b'the')
+    """
+    roots: list[bytes] = []
+    for text in sorted(strings - {b""}):
+        if not roots or not text.startswith(roots[-1]):
+            roots.append(text)
+    return tuple(roots)
+
+
+__all__ = ["LEAST", "Cells", "Spelling", "TextRow"]

@@ -1,0 +1,139 @@
+"""Prefix cells against a toy two tokens deep, against tokens of one vocabulary, and their traps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.prob import Dense, TopK, kl, kl_divergence
+from hybrid.prob.cells import LEAST, Spelling, TextRow
+
+seeds = st.integers(0, 2**32 - 1)
+OURS = Spelling((b"a", b"b", b"ab", b"ba", b"aab", b"<end>"), frozenset({5}))
+THEIRS = (b"a", b"b", b"aa", b"bb", b"bab", None)
+END = 5
+
+
+def laws(rng, num=6):
+    """A first step, and what follows each of its tokens."""
+    return rng.dirichlet(np.full(num, 0.5)), rng.dirichlet(np.full(num, 0.5), size=num)
+
+
+def mass_two_deep(pieces, root, first, second):
+    """Sum what begins with some bytes, over all pairs of tokens that are long enough to tell, and what is not told."""
+    known = unknown = 0.0
+    for i, piece in enumerate(pieces):
+        if i == END:
+            continue
+        if piece.startswith(root):
+            known += first[i]
+        elif root.startswith(piece):
+            for j, following in enumerate(pieces):
+                text = piece + (b"" if j == END else following)
+                known += first[i] * second[i][j] * text.startswith(root)
+                unknown += first[i] * second[i][j] * (j != END and root.startswith(text) and text != root)
+    return known, unknown
+
+
+def row_of(probs, shown=None):
+    """The row of the other vocabulary, of which ``shown`` tokens are told."""
+    order = np.argsort(-probs)[:shown]
+    masses = {THEIRS[i]: float(probs[i]) for i in order if i != END}
+    ending = float(probs[END]) if END in order else 0.0
+    return TextRow.after(b"", masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, best=0)
+
+
+@given(seeds, st.sampled_from([None, 2, 3]))
+def test_cells_are_disjoint_and_their_masses_hold_what_two_steps_give(seed, shown):
+    rng = np.random.default_rng(seed)
+    (p, p2), (q, q2) = laws(rng), laws(rng)
+    cells = row_of(p, shown).cells(Dense.from_probs(q))
+    assert not any(a != b and a.startswith(b) for a in cells.roots for b in cells.roots)
+    for i, root in enumerate(cells.roots):
+        for pieces, first, second, low, high in (
+            (THEIRS, p, p2, cells.target_low[i], cells.target_high[i]),
+            (OURS.pieces, q, q2, cells.draft_low[i], cells.draft_high[i]),
+        ):
+            known, unknown = mass_two_deep(pieces, root, first, second)
+            assert low - 1e-12 <= known + unknown
+            assert known <= high + 1e-12
+    assert cells.target_low.sum() <= 1 + 1e-9 <= cells.target_high.sum() + 2e-9
+    assert cells.draft_low.sum() <= 1 + 1e-9 <= cells.draft_high.sum() + 2e-9
+
+
+@given(seeds, st.sampled_from([None, 1, 2, 4]))
+def test_with_one_vocabulary_the_cells_are_at_most_as_far_apart_as_the_tokens(seed, shown):
+    rng = np.random.default_rng(seed)
+    p, q = (rng.dirichlet(np.full(6, 0.6)) for _ in range(2))
+    order = np.argsort(-p)[:shown]
+    masses = {OURS.pieces[i]: float(p[i]) for i in order if i != END}
+    ending = float(p[END]) if END in order else 0.0
+    row = TextRow.after(b"", masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, int(np.argmax(p)))
+    draft = Dense.from_probs(q)
+    found = kl_divergence(row, draft)
+    assert 0.0 <= found.estimate <= found.lower <= kl(Dense.from_probs(p), draft) + 1e-9
+    assert found.lower <= found.upper
+
+
+def test_where_no_token_begins_another_and_all_is_shown_it_is_the_divergence_of_tokens():
+    pieces = Spelling((b"cat", b"dog", b"emu", b"<end>"), frozenset({3}))
+    p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.4, 0.2])
+    row = TextRow.after(b"", {b"cat": 0.5, b"dog": 0.2, b"emu": 0.2}, 0.1, 0.0, pieces, 0)
+    found = kl_divergence(row, Dense.from_probs(q))
+    assert found.lower == pytest.approx(kl(Dense.from_probs(p), Dense.from_probs(q)), abs=1e-9)
+    assert found.upper == pytest.approx(found.lower, abs=1e-9)
+
+
+def test_equal_strings_are_not_equal_events():
+    """``the`` here is ``the`` and ``there`` on the other side: string by string the models would be far apart."""
+    pieces = Spelling((b"the", b"there", b"x"), frozenset())
+    row = TextRow.after(b"", {b"the": 0.9, b"x": 0.1}, 0.0, 0.0, pieces, 0)
+    found = kl_divergence(row, Dense.from_probs(np.array([0.3, 0.6, 0.1])))
+    assert found.lower == pytest.approx(0.0, abs=1e-9)
+
+
+def test_two_tokens_that_change_places_are_seen():
+    """A sorted comparison (ULD) would find nothing."""
+    pieces = Spelling((b"yes", b"no"), frozenset())
+    row = TextRow.after(b"", {b"yes": 0.9, b"no": 0.1}, 0.0, 0.0, pieces, 0)
+    assert kl_divergence(row, Dense.from_probs(np.array([0.1, 0.9]))).lower > 1.0
+
+
+def test_inside_a_token_the_row_is_what_goes_on_from_what_was_read():
+    row = TextRow.after(b"nu", {b"number": 0.3, b"nut": 0.1, b"nu": 0.2, b"cat": 0.3}, 0.05, 0.05, OURS, 0)
+    assert dict(zip(row.strings, row.masses.tolist(), strict=True)) == pytest.approx(
+        {b"mber": 0.3 / 0.65, b"t": 0.1 / 0.65}
+    )
+    assert row.hidden == pytest.approx(
+        0.25 / 0.65
+    )  # "nu" itself, after which another row stands, and what is not shown
+    assert row.ending == 0.0
+
+
+def test_a_text_that_the_target_would_not_write_tells_nothing():
+    row = TextRow.after(b"zz", {b"cat": 1.0}, 0.0, 0.0, OURS, 0)
+    assert (row.strings, row.hidden) == ((), 1.0)
+    assert kl_divergence(row, Dense.from_probs(np.full(6, 1 / 6))).lower == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_end_of_a_text_is_an_event_of_its_own_whatever_it_is_called():
+    row = TextRow.after(b"", {b"b": 0.1, b"a": 0.1}, 0.8, 0.0, OURS, END)
+    sure = Dense.from_probs(np.array([0.1, 0.1, 0.0, 0.0, 0.0, 0.8]))
+    assert kl_divergence(row, sure).lower < 0.15
+    assert row.best == END
+
+
+def test_its_list_for_display_begins_with_the_token_that_the_target_takes():
+    row = TextRow.after(b"", {b"b": 0.6, b"aab": 0.3}, 0.1, 0.0, OURS, 1)
+    assert row.ids.tolist() == [1, 4, 5]
+    assert row.probs.tolist() == pytest.approx([0.6, 0.3, 0.1])
+    assert isinstance(row.within(3), TopK)
+
+
+def test_what_the_draft_finds_likely_has_a_cell_of_its_own():
+    q = np.array([0.5, 0.2, 0.2, 0.1 - LEAST / 2, LEAST / 2, 0.0])
+    cells = row_of(np.array([0.0, 0.5, 0.0, 0.5, 0.0, 0.0])).cells(Dense.from_probs(q))
+    assert cells.roots == (b"a", b"b")
+    assert cells.draft_low[0] == pytest.approx(0.7 + LEAST / 2)
