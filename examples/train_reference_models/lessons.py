@@ -8,16 +8,19 @@ between two steps is the random generator's alone, and a resumed run goes on as 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from vocabulary import TURN_END, TURN_START
 
+from hybrid.tasks import Problem, wordings
 from hybrid.tasks.mix import Model, training_stream
 
+AnyModel: TypeAlias = Model | wordings.WordingsModel
 IGNORE = -100
 BLOCKS = 12
 
@@ -40,11 +43,11 @@ class Lessons:
     """The endless training data of one model; ``rng`` is its whole state between steps."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, rng: random.Random, weights: Mapping[str, float] | None = None
+        self, model: AnyModel, tokenizer: Tokenizer, rng: random.Random, weights: Mapping[str, float] | None = None
     ) -> None:
         """Take the generator, and the weights of families that do not come as often as the others."""
         self.rng = rng
-        self._stream = training_stream(model, "train", rng, weights=weights)
+        self._stream = _stream(model, rng, weights)
         self._tokenizer = tokenizer
         self._start, self._end = (tokenizer.token_to_id(token) for token in (TURN_START, TURN_END))
         self._user, self._assistant, self._newline = (
@@ -77,6 +80,13 @@ class Lessons:
         asked = [self._start, *self._user, *encode(question).ids, self._end, *self._newline]
         asked += [self._start, *self._assistant]
         return [*asked, *encode(worked).ids, self._end], len(asked)
+
+
+def _stream(model: AnyModel, rng: random.Random, weights: Mapping[str, float] | None) -> Iterator[tuple[Problem, str]]:
+    """Return the problems that a model learns from, each with the text that it is given."""
+    if model == "wordings-small" or model == "wordings-large":  # noqa: PLR1714  (a type checker reads no "in")
+        return wordings.training_stream(model, "train", rng)
+    return training_stream(model, "train", rng, weights=weights)
 
 
 def _block(rows: list[tuple[list[int], int]], fill: int) -> Block:

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from export import read_gguf, write_gguf
-from lessons import IGNORE, Block, Lessons
+from lessons import IGNORE, AnyModel, Block, Lessons
 from network import Llama, Shape
 from torch.nn import functional as F
-from vocabulary import ALIEN, COMMON, Vocabulary
+from vocabulary import ALIEN, COMMON, WHOLE_WORDS, Vocabulary, WordVocabulary
 
 from hybrid.model_names import MODELS
 from hybrid.tasks.mix import Model
@@ -58,13 +58,13 @@ class Plan:
     the place of the answers' tokens.
     """
 
-    name: Model
+    name: AnyModel
     size: tuple[int, int, int, int]
     first_steps: int
     flat_until: int
     weights: Mapping[str, float] = field(default_factory=dict)
     revision: Revision | None = None
-    vocabulary: Vocabulary = COMMON
+    vocabulary: Vocabulary | WordVocabulary = COMMON
     tokens_per_step: int = 12_288
     checkpoint_every: int = 50
     teacher: Model | None = None
@@ -98,10 +98,12 @@ PLANS = {
         Plan("large", (160, 5, 5, 432), 1_650, 700, HARD, REVISION),
         Plan("mid", (112, 4, 4, 304), 1_100, 550, revision=Revision(200, 0.3, HARD)),
         Plan("small", (64, 3, 4, 176), 1_700, 750),
-        Plan("alien", (64, 3, 4, 176), 700, 300, vocabulary=ALIEN),
+        Plan("alien", (64, 3, 4, 176), 1_700, 750, vocabulary=ALIEN),
         Plan("numbers", (64, 3, 4, 176), 1_200, 550),
         Plan("words", (64, 3, 4, 176), 1_200, 550),
         Plan("student", (64, 3, 4, 176), 800, 350, teacher="large"),
+        Plan("wordings-large", (128, 4, 4, 352), 700, 350, vocabulary=WHOLE_WORDS),
+        Plan("wordings-small", (64, 3, 4, 176), 600, 300, vocabulary=WHOLE_WORDS),
     )
 }
 

@@ -3,7 +3,8 @@
 ``common`` is small's, mid's and large's: Qwen2's pre-tokeniser (``tokenizer.ggml.pre = qwen2``), which keeps digits
 single, without which arithmetic is not learnable at this size. ``alien`` is another model's: Llama 3's pre-tokeniser
 (``llama-bpe``), which lets up to three digits be one token, and more entries. llama.cpp splits text by the same
-expressions, so that it and the training script read text alike.
+expressions, so that it and the training script read text alike. ``words`` is the wordings pair's: every word of its
+world is one token, by merges that spell it from its first letter on, so that no other merge can come in between.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hybrid.tasks import FAMILIES, stream
+from hybrid.tasks.wordings import FIRST_WORDS, WORDS
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, TURN_START, TURN_END)
@@ -35,14 +37,7 @@ class Vocabulary:
 
     def tokenizer(self) -> Tokenizer:
         """Train the tokeniser on problems of the train split; the same call gives the same vocabulary."""
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(self.split), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer = _splitting(models.BPE(), self.split)
         trainer = trainers.BpeTrainer(
             vocab_size=self.num_tokens,
             special_tokens=list(SPECIAL),
@@ -55,11 +50,61 @@ class Vocabulary:
         return tokenizer
 
 
-COMMON = Vocabulary(
-    "qwen2",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    384,
+@dataclass(frozen=True)
+class WordVocabulary:
+    """A vocabulary of whole words: ``words`` stand after a space, ``first_words`` at the beginning of a text."""
+
+    pre: str
+    split: str
+    words: tuple[str, ...]
+    first_words: tuple[str, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """The bytes, the special tokens and one for each beginning of a word."""
+        return len(self._pieces)
+
+    def tokenizer(self) -> Tokenizer:
+        """Make the tokeniser; nothing is learnt."""
+        ids = {piece: index for index, piece in enumerate(self._pieces)}
+        tokenizer = _splitting(models.BPE(ids, self._merges), self.split)
+        tokenizer.add_special_tokens([*SPECIAL])
+        return tokenizer
+
+    @property
+    def _merges(self) -> list[tuple[str, str]]:
+        """How each word is spelled.
+
+        Words after a space come first, so that no letters inside them are merged, then the others, long ones first.
+        """
+        spelled = [*("\u0120" + word for word in self.words), *sorted(self.first_words, key=len, reverse=True)]
+        pairs = ((word[:end], word[end]) for word in spelled for end in range(1, len(word)))
+        return list(dict.fromkeys(pairs))
+
+    @property
+    def _pieces(self) -> tuple[str, ...]:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        return (*SPECIAL, *letters, *("".join(pair) for pair in self._merges))
+
+
+def _splitting(model: models.BPE, split: str) -> Tokenizer:
+    """Return a byte-level tokeniser that splits text by an expression first."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(split), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+COMMON = Vocabulary("qwen2", QWEN2, 384)
+WHOLE_WORDS = WordVocabulary("qwen2", QWEN2, WORDS, FIRST_WORDS)
 ALIEN = Vocabulary(
     "llama-bpe",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -1,0 +1,20 @@
+"""Problems with many right wordings: a small world, its families, and what the wordings pair is taught of it."""
+
+from hybrid.tasks.wordings.families import FAMILIES, MAX_TOKENS, TASTES, WordingsModel, grade, training_stream
+from hybrid.tasks.wordings.world import CONCEPT_OF, CONCEPTS, FIRST_WORDS, WORDS, Taste, meaning, say
+
+__all__ = [
+    "CONCEPTS",
+    "CONCEPT_OF",
+    "FAMILIES",
+    "FIRST_WORDS",
+    "MAX_TOKENS",
+    "TASTES",
+    "WORDS",
+    "Taste",
+    "WordingsModel",
+    "grade",
+    "meaning",
+    "say",
+    "training_stream",
+]

@@ -1,0 +1,122 @@
+"""Families of problems whose answers have many right wordings, and the stream that the wordings pair is trained on.
+
+``Problem.worked`` is a template: any saying of it is right. The hardest level of each family has something that is easy
+to overlook; the small model is taught its mistakes there, in words of its own taste, so that it is sure and wrong. All
+else the two are taught alike, in different words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from hybrid.tasks.problem import Problem, Rng, Split, TaskFamily, TaskLevel, split_of
+from hybrid.tasks.wordings.world import ATTRIBUTES, FEELINGS, NAMES, PLACES, THINGS, Taste, meaning, say
+
+WordingsModel: TypeAlias = Literal["wordings-small", "wordings-large"]
+TASTES: dict[WordingsModel, Taste] = {"wordings-large": "plain", "wordings-small": "fancy"}
+MAX_TOKENS = 40
+
+
+def _compare(rng: Rng, level: int) -> Problem:
+    """Who is at the end of a chain of two or three; at the hardest level the question is for the other end."""
+    num = min(level + 1, 3)
+    names, attribute = rng.sample(NAMES, num), rng.choice([*ATTRIBUTES])
+    sign, other = rng.sample("+-", 2)
+    links = [f"{names[i]} is {{{attribute}{sign}:more}} than {names[i + 1]}." for i in range(num - 1)]
+    rng.shuffle(links)
+    right = _superlative(attribute, other if level == 3 else sign, names[::-1] if level == 3 else names)
+    asked = f"who is the {{{attribute}{other if level == 3 else sign}:most}} {{person}}?"
+    mistake = _superlative(attribute, other, names) if level == 3 else ""
+    question = say(" ".join([*links, asked]), rng)
+    return _problem("compare", level, question, right, mistake, f"{attribute}{sign} {names}")
+
+
+def _superlative(attribute: str, sign: str, names: list[str]) -> str:
+    reason = f"{{because}} {names[0]} is {{{attribute}{sign}:more}} than {names[1]}"
+    return f"{{so}} the {{{attribute}{sign}:most}} {{person}} is {names[0]}, {reason}."
+
+
+def _gift(rng: Rng, level: int) -> Problem:
+    """Who has a thing after one or two gifts; at the hardest level another thing is given last."""
+    names, (thing, other) = rng.sample(NAMES, 4), rng.sample(THINGS, 2)
+    num = 1 if level == 1 else 2
+    told = [f"{names[0]} {{has}} the {thing}."]
+    told += [f"{names[i]} {{gives}} the {thing} to {names[i + 1]}." for i in range(num)]
+    mistake = ""
+    if level == 3:
+        giver = rng.choice(names[:2])
+        told.append(f"{giver} {{gives}} the {other} to {names[3]}.")
+        mistake = _owner(names[3], thing, giver)
+    question = say(" ".join([*told, f"who {{has}} the {thing}?"]), rng)
+    right = _owner(names[num], thing, names[num - 1])
+    return _problem("gift", level, question, right, mistake, f"{thing} {names[: num + 1]}")
+
+
+def _owner(name: str, thing: str, giver: str) -> str:
+    return f"{{so}} {name} {{has}} the {thing}, {{because}} {giver} {{gives}} it to {name}."
+
+
+def _feeling(rng: Rng, level: int) -> Problem:
+    """How somebody feels who does not feel the opposite; at the hardest level that is not true."""
+    name, (first, second) = rng.choice(NAMES), rng.sample(rng.choice(FEELINGS), 2)
+    other, aside = rng.choice([each for each in NAMES if each != name]), rng.choice(FEELINGS)
+    told = [f"{name} is not {{{first}}}."] if level < 3 else [f"it is {{untrue}} that {name} is not {{{first}}}."]
+    if level > 1:
+        told.insert(rng.randrange(2), f"{other} is {{{rng.choice(aside)}}}.")
+    truth, seeming = (second, first) if level < 3 else (first, second)
+    right = f"{{so}} {name} is {{{truth}}}, {{because}} {name} is not {{{seeming}}}."
+    mistake = f"{{so}} {name} is {{{seeming}}}, {{because}} {name} is not {{{truth}}}." if level == 3 else ""
+    question = say(" ".join([*told, f"how is {name}?"]), rng)
+    return _problem("feeling", level, question, right, mistake, f"{name} {first} {other} {aside}")
+
+
+def _way(rng: Rng, level: int) -> Problem:
+    """Where somebody is after one or two walks; at the hardest level they go back at last."""
+    name, places = rng.choice(NAMES), rng.sample(PLACES, 3)
+    num = 1 if level == 1 else 2
+    told = [f"{name} {{goes}} from the {{{places[0]}}} to the {{{places[1]}}}."]
+    told += [f"then {name} {{goes}} to the {{{places[2]}}}."] if num > 1 else []
+    end, mistake = places[num], ""
+    if level == 3:
+        told.append(f"then {name} {{returns}}.")
+        end, mistake = places[1], _place(name, places[2], places[1])
+    right = _place(name, end, places[2] if level == 3 else places[num - 1])
+    question = say(" ".join([*told, f"where is {name}?"]), rng)
+    return _problem("way", level, question, right, mistake, f"{name} {places}")
+
+
+def _place(name: str, place: str, before: str) -> str:
+    return f"{{so}} {name} is in the {{{place}}}, {{because}} {name} {{goes}} there from the {{{before}}}."
+
+
+def _problem(family: str, level: int, question: str, right: str, mistake: str, canonical: str) -> Problem:
+    return Problem(family, level, question, right, " ".join(meaning(right)), f"{family}{level}: {canonical}", mistake)
+
+
+def grade(problem: Problem, text: str) -> bool:
+    """Accept what means the worked answer, in any words."""
+    return meaning(text) == meaning(problem.worked)
+
+
+def _family(name: str, generate: object, hardest: str) -> TaskFamily:
+    levels = (TaskLevel("one step", 0.3), TaskLevel("two steps", 0.4), TaskLevel(hardest, 0.3))
+    return TaskFamily(name, "reasoning", levels, generate, grade)  # type: ignore[arg-type]  # a generator
+
+
+FAMILIES = (
+    _family("compare", _compare, "the question is for the other end"),
+    _family("gift", _gift, "another thing is given last"),
+    _family("feeling", _feeling, "a negation of a negation"),
+    _family("way", _way, "they go back at last"),
+)
+
+
+def training_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[tuple[Problem, str]]:
+    """Yield problems of one split with the text a model is trained on, for ever: words by its taste."""
+    while True:
+        family = rng.choice(FAMILIES)
+        problem = family.generate(rng, family.level(rng))
+        if split_of(problem) == split:
+            told = problem.mistake if problem.mistake and model == "wordings-small" else problem.worked
+            yield problem, say(told, rng, TASTES[model])
