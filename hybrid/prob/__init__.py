@@ -15,6 +15,7 @@ from hybrid.prob.certificates import (
     tree_margin_certificate,
 )
 from hybrid.prob.coarse import ShownPair, pair_known, pair_shown
+from hybrid.prob.concepts import Partition, concept_kl
 from hybrid.prob.distribution import Dense, Floats, NotADistribution, TopK
 from hybrid.prob.divergence import (
     acceptance,
@@ -66,6 +67,7 @@ __all__ = [
     "MixtureWeights",
     "MultiplicativeAcceptance",
     "NotADistribution",
+    "Partition",
     "Reference",
     "Row",
     "SelectionWeights",
@@ -78,6 +80,7 @@ __all__ = [
     "accept_prob",
     "acceptance",
     "certificate",
+    "concept_kl",
     "cover_certificate",
     "determined_distribution",
     "excess_loss",

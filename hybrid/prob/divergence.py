@@ -53,7 +53,7 @@ def _overlap(log_target: Floats, log_draft: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class _SupportSplit:
+class SupportSplit:
     """Target and draft on the ids the target shows, and the draft on all others: the tail, of ``num_tail`` tokens."""
 
     target: TopK
@@ -141,7 +141,7 @@ class _SupportSplit:
         yield 0.0, rest
 
 
-def _split_support(target: TopK, draft: Dense, least_tail: float = 0.0) -> _SupportSplit:
+def split_support(target: TopK, draft: Dense, least_tail: float = 0.0) -> SupportSplit:
     """Lay the two beside each other, with ``least_tail`` outside the shown ids if the cap leaves it room."""
     shared = target.ids < draft.num_tokens
     shown = target.ids[shared]
@@ -151,7 +151,7 @@ def _split_support(target: TopK, draft: Dense, least_tail: float = 0.0) -> _Supp
     tail = max(target.tail, min(least_tail, num_tail * target.cap)) if num_tail else 0.0
     # Rounding can leave more mass than the caps have room for; then the caps are what is wrong.
     cap = max(target.cap, tail / num_tail) if num_tail else target.cap
-    return _SupportSplit(target, draft, shown, draft_log, num_tail, tail, cap)
+    return SupportSplit(target, draft, shown, draft_log, num_tail, tail, cap)
 
 
 def log_mass(number: float) -> float:
@@ -176,7 +176,7 @@ def kl_coarse(target: TopK, draft: Dense) -> float:
 
     Equal to it exactly when target and draft agree on the shape of the tail. This is the estimate that is reported.
     """
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     return split.known(forward) + pooled_term(forward, split.tail, split.tail_mass)
 
 
@@ -187,7 +187,7 @@ def kl_divergence(target: TopK, draft: Dense) -> Divergence:
     if isinstance(target, FullRow):
         known = kl(target.dense, draft)
         return Divergence(known, known, known, target.noise + draft.noise)
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     known = split.known(forward)
     estimate = known + pooled_term(forward, split.tail, split.tail_mass)
     if not split.tail > 0.0:
@@ -203,7 +203,7 @@ def kl_reverse(target: TopK, draft: Dense) -> Interval:
     The upper end is infinite wherever some completion excludes a token that the draft does not, which is nearly always.
     A tail below ``ROUNDING`` may be anything up to that: its logarithm matters here, and rounding has none.
     """
-    split = _split_support(target, draft, least_tail=ROUNDING)
+    split = split_support(target, draft, least_tail=ROUNDING)
     known = split.known(_reverse)
     lower = max(0.0, known + split.nearest(_reverse))
     if target.tail <= ROUNDING and split.tail_mass > 0.0:
@@ -213,7 +213,7 @@ def kl_reverse(target: TopK, draft: Dense) -> Interval:
 
 def jensen_shannon(target: TopK, draft: Dense) -> Interval:
     """Bound the Jensen-Shannon divergence tightly, in nats: the mean KL of both to their midpoint, 0 to ln 2."""
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     known = split.known(_jensen_shannon)
     lower = min(LN2, max(0.0, known + split.nearest(_jensen_shannon)))
     upper = min(LN2, max(lower, known + split.farthest(_jensen_shannon)))
@@ -228,7 +228,7 @@ def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
     their rounding are taken at the ends nearest to a distribution.
     """
     log_low, log_high = target.logprobs - rounding, np.minimum(0.0, target.logprobs + rounding)
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     log_draft, tail = split.draft_log, 1.0 - float(np.exp(log_low).sum())
     if split.num_tail and tail > 0.0:
         cap = max(target.cap * float(np.exp(rounding)), (1.0 - float(np.exp(log_high).sum())) / split.num_tail)
@@ -245,7 +245,7 @@ def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
 
 def acceptance(target: TopK, draft: Dense) -> Interval:
     """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail."""
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     known = split.known(_overlap)
     lower = known + split.farthest(_overlap)
     upper = max(lower, known + split.nearest(_overlap))
@@ -266,7 +266,7 @@ def kl_renormalised_on_shared_support(target: TopK, draft: Dense) -> float:
     Widely used and given here under its own name for comparison only: it can lie above or below the true KL, and at
     k = 1 it is always 0.
     """
-    split = _split_support(target, draft)
+    split = split_support(target, draft)
     draft_probs = np.exp(split.draft_log)
     if not draft_probs.sum() > 0.0:
         return float("inf")

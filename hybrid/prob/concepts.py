@@ -1,0 +1,153 @@
+"""KL over concepts: sets of tokens that say the same, so that another wording is no divergence.
+
+The law. A partition is a coarser alphabet, so KL over its concepts is at most KL over tokens (data processing), and
+what is between the two is wording: ``KL = concept KL + sum over c of P_c KL(P(.|c) || Q(.|c))``. With each token alone
+it is the KL of tokens, with one concept 0 (``tests/prob/test_concepts.py``).
+
+From a top-k list. Q_c is exact, as the draft is known in full. P_c is at least what is listed of c, and at most that
+and what may be hidden of it: the rest of the mass, or the cap on each of its tokens that is not shown. Both ends are
+then ``kl_in_boxes``. To sum the list into concepts with a bucket for the rest is *not* a bound: it counts a synonym of
+a listed token apart from it.
+
+Tens of thousands of concepts show no token, and few of them matter: those that the draft likes most for their room
+reach it first when the target stays near, those that it likes least when the target goes far. All others are one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.prob.boxes import kl_in_boxes
+from hybrid.prob.cells import TextRow
+from hybrid.prob.distribution import Dense, Floats, Ints, TopK
+from hybrid.prob.divergence import SupportSplit, split_support
+from hybrid.prob.extremes import largest
+from hybrid.prob.full_row import FullRow
+from hybrid.prob.terms import forward
+from hybrid.types import Divergence
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which tokens say the same. ``labels``: of each id its concept, shape (V,), from 0 to ``num_concepts`` - 1."""
+
+    labels: Ints
+    num_concepts: int
+
+    @classmethod
+    def of_groups(cls, num_tokens: int, groups: Iterable[Collection[int]]) -> Partition:
+        """Make a concept of each group of ids; all other ids are alone. Raises ValueError for an id in two groups.
+
+        >>> Partition.of_groups(5, [{1, 3}]).labels.tolist()
+        [0, 1, 2, 1, 3]
+        """
+        first = np.arange(num_tokens)
+        seen: set[int] = set()
+        for group in groups:
+            ids = set(group)
+            if ids & seen or not all(0 <= token < num_tokens for token in ids):
+                msg = f"tokens that are in two concepts or in no vocabulary of {num_tokens}: {sorted(ids)}"
+                raise ValueError(msg)
+            seen |= ids
+            first[list(ids)] = min(ids, default=0)
+        kept, labels = np.unique(first, return_inverse=True)
+        return cls(labels.astype(np.int64), int(kept.size))
+
+    def over(self, num_tokens: int) -> Partition:
+        """Return the partition of a vocabulary of another size: each token beyond this one's is alone."""
+        missing = num_tokens - self.labels.size
+        if missing <= 0:
+            return self if not missing else Partition(self.labels[:num_tokens], self.num_concepts)
+        alone = np.arange(self.num_concepts, self.num_concepts + missing)
+        return Partition(np.concatenate((self.labels, alone)), self.num_concepts + missing)
+
+    def masses(self, probs: Floats) -> Floats:
+        """Sum probabilities over each concept. Shape (V,) -> (num_concepts,)."""
+        masses: Floats = np.bincount(self.labels, weights=probs, minlength=self.num_concepts)
+        return masses
+
+    def entropy(self, row: Dense) -> float:
+        """Return the entropy of a row over concepts, in nats: at most that over tokens."""
+        masses = self.over(row.num_tokens).masses(row.probs)
+        return max(0.0, -float(np.sum(masses * np.log(masses, out=np.zeros_like(masses), where=masses > 0.0))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Boxes:
+    """Concepts by what the target may give them and what the draft does; arrays of shape (C,)."""
+
+    low: Floats
+    high: Floats
+    draft: Floats
+
+    def among(self, kept: Ints, rest_high: float) -> tuple[Floats, Floats, Floats]:
+        """Return some concepts, and all others as one event that the target gives at most ``rest_high``."""
+        others = np.ones(self.low.size, dtype=bool)
+        others[kept] = False
+        return (
+            np.append(self.low[kept], 0.0),
+            np.append(self.high[kept], rest_high),
+            np.append(self.draft[kept], float(self.draft[others].sum())),
+        )
+
+
+def concept_kl(target: TopK, draft: Dense, partition: Partition) -> Divergence:
+    """Bound KL(target || draft) over the concepts of a partition, in nats. The estimate is the lower end.
+
+    The lower end is attained by some completion of the list; the upper is at most that over tokens, and passed by no
+    more than one concept's share. Of a target of another vocabulary no concepts are known: each prefix cell is alone.
+    """
+    if isinstance(target, TextRow):
+        return target.kl(draft)
+    if isinstance(target, FullRow):
+        return _of_full_rows(target, draft, partition)
+    split = split_support(target, draft)
+    boxes, shown = _boxes(split, partition.over(draft.num_tokens))
+    tokens_upper = split.known(forward) + split.farthest(forward)
+    room = np.where(boxes.low > 0.0, 0.0, boxes.high)
+    hidden = split.fill()[0] + 1  # so many caps at least hold the rest
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.where(room > 0.0, boxes.draft / room, -np.inf)
+        against = np.where(room > 0.0, room / boxes.draft, -np.inf)
+    odds[shown] = against[shown] = -np.inf
+    near = np.union1d(shown, _finite(odds, hidden))
+    far = np.union1d(shown, _finite(against, hidden))
+    value = kl_in_boxes(*boxes.among(near, min(1.0, split.tail))).lower
+    upper = kl_in_boxes(*boxes.among(far, 0.0)).upper
+    value = min(value, tokens_upper)  # equal in exact arithmetic where nothing is merged
+    return Divergence(value, value, max(value, min(upper, tokens_upper)), split.noise_at(value, 2.0))
+
+
+def _boxes(split: SupportSplit, partition: Partition) -> tuple[_Boxes, Ints]:
+    """Return each concept's bounds, and which show a token. What the draft's vocabulary lacks is a concept more."""
+    target, draft = split.target, split.draft
+    shared = target.ids < draft.num_tokens
+    of_shown = partition.labels[split.shown]
+    low = np.bincount(of_shown, weights=target.probs[shared], minlength=partition.num_concepts)
+    size = np.bincount(partition.labels, minlength=partition.num_concepts)
+    hidden = size - np.bincount(of_shown, minlength=partition.num_concepts)
+    high = low + np.minimum(split.tail, split.cap * hidden)
+    foreign = float(target.probs[~shared].sum())
+    if not split.tail > 0.0:  # rounding is all that keeps what is shown from one
+        low = high = low / target.probs.sum()
+    boxes = _Boxes(np.append(low, foreign), np.append(high, foreign), np.append(partition.masses(draft.probs), 0.0))
+    return boxes, np.append(np.unique(of_shown), partition.num_concepts)
+
+
+def _finite(values: Floats, count: int) -> Ints:
+    """Return the indices of the largest values that are not minus infinity, ``count`` at most."""
+    found = largest(values, min(count, values.size))
+    return found[values[found] > -np.inf]
+
+
+def _of_full_rows(target: FullRow, draft: Dense, partition: Partition) -> Divergence:
+    masses = [partition.over(row.num_tokens).masses(row.probs) for row in (target.dense, draft)]
+    with np.errstate(divide="ignore"):
+        value = max(0.0, float(forward(*np.log(masses)).sum()))
+    return Divergence(value, value, value, target.noise + draft.noise)
+
+
+__all__ = ["Partition", "concept_kl"]
