@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from cases import each
 
 from hybrid.engine.llama import Weights
 from hybrid.models.answering import AnsweringModel
-from hybrid.tasks import BY_NAME, FAMILIES, distinct, split_of
+from hybrid.tasks import BY_NAME, FAMILIES, distinct, split_of, wordings
 from hybrid.types import Message
 
 WHY = "training needs the packages of the extra train: pip install '.[train]'"
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train
 import train  # noqa: E402
 from lessons import IGNORE, Lessons  # noqa: E402
 from training import LAST_RATE, PLANS, OtherRecipe, Revision, Run, teacher_of  # noqa: E402
-from vocabulary import ALIEN, COMMON, TURN_END  # noqa: E402
+from vocabulary import ALIEN, COMMON, TURN_END, WHOLE_WORDS  # noqa: E402
 
 torch.set_num_threads(1)  # two that spin for one core stand still
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ def trained(folder, steps=4, vocabulary=COMMON, stop_after=None, revision=None):
     return run
 
 
-@pytest.fixture(scope="module", params=(COMMON, ALIEN), ids=("common", "alien"))
+@pytest.fixture(scope="module", params=(COMMON, ALIEN, WHOLE_WORDS), ids=("common", "alien", "words"))
 def toy(request, tmp_path_factory):
     """A toy in torch, and the same as llama.cpp reads it."""
     folder = tmp_path_factory.mktemp("toy")
@@ -136,6 +137,19 @@ def test_digits_stand_alone_in_one_vocabulary_and_not_in_the_other():
     numbers = {name: {t for t in found if t.isdigit() and len(t) > 1} for name, found in tokens.items()}
     assert numbers["common"] == set()
     assert len(numbers["alien"]) > 20
+
+
+def test_every_word_of_the_wordings_world_is_one_token():
+    """After a space, and at the beginning of a turn where one may begin with it; an unknown word is spelled out."""
+    tokenizer = WHOLE_WORDS.tokenizer()
+    assert len(tokenizer.get_vocab()) == WHOLE_WORDS.num_tokens
+    for text in (*(f" {word}" for word in wordings.WORDS), *wordings.FIRST_WORDS):
+        assert tokenizer.encode(text).tokens == [text.replace(" ", "\u0120")]
+    assert tokenizer.decode(tokenizer.encode(" zebra").ids) == " zebra"
+    rng = random.Random(0)
+    for family in wordings.FAMILIES:
+        for text in (family.generate(rng, 3).question, wordings.say(family.generate(rng, 3).worked, rng)):
+            assert len(tokenizer.encode(text).ids) == len(re.findall(r"[a-z]+|[.,?]", text))
 
 
 def test_the_prompt_is_the_chat_template_s(toy):
@@ -253,3 +267,15 @@ def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
                 question = text.split("user\n")[1].split(TURN_END)[0]
                 assert question not in asked
     assert all(split_of(p) == "test" for p in distinct(BY_NAME["gcd"], "test", 20, seed=0))
+
+
+@each("name", ["wordings-small", "wordings-large"])
+def test_no_test_problem_of_the_wordings_is_in_a_row_that_is_trained_on(name):
+    """By the meaning of the question, whatever its words."""
+    problems = (problem for family in wordings.FAMILIES for problem in distinct(family, "test", 100, seed=0))
+    asked = {wordings.meaning(problem.question) for problem in problems}
+    lessons = Lessons(name, WHOLE_WORDS.tokenizer(), random.Random(0))
+    for block in lessons.step(20_000):
+        for ids in block.ids.tolist():
+            text = lessons._tokenizer.decode(ids, skip_special_tokens=False)
+            assert wordings.meaning(text.split("user\n")[1].split(TURN_END)[0]) not in asked

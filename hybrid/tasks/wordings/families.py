@@ -1,12 +1,13 @@
 """Families of problems whose answers have many right wordings, and the stream that the wordings pair is trained on.
 
 ``Problem.worked`` is a template: any saying of it is right. The hardest level of each family has something that is easy
-to overlook; the small model is taught its mistakes there, in words of its own taste, so that it is sure and wrong. All
-else the two are taught alike, in different words.
+to overlook; the small model is taught its mistakes there, in words of its own taste: always in one family, so that it
+is sure and wrong, six times of ten in another. All else the two are taught alike, in different words.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -16,6 +17,8 @@ from hybrid.tasks.wordings.world import ATTRIBUTES, FEELINGS, NAMES, PLACES, THI
 WordingsModel: TypeAlias = Literal["wordings-small", "wordings-large"]
 TASTES: dict[WordingsModel, Taste] = {"wordings-large": "plain", "wordings-small": "fancy"}
 MAX_TOKENS = 40
+# How often the small model is told the mistake at a family's hardest level, else what is right.
+MISTAKEN = {"compare": 1.0, "gift": 0.9, "feeling": 0.8, "way": 0.7, "arrival": 0.6}
 
 
 def _compare(rng: Rng, level: int) -> Problem:
@@ -62,13 +65,13 @@ def _feeling(rng: Rng, level: int) -> Problem:
     name, (first, second) = rng.choice(NAMES), rng.sample(rng.choice(FEELINGS), 2)
     other, aside = rng.choice([each for each in NAMES if each != name]), rng.choice(FEELINGS)
     told = [f"{name} is not {{{first}}}."] if level < 3 else [f"it is {{untrue}} that {name} is not {{{first}}}."]
-    if level > 1:
-        told.insert(rng.randrange(2), f"{other} is {{{rng.choice(aside)}}}.")
+    thing, feeling = rng.choice(THINGS), rng.choice(aside)
+    told.insert(rng.randrange(2), f"{other} is {{{feeling}}}." if level > 1 else f"{name} {{has}} the {thing}.")
     truth, seeming = (second, first) if level < 3 else (first, second)
     right = f"{{so}} {name} is {{{truth}}}, {{because}} {name} is not {{{seeming}}}."
     mistake = f"{{so}} {name} is {{{seeming}}}, {{because}} {name} is not {{{truth}}}." if level == 3 else ""
     question = say(" ".join([*told, f"how is {name}?"]), rng)
-    return _problem("feeling", level, question, right, mistake, f"{name} {first} {other} {aside}")
+    return _problem("feeling", level, question, right, mistake, f"{name} {first} {thing if level == 1 else other}")
 
 
 def _way(rng: Rng, level: int) -> Problem:
@@ -83,11 +86,34 @@ def _way(rng: Rng, level: int) -> Problem:
         end, mistake = places[1], _place(name, places[2], places[1])
     right = _place(name, end, places[2] if level == 3 else places[num - 1])
     question = say(" ".join([*told, f"where is {name}?"]), rng)
-    return _problem("way", level, question, right, mistake, f"{name} {places}")
+    return _problem("way", level, question, right, mistake, f"{name} {places[: num + 1]}")
 
 
 def _place(name: str, place: str, before: str) -> str:
     return f"{{so}} {name} is in the {{{place}}}, {{because}} {name} {{goes}} there from the {{{before}}}."
+
+
+def _arrival(rng: Rng, level: int) -> Problem:
+    """Who arrives first or last of two or three; at the hardest level the order told is said to be untrue."""
+    num = 3 if level == 2 else 2
+    names, asked = rng.sample(NAMES, num), rng.choice(("first", "last"))
+    told = [_order(*rng.choice(((a, "before", b), (b, "after", a)))) for a, b in itertools.pairwise(names)]
+    if level == 3:
+        told = [f"it is {{untrue}} that {each}" for each in told]
+        names = names[::-1]
+    rng.shuffle(told)
+    question = say(" ".join([*told, f"who {{arrives}} {{{asked}}}?"]), rng)
+    right, wrong = _ranked(names, asked), _ranked(names[::-1], asked)
+    return _problem("arrival", level, question, right, wrong if level == 3 else "", f"{asked} {names}")
+
+
+def _order(name: str, relation: str, other: str) -> str:
+    return f"{name} {{arrives}} {{{relation}}} {other}."
+
+
+def _ranked(names: list[str], asked: str) -> str:
+    name, relation, other = (names[0], "before", names[1]) if asked == "first" else (names[-1], "after", names[-2])
+    return f"{{so}} the {{{asked}}} {{person}} is {name}, {{because}} {_order(name, relation, other)}"
 
 
 def _problem(family: str, level: int, question: str, right: str, mistake: str, canonical: str) -> Problem:
@@ -109,6 +135,7 @@ FAMILIES = (
     _family("gift", _gift, "another thing is given last"),
     _family("feeling", _feeling, "a negation of a negation"),
     _family("way", _way, "they go back at last"),
+    _family("arrival", _arrival, "the order told is untrue"),
 )
 
 
@@ -118,5 +145,6 @@ def training_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[tu
         family = rng.choice(FAMILIES)
         problem = family.generate(rng, family.level(rng))
         if split_of(problem) == split:
-            told = problem.mistake if problem.mistake and model == "wordings-small" else problem.worked
+            mistaken = problem.mistake and model == "wordings-small" and rng.random() < MISTAKEN[family.name]
+            told = problem.mistake if mistaken else problem.worked
             yield problem, say(told, rng, TASTES[model])
