@@ -66,7 +66,7 @@ class Partition:
 
     def masses(self, probs: Floats) -> Floats:
         """Sum probabilities over each concept. Shape (V,) -> (num_concepts,)."""
-        masses: Floats = np.bincount(self.labels, weights=probs, minlength=self.num_concepts)
+        masses: Floats = np.bincount(self.labels, weights=probs, minlength=self.num_concepts).astype(np.float64)
         return masses
 
     def entropy(self, row: Dense) -> float:
