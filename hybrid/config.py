@@ -302,6 +302,7 @@ class AnswerChoices(TypedDict, total=False):
     bonus: bool | None
     threshold: float | None
     entropy: float | None
+    concept_threshold: float | None
     strict: bool | None
     span: int | Literal["auto", "cheap"] | None
     lead: int | None

@@ -47,6 +47,16 @@ class PolicyChoices(SettingsGroup):
         Field(ge=0),
         SettingInfo("Policy doubt: nats of local entropy above which it asks", "H", KNOB, default="0.5"),
     ] = None
+    concept_threshold: Annotated[
+        float | None,
+        Field(ge=0),
+        SettingInfo(
+            "Policy concepts: nats of KL over concepts up to which a divergence is wording",
+            "X",
+            KNOB,
+            "the policy's own number",
+        ),
+    ] = None
     strict: Annotated[bool, SettingInfo("Judge by the upper end of the KL interval", uses=KNOB)] = False
     span: Annotated[
         int | Literal["auto", "cheap"] | None,

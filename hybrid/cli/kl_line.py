@@ -21,7 +21,8 @@ GAP = " "
 LEFT, RIGHT = "KL │", "│"
 WITHIN, BEYOND = "cyan", "bold red"
 # As ``Policy`` writes itself: a judge of the KL, or else what decides by it when the pen goes back.
-_THRESHOLD = re.compile(r"\b(?:judge|handback)=kl:([0-9.e+-]+|inf)")
+_NUMBER = r"(?:[0-9.e+-]+|inf)"
+_THRESHOLD = re.compile(rf"\b(?:judge|handback)=(?:kl|concept(?::{_NUMBER}:kl)?):({_NUMBER})")
 
 
 def threshold_of(policy: str) -> float | None:
@@ -29,6 +30,8 @@ def threshold_of(policy: str) -> float | None:
 
     >>> threshold_of("auto span=512 plan=worth:2.2 judge=kl:0.7 hold=priced"), threshold_of("local span=1 gate=never")
     (0.7, None)
+    >>> threshold_of("concepts judge=concept:0.1:kl:0.5"), threshold_of("auto judge=concept:0.4 hold=4")
+    (0.5, 0.4)
     """
     found = _THRESHOLD.search(policy)
     return None if found is None else float(found[1])

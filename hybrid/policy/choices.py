@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import InstanceOf
 
 from hybrid.errors import UsageError
+from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
 from hybrid.policy.policy import Policy
 from hybrid.policy_choices import PolicyChoices
@@ -30,7 +31,8 @@ class PolicyOptions(PolicyChoices):
     ``threshold`` is the policy's one number, whatever it measures (``Preset.number``). ``lead``, ``hold``, ``scope``,
     ``bonus``, ``gate`` and ``judge`` replace the policy's own (``compose.py``); the others are for its builder.
     ``span`` is a number here: what ``auto`` stands for was measured before. ``planner`` is bound to the question; None:
-    one that knows nothing of the pair, the prices and the question.
+    one that knows nothing of the pair, the prices and the question. ``known_concepts``: which tokens say the same;
+    None: nobody knows.
     """
 
     span: int | None = None
@@ -38,6 +40,7 @@ class PolicyOptions(PolicyChoices):
     max_tokens: int = 512
     cloud_top_k: int = 20
     planner: InstanceOf[Planner] | None = None
+    known_concepts: InstanceOf[Concepts] | None = None
 
     def __init__(self, **values: Any) -> None:
         """Take values as they are: ``Settings`` has validated a user's, and a policy minds the range of its number."""

@@ -34,6 +34,7 @@ from hybrid.policy.policy import Policy
 from hybrid.policy.rules.bild import ROLL_BACK, BildRollback
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.cascade import ALPHA, CascadeDeferral, Deferral
+from hybrid.policy.rules.concepts import concept_judge
 from hybrid.policy.rules.divergence_threshold import MeasureName, threshold_judge
 from hybrid.policy.rules.exact import ExactSampling
 from hybrid.policy.rules.excess import THRESHOLD as EXCESS_THRESHOLD
@@ -63,6 +64,10 @@ def _divergence(measure: MeasureName) -> JudgeBuilder:
     )
 
 
+def _concept(threshold: float, choices: PolicyOptions) -> Judge:
+    return replace(concept_judge(choices, threshold, threshold), sampler=TargetSampler(choices.sampling))
+
+
 def _relaxed(rule: Callable[[float], AcceptanceRule]) -> JudgeBuilder:
     return lambda number, choices: RelaxedAcceptance(rule(number), TargetSampler(choices.sampling))
 
@@ -75,6 +80,7 @@ _NATS, _SHARE = "a threshold in nats", "a share of the best probability"
 JUDGES: dict[str, tuple[NumberRange, JudgeBuilder]] = {
     "kl": (NumberRange(0.5, _NATS), _divergence("KL")),
     "reverse-kl": (NumberRange(0.5, _NATS), _divergence("reverse KL")),
+    "concept": (NumberRange(0.5, _NATS), _concept),
     "js": (NumberRange(0.1, _NATS), _divergence("JS")),
     "tv": (NumberRange(0.3, "a threshold", most=1.0), _divergence("TV")),
     "greedy": (NO_NUMBER, lambda _, choices: accept_only_best(choices)),
@@ -153,7 +159,7 @@ def _check_parts(policy: Policy, choices: PolicyOptions) -> None:
     elif "write" in decisions and not policy.handoff_tokens:
         msg = f"{policy.name} with a gate that hands the pen over needs --hold, the tokens that the cloud then writes"
     elif choices.scope == 0 and not (judge and judge.judges_next_row):
-        msg = "--scope 0 judges the row after a span alone: only kl, reverse-kl, js and tv can"
+        msg = "--scope 0 judges the row after a span alone: only kl, concept, reverse-kl, js and tv can"
     elif choices.bonus and not (judge and judge.takes_bonus):
         msg = f"the judge of {policy.name} takes no bonus"
     if msg:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hybrid.policy.plan import DraftPlan
 from hybrid.policy.progress import Flow, Progress, emit, protocol_error
-from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote
+from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
 from hybrid.prob import kl_divergence
 from hybrid.types import Ids
 
@@ -19,20 +19,20 @@ from hybrid.types import Ids
 class HandbackRule:
     """What ends a handoff: ``num_agreeing`` written tokens in a row that agree, or one of which that is not known.
 
-    ``agrees`` says it of a token; None: not known. ``wants_draft_rows``: the local rows are needed
-    for it. ``note`` is told to the user for a block of more than ``quiet_tokens``.
+    ``agrees`` says it of a token after some of the answer; None: not known. ``wants_draft_rows``: the local rows are
+    needed for it. ``note`` is told to the user for a block of more than ``quiet_tokens``.
     """
 
-    agrees: Callable[[PendingToken], bool | None]
+    agrees: Callable[[Ids, PendingToken], bool | None]
     num_agreeing: int = 1
     wants_draft_rows: bool = False
     note: str | None = None
     quiet_tokens: int = 0
 
 
-AFTER_ITS_TOKENS = HandbackRule(lambda _: None, num_agreeing=0)
+AFTER_ITS_TOKENS = HandbackRule(lambda _, __: None, num_agreeing=0)
 # The same, and both models' rows of what is written are told: labels for whoever learns from them.
-WITH_LABELS = HandbackRule(lambda _: None, num_agreeing=0, wants_draft_rows=True)
+WITH_LABELS = HandbackRule(lambda _, __: None, num_agreeing=0, wants_draft_rows=True)
 
 
 def write(
@@ -59,7 +59,7 @@ def _write_block(
     needs_rows = rule.wants_draft_rows and rule.num_agreeing > 0 and not any(token.target_row for token in block or ())
     if block and needs_rows and not progress.over:
         block = yield from _score(progress, start, block)
-    return None if block is None else _count_agreeing(rule, block, num_agreeing)
+    return None if block is None else _count_agreeing(rule, start, block, num_agreeing)
 
 
 def _read_block(
@@ -115,10 +115,10 @@ def _with_divergence(token: PendingToken) -> PendingToken:
     return replace(token, kl=kl_divergence(token.target_row, token.draft_row))
 
 
-def _count_agreeing(rule: HandbackRule, span: Span, num_agreeing: int) -> int:
+def _count_agreeing(rule: HandbackRule, at: Ids, span: Span, num_agreeing: int) -> int:
     """Count the written tokens in a row that agree. A token without a cloud row counts as enough of them."""
-    for token in span:
-        match rule.agrees(token):
+    for offset, token in enumerate(span):
+        match rule.agrees(at + ids(span[:offset]), token):
             case None:
                 num_agreeing = max(num_agreeing, rule.num_agreeing)
             case agrees:

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from hybrid.policy.requests import PendingToken, Span
+from hybrid.policy.requests import PendingToken, Span, ids
 from hybrid.prob import Dense, Floats, FullRow, TopK, favourite_certificate, kl_divergence
-from hybrid.types import Divergence, Sampling
+from hybrid.types import Divergence, Ids, Sampling
 
 DrawAt: TypeAlias = Callable[[Floats, int, str], int]
 """(probabilities, offset in the span, what for) -> index: a coin, keyed by where it falls."""
@@ -50,12 +50,18 @@ class Verdict:
     next_divergence: Divergence | None = None
     expert: int | None = None
 
+    @property
+    def num_wording(self) -> int:
+        """How many accepted tokens the models part at in their wording alone."""
+        return sum(token.is_wording for token in self.accepted)
+
 
 @dataclass(frozen=True, eq=False)
 class DraftedSpan:
     """What a judge sees: drafted tokens, the cloud's rows for the first of them, and perhaps the row after the last.
 
-    ``next_draft_row`` is the local row after the span. ``bonus``: the row after it may give one more token.
+    ``next_draft_row`` is the local row after the span. ``bonus``: the row after it may give one more token. ``at``: the
+    answer's tokens before the span.
     """
 
     tokens: Span
@@ -63,6 +69,7 @@ class DraftedSpan:
     next_draft_row: Dense | None
     bonus: bool
     coin: DrawAt
+    at: Ids = ()
 
     @property
     def judged(self) -> list[tuple[PendingToken, TopK]]:
@@ -74,14 +81,26 @@ class DraftedSpan:
         """The cloud's row after the span, if it came."""
         return self.target_rows[len(self.tokens)] if len(self.target_rows) > len(self.tokens) else None
 
-    def accept(self, num_tokens: int | None = None, measured: Mapping[int, Divergence] | None = None) -> Span:
+    def before(self, offset: int) -> Ids:
+        """Return the answer's tokens before one of the span."""
+        return self.at + ids(self.tokens[:offset])
+
+    def accept(
+        self,
+        num_tokens: int | None = None,
+        measured: Mapping[int, Divergence] | None = None,
+        wording: Mapping[int, Divergence] | None = None,
+    ) -> Span:
         """Return the first tokens (or all that were judged), marked as accepted, with their divergence.
 
         ``measured`` holds, by offset in the span, what the judge has computed already: at a large vocabulary that is
-        most of what a check costs here.
+        most of what a check costs here. ``wording``: KL over concepts, of those that stand for that alone.
         """
-        known = measured or {}
-        return tuple(_accept(token, row, known.get(i)) for i, (token, row) in enumerate(self.judged[:num_tokens]))
+        known, concepts = measured or {}, wording or {}
+        return tuple(
+            _accept(replace(token, concept_kl=concepts.get(i)), row, known.get(i))
+            for i, (token, row) in enumerate(self.judged[:num_tokens])
+        )
 
     def next_divergence(self) -> Divergence | None:
         """Measure the position after the span, where both rows are known: it belongs to the next token."""
@@ -116,6 +135,11 @@ class Judge(ABC):
     @property
     def leaves_tail(self) -> bool:
         """Whether it may leave a token to the cloud (``TailDraw``)."""
+        return False
+
+    @property
+    def wants_concepts(self) -> bool:
+        """Whether it asks which tokens say the same."""
         return False
 
     @property

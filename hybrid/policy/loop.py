@@ -216,8 +216,8 @@ def _judge_span(
     verdict, num_judged = yield from _check(policy, judge, progress, replace(drafted, span=span), plan)
     following = verdict.next_token
     shown = verdict.accepted + ((following,) if isinstance(following, PendingToken) else ())
-    judged_span = JudgedSpan(num_judged, len(verdict.accepted), verdict.rejected) if plan and num_judged else None
-    yield from emit(progress, shown, judged=judged_span)
+    told = JudgedSpan(num_judged, len(verdict.accepted), verdict.rejected, verdict.num_wording)
+    yield from emit(progress, shown, judged=told if plan and num_judged else None)
     if verdict.accepted or not isinstance(following, TailDraw):
         progress.block = 0
     progress.expert = verdict.expert
@@ -254,7 +254,7 @@ def _check(
             answered = drafted.span[: len(rows)]
             if policy.stages and len(answered) < len(drafted.span):
                 progress.reject(len(policy.stages))  # what is dropped was drawn: its coins are used
-            span = DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss)
+            span = DraftedSpan(answered, rows, drafted.next_row, policy.takes_bonus, progress.toss, progress.at)
             return judge(span), len(answered)
         case BudgetDenied() | NoAnswer():
             return Verdict(drafted.span), 0
@@ -278,7 +278,7 @@ def _write_until_determined(policy: Policy, progress: Progress, tail: TailDraw) 
     """
     before, determined = len(progress.at), tail.determined
     rule = HandbackRule(
-        lambda token: determined(token.target_row) if determined and token.target_row else None,
+        lambda _, token: determined(token.target_row) if determined and token.target_row else None,
         note=WRITES_ON,
         quiet_tokens=policy.undetermined_tokens,
     )
@@ -305,8 +305,4 @@ def _handback_rule(policy: Policy) -> HandbackRule:
     handback: AgreementTest | None = policy.handback
     if handback is None:
         return AFTER_ITS_TOKENS
-    return HandbackRule(
-        lambda token: None if token.kl is None else handback.agrees(token.kl),
-        policy.handback_after,
-        wants_draft_rows=True,
-    )
+    return HandbackRule(handback.agrees, policy.handback_after, wants_draft_rows=True)

@@ -103,8 +103,12 @@ class DraftPlan:
 
 @dataclass(frozen=True)
 class JudgedSpan:
-    """What a judge said of ``num_judged`` tokens: the first ``num_accepted`` stand; ``rejected``: the next does not."""
+    """What a judge said of ``num_judged`` tokens: the first ``num_accepted`` stand; ``rejected``: the next does not.
+
+    ``num_wording`` of the accepted ones stand because the models part in their wording alone.
+    """
 
     num_judged: int
     num_accepted: int
     rejected: bool
+    num_wording: int = 0

@@ -17,8 +17,9 @@ from typing import Protocol
 from hybrid.policy.gates import Gate
 from hybrid.policy.judges import Judge
 from hybrid.policy.planning import Planner
+from hybrid.policy.requests import PendingToken
 from hybrid.policy.stages import Stage
-from hybrid.types import Ability, Divergence, Sampling
+from hybrid.types import Ability, Ids, Sampling
 
 ABILITY_TEXT: Mapping[Ability, str] = {
     "score": "score a draft",
@@ -29,10 +30,15 @@ ABILITY_TEXT: Mapping[Ability, str] = {
 
 
 class AgreementTest(Protocol):
-    """When the cloud gives the pen back: which divergences mean that the two models agree."""
+    """When the cloud gives the pen back: at which tokens the two models agree."""
 
-    def agrees(self, measured: Divergence) -> bool:
-        """Whether the two models are near enough at a position."""
+    @property
+    def wants_concepts(self) -> bool:
+        """Whether it asks which tokens say the same."""
+        ...
+
+    def agrees(self, at: Ids, token: PendingToken) -> bool | None:
+        """Whether the two models are near enough at a token that follows ``at``; None: nobody knows."""
         ...
 
 
@@ -85,6 +91,11 @@ class Policy:
             "ids": leaves_tail,
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
+
+    @property
+    def wants_concepts(self) -> bool:
+        """Whether any part of it asks which tokens say the same."""
+        return any(part is not None and part.wants_concepts for part in (self.judge, self.handback))
 
     def is_whole(self, max_tokens: int) -> bool:
         """Whether an answer of up to ``max_tokens`` is one model's own text: then no common vocabulary is needed."""

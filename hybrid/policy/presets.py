@@ -18,6 +18,7 @@ from hybrid.policy.rules.auto import AUTO
 from hybrid.policy.rules.bild import BILD
 from hybrid.policy.rules.block import BLOCK
 from hybrid.policy.rules.cascade import CASCADE
+from hybrid.policy.rules.concepts import CONCEPTS
 from hybrid.policy.rules.divergence_threshold import DOUBT, FSD, KL, ONCE, PAPER
 from hybrid.policy.rules.exact import EXACT, GREEDY_EXACT, U_HLM
 from hybrid.policy.rules.excess import EXCESS
@@ -53,6 +54,7 @@ PRESETS = {
         AUTO,
         ROUTE,
         KL,
+        CONCEPTS,
         DOUBT,
         ONCE,
         GREEDY_EXACT,

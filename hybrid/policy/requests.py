@@ -25,7 +25,8 @@ class PendingToken:
     ``draft_row`` and ``target_row`` are the two models' rows at its position, where they are known. ``certificate`` is
     the divergence below which the local favourite is the cloud's own, in nats. ``why`` is the reason of a handoff.
     ``writer``: the level of the local model that wrote it, 0 the smallest. ``below``: the rows of the levels below
-    ``draft_row``'s, the lowest first; None where one was not read.
+    ``draft_row``'s, the lowest first; None where one was not read. ``concept_kl``: the divergence over concepts, where
+    that of tokens was above its threshold and concepts are known.
     """
 
     id: int
@@ -39,6 +40,12 @@ class PendingToken:
     certificate: float | None = None
     writer: int = 0
     below: tuple[Dense | None, ...] = ()
+    concept_kl: Divergence | None = None
+
+    @property
+    def is_wording(self) -> bool:
+        """Whether the local model keeps the pen here because it says the same in other words."""
+        return self.source == "local" and self.concept_kl is not None
 
 
 Span: TypeAlias = tuple[PendingToken, ...]

@@ -46,12 +46,17 @@ def told(value) -> str:
             how = (value.wants_draft_rows, value.wants_target_rows, value.note, planned(value.plan))
             return f"write {value.at} {value.limit} {sorted(value.ban)} {how}"
         case Emit():
-            return f"emit {[told(token) for token in value.tokens]} {planned(value.plan)} {value.judged}"
+            return f"emit {[told(token) for token in value.tokens]} {planned(value.plan)} {judged(value.judged)}"
     nats = None if value.kl is None else rounded(value.kl.lower)
     certificate = None if value.certificate is None else rounded(value.certificate)
     rows = [None if row is None else rounded(row.logprobs[0]) for row in (value.draft_row, value.target_row)]
     law = None if value.drawn_from is None else rounded(value.drawn_from.probs.max())
     return f"{value.id} {value.source} {value.how} {nats} {value.why} {certificate} {rows} {law}"
+
+
+def judged(said) -> str:
+    """As it was told before there were concepts, where nothing is wording."""
+    return repr(said).replace(", num_wording=0", "")
 
 
 def planned(plan) -> object:

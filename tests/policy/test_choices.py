@@ -13,25 +13,36 @@ from hybrid.policy.gates import number_text
 from hybrid.types import Sampling
 
 TAKE_A_NUMBER = {name for name, found in PRESETS.items() if found.number.default is not None}
-CHOSEN = {"threshold": 0.3, "entropy": 0.3, "strict": True, "span": 4, "lead": 2, "hold": 3, "scope": 2}
+CHOSEN = {
+    "threshold": 0.3,
+    "entropy": 0.3,
+    "concept_threshold": 0.2,
+    "strict": True,
+    "span": 4,
+    "lead": 2,
+    "hold": 3,
+    "scope": 2,
+}
+CONCEPT = "concept_threshold"
 # What changes nothing in a named policy as it is.
 WITHOUT_EFFECT = {
-    "auto": {"entropy", "scope"},
-    "kl": {"entropy"},
-    "once": {"entropy", "span"},
-    "doubt": {"span", "scope"},
-    "greedy-exact": {"threshold", "entropy", "strict"},
-    "exact": {"threshold", "entropy", "strict"},
-    "block": {"threshold", "entropy", "strict"},
-    "cascade": {"entropy", "strict"},
-    "relaxed": {"entropy", "strict"},
-    "certified": {"entropy", "strict"},
-    "bild": {"entropy", "strict"},
-    "fsd": {"entropy"},
-    "excess": {"entropy"},
-    "u-hlm": {"entropy", "strict"},
-    "paper": {"entropy"},
-    "random": {"entropy", "strict", "span", "scope"},
+    "auto": {"entropy", "scope", CONCEPT},
+    "kl": {"entropy", CONCEPT},
+    "concepts": {"entropy"},
+    "once": {"entropy", "span", CONCEPT},
+    "doubt": {"span", "scope", CONCEPT},
+    "greedy-exact": {"threshold", "entropy", "strict", CONCEPT},
+    "exact": {"threshold", "entropy", "strict", CONCEPT},
+    "block": {"threshold", "entropy", "strict", CONCEPT},
+    "cascade": {"entropy", "strict", CONCEPT},
+    "relaxed": {"entropy", "strict", CONCEPT},
+    "certified": {"entropy", "strict", CONCEPT},
+    "bild": {"entropy", "strict", CONCEPT},
+    "fsd": {"entropy", CONCEPT},
+    "excess": {"entropy", CONCEPT},
+    "u-hlm": {"entropy", "strict", CONCEPT},
+    "paper": {"entropy", CONCEPT},
+    "random": {"entropy", "strict", "span", "scope", CONCEPT},
     "local": set(CHOSEN),
     "cloud": set(CHOSEN),
     "route": set(CHOSEN),
@@ -72,7 +83,7 @@ def test_an_inherited_threshold_does_not_reach_a_policy_that_takes_none():
         ("kl:0.5:check", None, "--policy kl:0.5:check: a policy is NAME or NAME:NUMBER"),
         ("kl:0.5:check:more", None, "at most NAME:NUMBER"),
         ("exact:1", None, "exact takes no number"),
-        ("Kl:0.5", None, "no policy is called 'Kl'; there are auto, route, kl, doubt"),
+        ("Kl:0.5", None, "no policy is called 'Kl'; there are auto, route, kl, concepts, doubt"),
         ("", None, "no policy is called ''"),
     ],
 )
@@ -140,6 +151,7 @@ def test_what_else_is_chosen_says_which_choices_act(text, chosen, expected):
 VALUES = {
     "threshold": st.floats(0.01, 1.0),
     "entropy": st.floats(0.0, 2.0),
+    "concept_threshold": st.floats(0.01, 1.0),
     "strict": st.booleans(),
     "span": st.integers(1, 9),
     "lead": st.integers(0, 4),
@@ -149,7 +161,19 @@ VALUES = {
 }
 GATES = st.sampled_from(["always", "never", "entropy:0.9", "max-prob:0.5:check", "perturbed", "survival", "random:0.3"])
 JUDGES = st.sampled_from(
-    ["kl:0.1", "js", "exact", "block", "greedy", "top-m:2", "bild", "cascade-chow", "certified", "excess"]
+    [
+        "kl:0.1",
+        "concept:0.1",
+        "js",
+        "exact",
+        "block",
+        "greedy",
+        "top-m:2",
+        "bild",
+        "cascade-chow",
+        "certified",
+        "excess",
+    ]
 )
 COMPOSITIONS = st.fixed_dictionaries({}, optional={"gate": GATES, "judge": JUDGES, **VALUES})
 

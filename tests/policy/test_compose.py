@@ -12,6 +12,7 @@ from cases import each
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.policy.compose import GATES, JUDGES
+from hybrid.policy.concepts import WordingTest
 from hybrid.policy.gates import (
     ALWAYS,
     NEVER,
@@ -98,6 +99,7 @@ def built_judges(sampling):
     drawing = TargetSampler(sampling)
     return {
         "kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "KL"),
+        "concept:0.2": DivergenceThreshold(0.2, "lower", drawing, "KL", WordingTest(0.2)),
         "reverse-kl:0.2": DivergenceThreshold(0.2, "lower", drawing, "reverse KL"),
         "js:0.2": DivergenceThreshold(0.2, "lower", drawing, "JS"),
         "tv:0.2": DivergenceThreshold(0.2, "lower", drawing, "TV"),

@@ -28,7 +28,9 @@ AT_ONE = Sampling(1.0)
 class NeverAgrees:
     """A handback that never comes."""
 
-    def agrees(self, measured):
+    wants_concepts = False
+
+    def agrees(self, at, token):
         return False
 
 

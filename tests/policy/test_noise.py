@@ -116,5 +116,6 @@ def test_noise_decides_when_the_pen_goes_back_as_it_decides_when_it_is_taken(str
     found = told("KL")
     threshold = found.lower * 0.999 if not strict else found.upper * 1.001
     back = preset("doubt", PolicyOptions(threshold=threshold, strict=strict)).handback
-    assert back.agrees(found) is strict
-    assert back.agrees(replace(found, noise=0.02)) is not strict
+    token = PendingToken(0, "cloud", "written", kl=found)
+    assert back.agrees((), token) is strict
+    assert back.agrees((), replace(token, kl=replace(found, noise=0.02))) is not strict

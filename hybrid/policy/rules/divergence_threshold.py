@@ -8,14 +8,16 @@ one token it turns down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 from hybrid.policy.choices import HANDOFF_TOKENS, LONGEST_DRAFT, SPAN, NumberRange, PolicyOptions, Preset
+from hybrid.policy.concepts import WordingTest
 from hybrid.policy.gates import ALWAYS, EntropyGate, number_text
 from hybrid.policy.judges import DraftedSpan, Judge, Verdict
 from hybrid.policy.policy import Policy
+from hybrid.policy.requests import PendingToken, Span
 from hybrid.policy.target_sampler import TargetSampler, check_drawable
 from hybrid.prob import (
     Dense,
@@ -30,7 +32,7 @@ from hybrid.prob import (
     total_variation,
     total_variation_with_noise,
 )
-from hybrid.types import Divergence
+from hybrid.types import Divergence, Ids
 
 MeasureName: TypeAlias = Literal["KL", "reverse KL", "JS", "TV"]
 MEASURES: dict[MeasureName, Callable[[TopK, Dense], Divergence | Interval]] = {
@@ -83,6 +85,9 @@ class DivergenceThreshold(Judge):
     Of several local models, one of which writes, only what all of them exceed is the cloud's: where another one is
     within the threshold, that one writes on. A mixture is one model.
 
+    With a test of ``wording`` only what exceeds its threshold, too, is the cloud's: what is within it differs in its
+    words alone.
+
     Law: at threshold 0, where noise moves nothing, the text is the cloud model's own; at infinity the local model's.
     """
 
@@ -91,14 +96,19 @@ class DivergenceThreshold(Judge):
     end: Literal["lower", "upper"] = "lower"
     sampler: TargetSampler | None = None
     measure: MeasureName = "KL"
+    wording: WordingTest | None = None
 
     @property
     def guarantee(self) -> str:
         """What the end that decides is certain of."""
         limit = f"{self.threshold:g}{self._unit}"
+        concepts = "" if self.wording is None else f"over concepts at most {self.wording.threshold:g} nats"
         if self.end == "lower":
-            return f"a checked token is rejected only where {_ARGUMENTS[self.measure]} is above {limit}"
-        return f"an accepted token has {_ARGUMENTS[self.measure]} of at most {limit}"
+            above = f"a checked token is rejected only where {_ARGUMENTS[self.measure]} is above {limit}"
+            return above + (f", and not {concepts}" if concepts else "")
+        return f"an accepted token has {_ARGUMENTS[self.measure]} of at most {limit}" + (
+            f", or {concepts}" if concepts else ""
+        )
 
     @property
     def leaves_tail(self) -> bool:
@@ -113,6 +123,7 @@ class DivergenceThreshold(Judge):
     def __call__(self, span: DraftedSpan) -> Verdict:
         """Judge the span."""
         measured: dict[int, Divergence] = {}
+        wording: dict[int, Divergence] = {}
         for i, (token, row) in enumerate(span.judged):
             if token.draft_row is None:
                 continue
@@ -120,23 +131,46 @@ class DivergenceThreshold(Judge):
             if isinstance(value, Divergence):
                 measured[i] = value
             if self.exceeds(value):
-                return self._reject(span, i, token.draft_row, value, measured)
+                concepts = self._over_concepts(span.before(i), row, token.draft_row)
+                if not self._is_wording(concepts):
+                    return self._reject(span, span.accept(i, measured, wording), token.draft_row, value, concepts)
+                wording |= {} if concepts is None else {i: concepts}
+        accepted = span.accept(None, measured, wording)
         if span.next_target_row is None or span.next_draft_row is None:
-            return Verdict(span.accept(measured=measured))
+            return Verdict(accepted)
         value = MEASURES[self.measure](span.next_target_row, span.next_draft_row)
         ahead = value if isinstance(value, Divergence) else span.next_divergence()
         if self.exceeds(value):
-            rejection = self._reject(span, len(span.tokens), span.next_draft_row, value, measured)
-            return replace(rejection, next_divergence=ahead)
-        return Verdict(span.accept(measured=measured), next_divergence=ahead)
+            concepts = self._over_concepts(span.before(len(accepted)), span.next_target_row, span.next_draft_row)
+            if not self._is_wording(concepts):
+                rejection = self._reject(span, accepted, span.next_draft_row, value, concepts)
+                return replace(rejection, next_divergence=ahead)
+        return Verdict(accepted, next_divergence=ahead)
 
     def exceeds(self, measured: Divergence | Interval) -> bool:
         """Whether the deciding end of the interval is above the threshold."""
         return self._deciding(measured) > self.threshold
 
-    def agrees(self, measured: Divergence) -> bool:
+    def agrees(self, at: Ids, token: PendingToken) -> bool | None:
         """Whether the pen may go back: the deciding end is within the threshold. By the lower end a wide one agrees."""
-        return not self.exceeds(measured)
+        if token.kl is None:
+            return None
+        if not self.exceeds(token.kl):
+            return True
+        if token.target_row is None or token.draft_row is None:
+            return False
+        return self._is_wording(self._over_concepts(at, token.target_row, token.draft_row))
+
+    @property
+    def wants_concepts(self) -> bool:
+        """With a test of wording."""
+        return self.wording is not None
+
+    def _over_concepts(self, at: Ids, row: TopK, local: Dense) -> Divergence | None:
+        return None if self.wording is None else self.wording.measure(at, row, local)
+
+    def _is_wording(self, concepts: Divergence | None) -> bool:
+        return self.wording is not None and self.wording.is_wording(concepts)
 
     @property
     def _unit(self) -> str:
@@ -150,16 +184,21 @@ class DivergenceThreshold(Judge):
     def _reject(
         self,
         span: DraftedSpan,
-        offset: int,
+        accepted: Span,
         local: Dense,
         value: Divergence | Interval,
-        measured: Mapping[int, Divergence],
+        concepts: Divergence | None,
     ) -> Verdict:
+        offset = len(accepted)
         why = f"{self.measure} {self._deciding(value):.3g}{self._unit}, above {self.threshold:g}"
+        if self.wording is not None and concepts is not None:
+            why += f"; over concepts {self.wording.deciding(concepts):.3g}, above {self.wording.threshold:g}"
         if (expert := self._nearer(span.target_rows[offset], local)) is not None:
-            return Verdict(span.accept(offset, measured), rejected=True, why=why, expert=expert)
+            return Verdict(accepted, rejected=True, why=why, expert=expert)
         recovered = self.sampler.draw(span, offset, local, "recovered", why) if self.sampler else None
-        return Verdict(span.accept(offset, measured), recovered, rejected=True, why=why)
+        if isinstance(recovered, PendingToken):
+            recovered = replace(recovered, concept_kl=concepts)
+        return Verdict(accepted, recovered, rejected=True, why=why)
 
     def _nearer(self, row: TopK, local: Dense) -> int | None:
         """Return which of the models that read along is the nearest, where it is within the threshold."""
@@ -172,7 +211,10 @@ class DivergenceThreshold(Judge):
     def __str__(self) -> str:
         """Return what ``--judge`` calls it, and ``strict`` where the upper end decides."""
         strict = ":strict" if self.end == "upper" else ""
-        return f"{JUDGE_NAMES[self.measure]}:{number_text(self.threshold)}{strict}"
+        own = f"{JUDGE_NAMES[self.measure]}:{number_text(self.threshold)}"
+        if self.wording is not None:
+            own = str(self.wording) if self.wording.threshold == self.threshold else f"{self.wording}:{own}"
+        return own + strict
 
 
 def threshold_judge(choices: PolicyOptions, threshold: float, measure: MeasureName = "KL") -> DivergenceThreshold:
