@@ -336,6 +336,7 @@ class OpenArguments(AnswerChoices, total=False):
     experts: Sequence[Path | str] | None
     mix: Literal["mix", "select"] | None
     critic: Path | str | None
+    concepts: str | None
     ctx: int | None
     threads: int | None
     parallel: int | None

@@ -107,6 +107,14 @@ class DecodingSettings(PolicyChoices):
     """The policy, and what is drafted or told beside it."""
 
     overlap: Annotated[bool, SettingInfo("Draft on while a check is waited for", uses=DRAWN)] = True
+    concepts: Annotated[
+        str | None,
+        SettingInfo(
+            "Which tokens say the same: a file of `hybrid concepts build`, auto or off",
+            "FILE",
+            default="auto: the one kept for the local vocabulary",
+        ),
+    ] = None
     trace_rows: Annotated[
         bool,
         SettingInfo(

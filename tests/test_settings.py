@@ -76,11 +76,13 @@ scope                 fawr-$-- None
 bonus                 fawr-$-- None
 threshold             fawr-$-- None
 entropy               fawr-$-- None
+concept_threshold     fawr-$-- None
 strict                fawr-$-- False
 span                  fawr-$-- None
 lead                  fawr-$-- None
 hold                  fawr-$-- None
 overlap               faw----- True
+concepts              f------- None
 trace_rows            -a----t- False
 worth                 faw--$-- None
 risk                  faw--$-- None
@@ -227,7 +229,7 @@ def test_the_front_doors_keywords_are_the_settings_and_take_every_type_that_a_se
 # A value for every knob of a policy, none of them its default.
 KNOBS = {
     "policy": "doubt", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
-    "entropy": 0.75, "strict": True, "span": 5, "lead": 6, "hold": 7,
+    "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7,
 }  # fmt: skip
 
 

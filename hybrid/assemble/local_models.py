@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hybrid.assemble.concepts import partition_of
 from hybrid.assemble.reaching import PROBE, served_here
 from hybrid.config import Settings
 from hybrid.engine import Engine, IsCancelled, Worker
@@ -126,6 +127,7 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
         experts,
         nearest,
         tuple(names[model] for model in _active_drafters(settings)),
+        partial(partition_of, settings),
     )
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path, together)
 

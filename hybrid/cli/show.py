@@ -110,6 +110,8 @@ def summary(answer: Answer) -> str:
         parts.insert(1, "by " + ", ".join(f"{name} {num}" for name, num in usage.written_by.items()))
     if usage.thought_tokens:
         parts.insert(1, f"{usage.thought_tokens} of them thoughts")
+    if usage.wording:
+        parts.append(f"{usage.wording} token{'' if usage.wording == 1 else 's'} kept as another wording")
     parts.append(str(answer.bill))
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")

@@ -87,6 +87,7 @@ def summary(log: AnswerLog) -> list[str]:
     lines = [
         f"policy {head['policy']}",
         f"{total} tokens: {counts['cloud']} by the cloud, {counts['accepted']} checked, {unasked} written here unasked",
+        *([f"{counts['wording']} tokens kept as another wording"] if counts["wording"] else []),
         _divergences(log),
         f"{asked}; bill {cost}{alone}",
         *(f"hand-off at token {position + 1}, {tokens} tokens: {why}" for position, why, tokens in head["handoffs"]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from hybrid.policy.gates import number_text
@@ -23,11 +24,16 @@ _FENCE = re.compile(rb"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 
 @dataclass(frozen=True, eq=False)
 class Concepts:
-    """Which tokens say the same. ``piece``: the bytes of one; ``opening``: the text that the answer continues."""
+    """Which tokens say the same. ``piece``: the bytes of one; ``prompt``: what the answer continues."""
 
     partition: Partition
     piece: Callable[[int], bytes]
-    opening: bytes = b""
+    prompt: Ids = ()
+
+    @cached_property
+    def opening(self) -> bytes:
+        """The prompt's text."""
+        return b"".join(map(self.piece, self.prompt))
 
     def hold_after(self, at: Ids) -> bool:
         """Whether a token may stand for another of its concept, after so much of the answer."""

@@ -56,6 +56,13 @@ class Partition:
         kept, labels = np.unique(first, return_inverse=True)
         return cls(labels.astype(np.int64), int(kept.size))
 
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The concepts of two tokens and more, by their ids."""
+        order = np.argsort(self.labels, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(self.labels[order])) + 1)
+        return tuple(tuple(part.tolist()) for part in parts if part.size > 1)
+
     def over(self, num_tokens: int) -> Partition:
         """Return the partition of a vocabulary of another size: each token beyond this one's is alone."""
         missing = num_tokens - self.labels.size

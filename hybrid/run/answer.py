@@ -18,6 +18,7 @@ class Token:
 
     ``thought``: it was written before the answer itself, in the model's thoughts or as one of their marks (of a first
     mark that is several tokens, the last one). ``thought_text`` is what became readable of the thoughts.
+    ``concept_kl``: KL over concepts, where that of tokens was above a threshold and concepts are known.
     ``certificate``: the least KL(cloud || local), in nats, at which the local model's favourite may not be the cloud's,
     whatever the noise in the cloud's row. ``model``: which model wrote it, by its name; None where no name is known.
     """
@@ -32,6 +33,12 @@ class Token:
     thought: bool = False
     thought_text: str = ""
     model: str | None = None
+    concept_kl: Divergence | None = None
+
+    @property
+    def is_wording(self) -> bool:
+        """Whether it stands because it says what the cloud would have said, in other words."""
+        return self.source == "local" and self.concept_kl is not None
 
     @property
     def certified(self) -> bool:
@@ -57,7 +64,8 @@ class Usage:
     ``certified``: tokens of the local model at which the largest KL(cloud || local) that the rows and their noise allow
     is below the least at which the two models' most likely tokens can differ. ``thought_tokens`` are among the local
     and the cloud tokens. ``bytes_sent``: of the bodies of all requests that left this machine, or may have.
-    ``written_by``: how many tokens each model wrote, by its name.
+    ``written_by``: how many tokens each model wrote, by its name. ``wording``: tokens of the local model at which KL
+    over tokens alone would have handed over, and KL over concepts did not.
     """
 
     local_tokens: int
@@ -73,6 +81,7 @@ class Usage:
     thought_tokens: int = 0
     bytes_sent: int = 0
     written_by: Mapping[str, int] = field(default_factory=dict)
+    wording: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class Answer:
         data = asdict(self)
         for token in data["tokens"]:
             del token["why"]  # said once, in handoffs
-            token["kl"] = finite(token["kl"])
+            token |= {name: finite(token[name]) for name in ("kl", "concept_kl")}
         return data
 
 

@@ -98,6 +98,7 @@ class AnswerBuilder:
             thought,
             read.thoughts,
             self._writer(pending),
+            pending.concept_kl,
         )
         self.publish(events.TokenEmitted(len(self._tokens), token))
         self._tokens.append(token)
@@ -162,6 +163,7 @@ class AnswerBuilder:
             thought_tokens=sum(token.thought for token in tokens),
             bytes_sent=self.bytes_sent,
             written_by=dict(Counter(token.model for token in tokens if token.model is not None)),
+            wording=sum(token.is_wording for token in tokens),
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(

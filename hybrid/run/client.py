@@ -13,7 +13,7 @@ import difflib
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -25,16 +25,16 @@ from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
-from hybrid.run.chain import Chain, whole_chain
+from hybrid.run.chain import whole_chain
 from hybrid.run.chain_choice import ChainChooser
 from hybrid.run.client_status import ClientStatus
 from hybrid.run.cloud_verifier import CloudVerifier, Connect, RowsWanted
 from hybrid.run.composition import (
     by_cloud_alone,
     check_effect,
-    choices_of,
     most_tokens,
     policy_of,
+    recording_of,
     sampling_of,
     seeded,
     within_reach,
@@ -44,32 +44,21 @@ from hybrid.run.contexts import LocalContexts, LocalModel
 from hybrid.run.conversation import Prompt, TextOrTurns, question_from, words_of
 from hybrid.run.deferral import AskedQuestion, BoundPlanner, PairSource, PlannerSource
 from hybrid.run.drafting import Drafter
-from hybrid.run.driver import AnswerLimits, Driver, Recording
+from hybrid.run.driver import AnswerLimits, Driver
 from hybrid.run.events import Event, Finished, Publish, Started, text_of
-from hybrid.run.local_writers import local_writers, tell_names
+from hybrid.run.local_writers import AskedPrompt, local_writers, tell_names
 from hybrid.run.pair_record import PairObserver, PairRecord
 from hybrid.run.relaying import RelayedReply, Relayer
 from hybrid.run.retrying import BreakerConfig, EndpointHealth, RetryingCaller, RetryPolicy
 from hybrid.run.span_tuner import SpanTuner
 from hybrid.run.spending import Spending, Spent
 from hybrid.run.text_rows import TextReader, TextRows, Writer
-from hybrid.run.verifier import RenderedPrompt
 from hybrid.setting_info import SettingPlace
 from hybrid.sources import choosing
 from hybrid.spend import Account, AnswerBudget, CapStatus
 from hybrid.types import Ids, Sampling
 
 NOWHERE = "neither model here can honour it: name an endpoint with --cloud, or one for such requests in [relay]"
-
-
-@dataclass(frozen=True)
-class AskedPrompt:
-    """A question, as the model reads it, who drafts its answer, and when it was asked (monotonic, in seconds)."""
-
-    prompt: TextOrTurns
-    rendered: RenderedPrompt
-    chain: Chain
-    at: float
 
 
 class AsyncClient:
@@ -299,11 +288,13 @@ class AsyncClient:
         if not chain.models:
             settings, chain = by_cloud_alone(settings), whole_chain(self._local)
         rendered = await self._contexts.read(prompt, settings)
+        concepts = await self._contexts.concepts(policy_of(settings), rendered.ids, settings)
+        asked = AskedPrompt(prompt, rendered, chain, asked_at, concepts)
         async with (
             self._contexts.borrow(rendered.ids, settings, publish) as context,
             self._account.open_budget(settings.conversation) as budget,
         ):
-            return await self._write(AskedPrompt(prompt, rendered, chain, asked_at), settings, context, budget, publish)
+            return await self._write(asked, settings, context, budget, publish)
 
     async def _write(
         self, asked: AskedPrompt, settings: Settings, context: CursorContext, budget: AnswerBudget, publish: Publish
@@ -346,11 +337,11 @@ class AsyncClient:
         span = self._span(settings, len(ids), can)
         if policy.planner is not None or policy.pricer is not None:
             bound = await self._bound(settings, asked.prompt, ids, can, budget)
-        policy = policy_of(settings, span, bound.planner if bound else None, room)
+        policy = policy_of(settings, span, bound.planner if bound else None, room, asked.concepts)
         if can is not None and (dear := await self._pair.warning(policy, budget.price, can, len(ids))):
             builder.note(dear)
-        choices = choices_of(settings, policy) if settings.trace_rows else None
-        recording = None if choices is None else Recording(choices, await self._contexts.pieces())
+        told = settings.trace_rows
+        recording = recording_of(settings, policy, await self._contexts.pieces(), asked.concepts) if told else None
         limits = AnswerLimits(most_tokens(settings, room), settings.overlap, recording)
         words_asked = words_of(asked.prompt)
         writers = await local_writers(self._contexts, context, chain, policy, settings, ids, words_asked)

@@ -15,9 +15,11 @@ from hybrid.config import Settings
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
 from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect, parse_policy, preset
+from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
+from hybrid.run.driver import Recording
 from hybrid.sources import choosing
 from hybrid.types import Sampling
 
@@ -56,13 +58,17 @@ def most_tokens(settings: Settings, room: int) -> int:
 
 
 def policy_of(
-    settings: Settings, measured: int | None = None, planner: Planner | None = None, room: int = TO_THE_END
+    settings: Settings,
+    measured: int | None = None,
+    planner: Planner | None = None,
+    room: int = TO_THE_END,
+    concepts: Concepts | None = None,
 ) -> Policy:
     """Build the policy that the settings name.
 
     ``measured`` is the span that ``auto`` or ``cheap`` stands for, None the policy's own. ``planner``: what weighs a
     draft, where the policy has one; None: that of a pair of which nothing is known. ``room``: tokens that the context
-    has for the answer, as far as that is known.
+    has for the answer, as far as that is known. ``concepts``: which tokens say the same; None: nobody knows.
 
     Raises UsageError where they contradict each other.
     """
@@ -75,6 +81,7 @@ def policy_of(
         max_tokens=most_tokens(settings, room),
         cloud_top_k=settings.cloud_top_k,
         planner=planner,
+        known_concepts=concepts,
     )
     chosen = preset(settings.policy, choices)
     return PRESETS["local"].build(choices) if settings.offline else chosen
@@ -98,6 +105,9 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
     """
     _check_dials(settings, given)
+    if given.get("concepts") is not None and not policy_of(settings).wants_concepts:
+        msg = f"concepts changes nothing in the policy {settings.policy}: it acts in concepts, and with --judge concept"
+        raise UsageError(msg)
     chosen = {name: getattr(settings, name) for name in PolicyChoices.model_fields}
     asked = {name for name in chosen.keys() & given.keys() if given[name] is not None} - {"policy"}
     idle = _without_effect(settings.policy, tuple(chosen.items())) if asked else ()
@@ -190,6 +200,11 @@ def _acts_in(policy: str, name: str, value: object) -> bool:
     except UsageError:
         return False
     return not choices_without_effect(policy, {name: value})
+
+
+def recording_of(settings: Settings, policy: Policy, pieces: tuple[bytes, ...], concepts: Concepts | None) -> Recording:
+    """Return what a recording of every row begins with."""
+    return Recording(choices_of(settings, policy), pieces, None if concepts is None else concepts.partition.groups)
 
 
 def choices_of(settings: Settings, policy: Policy) -> dict[str, str | tuple[str, ...]]:

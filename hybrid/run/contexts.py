@@ -8,7 +8,7 @@ money.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -16,7 +16,10 @@ from hybrid.config import Settings
 from hybrid.defer import CriticNumbers
 from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
+from hybrid.policy import Policy
+from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
+from hybrid.prob import Partition
 from hybrid.run.conversation import TextOrTurns, turns_of
 from hybrid.run.critic import CursorCritic
 from hybrid.run.events import Publish, Queued
@@ -25,6 +28,15 @@ from hybrid.run.experts import ExpertCursor
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
 from hybrid.types import Ids
+
+NO_CONCEPTS = (
+    "nobody knows which tokens of the local vocabulary say the same: `hybrid concepts build` finds out, and keeps it"
+)
+
+
+def no_partition() -> Partition:
+    """Raise UsageError: nobody knows which tokens of the vocabulary say the same."""
+    raise UsageError(NO_CONCEPTS)
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,8 @@ class LocalModel:
     have its vocabulary and its length of context. ``critic``: which of them reads drafts before ``auto`` decides; None:
     none does. ``experts``: the models that write as one, in the order in which they were named; the first is this one.
     ``nearest``: which of them was the nearest to the cloud, by the words of questions. ``drafters``: those that may
-    draft for this one, the smallest first.
+    draft for this one, the smallest first. ``partition`` reads which tokens say the same; it raises UsageError where
+    nobody knows.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -62,6 +75,7 @@ class LocalModel:
     experts: tuple[str, ...] = ()
     nearest: ExpertRecord | None = None
     drafters: tuple[str, ...] = ()
+    partition: Callable[[], Partition] = no_partition
 
 
 class LocalContexts:
@@ -89,6 +103,8 @@ class LocalContexts:
         self.pool = ContextPool(contexts, max_queued=bound, timeout_s=deadline)
         self._reader = Worker("hybrid-prompts")
         self._pieces: tuple[bytes, ...] | None = None
+        self._load_partition = local.partition
+        self._partition: Partition | None = None
 
     async def pieces(self) -> tuple[bytes, ...]:
         """Return the bytes of every token, by its id: read once, since 150,000 of them take a fifth of a second."""
@@ -96,6 +112,22 @@ class LocalContexts:
             words = self.words
             self._pieces = await self._reader.do(lambda _: tuple(map(words.piece, range(words.num_tokens))))
         return self._pieces
+
+    async def concepts(self, policy: Policy, prompt: Ids, settings: Settings) -> Concepts | None:
+        """Return which tokens say the same, where the policy asks or every row is told: a trace is replayed by them.
+
+        Raises UsageError where the policy asks and nobody knows.
+        """
+        if not policy.wants_concepts and not settings.trace_rows:
+            return None
+        if self._partition is None:
+            try:
+                self._partition = await self._reader.do(lambda _: self._load_partition())
+            except UsageError:
+                if policy.wants_concepts:
+                    raise
+                return None
+        return Concepts(self._partition, self.words.piece, prompt)
 
     async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
         """Return a prompt as the model reads it. Raises UsageError and ContextOverflow."""

@@ -57,10 +57,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Recording:
-    """What a recording of every row begins with: the choices it was made under, and the bytes of every token."""
+    """What a recording of every row begins with: the choices it was made under, and the bytes of every token.
+
+    ``concepts``: the tokens that say the same, by their ids; None: nobody knows.
+    """
 
     choices: Mapping[str, str | Sequence[str]]
     pieces: tuple[bytes, ...]
+    concepts: tuple[Ids, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -324,6 +328,7 @@ class Driver:
                 *self._drafter.recorded_experts,
                 chain=tuple(stage.span for stage in policy.stages),
                 models=tuple(self._builder.local_models),
+                concepts=recording.concepts,
             )
         )
 

@@ -50,6 +50,7 @@ class RecordingStarted:
     JSON and whole: score, prices, worth; None: nothing does. ``thoughts``: the marks around the model's thoughts.
     ``experts``: the models that write as one, and ``mix`` how; their own rows are ``parts`` of each row.
     ``chain``: the spans of the policy's stages, the lowest first; ``models`` names who may write a local token.
+    ``concepts``: the tokens that say the same, by their ids; None: nobody knows.
     """
 
     pieces: tuple[bytes, ...]
@@ -65,6 +66,7 @@ class RecordingStarted:
     mix: Mixing | None = None
     chain: tuple[int, ...] = ()
     models: tuple[str, ...] = ()
+    concepts: tuple[Ids, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +186,12 @@ class SpanJudged:
     num_judged: int
     num_accepted: int
     rejected: bool
+    num_wording: int = 0
 
     @classmethod
     def of(cls, position: int, judged: JudgedSpan) -> SpanJudged:
         """Tell what was judged."""
-        return cls(position, judged.num_judged, judged.num_accepted, judged.rejected)
+        return cls(position, judged.num_judged, judged.num_accepted, judged.rejected, judged.num_wording)
 
 
 @dataclass(frozen=True)
@@ -328,7 +331,7 @@ def to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, RecordingStarted):
         data["pieces"] = [piece.hex() for piece in event.pieces]
     if isinstance(event, TokenEmitted):
-        data["token"]["kl"] = finite(data["token"]["kl"])
+        data["token"] |= {name: finite(data["token"][name]) for name in ("kl", "concept_kl")}
     return {"event": name, **data}
 
 

@@ -9,14 +9,31 @@ from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.engine import CursorContext
 from hybrid.policy import Policy, SeededCoin, exact_stages, with_stages
+from hybrid.policy.concepts import Concepts
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.chain import Chain, cursors_of
 from hybrid.run.composition import sampling_of
 from hybrid.run.contexts import LocalContexts
+from hybrid.run.conversation import TextOrTurns
 from hybrid.run.drafting import Drafter
 from hybrid.run.experts import ExpertCursor
 from hybrid.run.local_verifier import LocalVerifier
+from hybrid.run.verifier import RenderedPrompt
 from hybrid.types import Ids
+
+
+@dataclass(frozen=True)
+class AskedPrompt:
+    """A question, as the model reads it, who drafts its answer, and when it was asked (monotonic, in seconds).
+
+    ``concepts``: which tokens say the same, where that matters.
+    """
+
+    prompt: TextOrTurns
+    rendered: RenderedPrompt
+    chain: Chain
+    at: float
+    concepts: Concepts | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.events import Event, event_name, key_of, unpacked
 from hybrid.run.experts import RecordedExpert
-from hybrid.run.replay_trace import check_header, row_from_json
+from hybrid.run.replay_trace import check_header, groups_from_json, row_from_json
 from hybrid.types import Ids, Sampling
 
 # What events were called in versions 3 and 4.
@@ -140,6 +140,9 @@ class _EventReader:
             None if marks is None else ThoughtMarks(**marks),
             tuple(RecordedExpert(**each) for each in line.get("experts", ())),
             line.get("mix"),
+            tuple(line.get("chain", ())),
+            tuple(line.get("models", ())),
+            groups_from_json(line.get("concepts")),
         )
 
     def _rows(self, line: dict[str, Any]) -> events.Rows | None:
@@ -162,10 +165,10 @@ def _with_intervals(line: dict[str, Any]) -> dict[str, Any]:
 
 def _with_interval(token: dict[str, Any]) -> dict[str, Any]:
     """Return a token whose divergence is unbounded where JSON could not say so."""
-    kl = token.get("kl")
-    if kl is None:
-        return token
-    return {**token, "kl": {key: math.inf if value is None else value for key, value in kl.items()}}
+    known = {name: token[name] for name in ("kl", "concept_kl") if token.get(name) is not None}
+    return token | {
+        name: {key: math.inf if value is None else value for key, value in kl.items()} for name, kl in known.items()
+    }
 
 
 def _lines(path: Path, read: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:

@@ -10,7 +10,9 @@ from typing import Any, cast
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
 from hybrid.engine import Cursor, Worker
+from hybrid.errors import UsageError
 from hybrid.policy import SeededCoin, exact_stages, with_stages
+from hybrid.policy.concepts import Concepts
 from hybrid.policy.planning import Planner
 from hybrid.policy_choices import PolicyChoices
 from hybrid.run.answer import Answer
@@ -69,9 +71,14 @@ async def replay(path: Path, publish: Publish = lambda _: None, **chosen: Any) -
     worker = Worker("hybrid-replay")
     try:
         driver = Driver(RenderedPrompt(trace.prompt), drafter, worker, verifier, builder, limits, levels)
-        policy = policy_of(settings, room=trace.max_tokens)
+        concepts = None if trace.concepts is None else Concepts(trace.concepts, piece, trace.prompt)
+        policy = policy_of(settings, room=trace.max_tokens, concepts=concepts)
+        if policy.wants_concepts and concepts is None:
+            msg = f"{path} does not hold which tokens say the same: record it where `hybrid concepts show` knows some"
+            raise UsageError(msg)
         if policy.planner is not None or policy.pricer is not None:
-            policy = policy_of(settings, None, await _planner(trace, settings, budget.price), trace.max_tokens)
+            planner = await _planner(trace, settings, budget.price)
+            policy = policy_of(settings, None, planner, trace.max_tokens, concepts)
         return await driver.answer(with_stages(policy, exact_stages(trace.chain, sampling)))
     finally:
         worker.close()

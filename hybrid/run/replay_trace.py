@@ -33,7 +33,7 @@ from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
-from hybrid.prob import Dense, TopK
+from hybrid.prob import Dense, Partition, TopK
 from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
 from hybrid.run.experts import Mixing, RecordedExpert
 from hybrid.types import CloudUsage, Ids, Sampling
@@ -69,6 +69,7 @@ class ReplayTrace:
     chain: tuple[int, ...] = ()
     models: tuple[str, ...] = ()
     cloud_model: str | None = None
+    concepts: Partition | None = None
     local: dict[tuple[str, int], Dense] = field(default_factory=dict)
     """By place, and by the number of the expert whose row it is, or of levels below the model whose draft it was."""
     cloud: dict[str, TopK] = field(default_factory=dict)
@@ -126,6 +127,8 @@ class ReplayTrace:
                 self.shift = None if line.get("shift") is None else float(line["shift"])
                 self.experts = tuple(RecordedExpert(**each) for each in line.get("experts", ()))
                 self.mix = line.get("mix")
+                if (groups := groups_from_json(line.get("concepts"))) is not None:
+                    self.concepts = Partition.of_groups(len(self.pieces), groups)
             case "span_critiqued":
                 said = msgspec.convert(line, SpanCritiqued)
                 self.critic[(said.position, *said.ids)] = said
@@ -173,6 +176,11 @@ def row_from_json(ids: list[int], logprobs: list[float], num_listed: int, cap: f
     """Read a row that ``events.to_json`` wrote. Raises ValueError, or TypeError, for what is none."""
     TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
     return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
+
+
+def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
+    """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
+    return None if groups is None else tuple(tuple(map(int, group)) for group in groups)
 
 
 class ReplayCursor:

@@ -41,8 +41,20 @@ from hybrid.types import Divergence, Message
 # What ends an answer whose reader left; whatever else ends one is a failure.
 LEFT = "left"
 # ``policy.Policy.__str__``: nats of KL(cloud || local) above which a token is turned down, or the pen goes back.
-_KL_LIMIT = re.compile(r"\b(?:judge|handback)=kl:([0-9.]+(?:e[+-]?[0-9]+)?)")
-_COUNTS = ("local", "cloud", "accepted", "unchecked", "recovered", "bonus", "written", "certified", "thoughts")
+_NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
+_KL_LIMIT = re.compile(rf"\b(?:judge|handback)=(?:kl|concept(?::{_NUMBER}:kl)?):({_NUMBER})")
+_COUNTS = (
+    "local",
+    "cloud",
+    "accepted",
+    "unchecked",
+    "recovered",
+    "bonus",
+    "written",
+    "certified",
+    "thoughts",
+    "wording",
+)
 
 
 @dataclass(frozen=True)
@@ -168,6 +180,7 @@ class AnswerLog:
             "kl": _interval(token.kl),
             "why": token.why,
             "certified": token.certified,
+            "concept_kl": _interval(token.concept_kl),
             "thought": token.thought,
             "text": token.text if self._shows_texts else None,
             "thoughts": token.thought_text if self._shows_texts else None,
@@ -179,7 +192,7 @@ class AnswerLog:
         self.tokens.add(shown)
         counts = self.head["counts"]
         grown = [token.source, token.how, *["thoughts"] * token.thought]
-        grown += ["certified"] * (token.source == "local" and token.certified)
+        grown += ["certified"] * (token.source == "local" and token.certified) + ["wording"] * token.is_wording
         self._set(counts={**counts, **{name: counts[name] + 1 for name in grown}}, handoffs=self._handoffs(token))
 
     def _handoffs(self, token: Token) -> list[list[Any]]:

@@ -12,6 +12,7 @@ import pytest
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.config import Settings
 from hybrid.engine import ScriptedEngine, Worker
+from hybrid.prob import Partition
 from hybrid.run import AsyncClient, FurtherModel, LocalModel
 from hybrid.run.retrying import EndpointHealth
 from hybrid.spend import Account, MemoryLedger, Price
@@ -19,6 +20,7 @@ from hybrid.spend import Account, MemoryLedger, Price
 WORDS = tuple("abcdefgh")
 END = 7
 AT_ONCE = 8
+SAME = Partition.of_groups(len(WORDS), [{0, 1, 2}, {3, 4, 5}])
 
 
 def table(name: str, base=None, share: float = 0.0):
@@ -101,7 +103,7 @@ def house():
     A test has the last ``AT_ONCE`` of its houses; what many inputs built before them is closed.
     ``critic``: the scores of a model that reads drafts; ``planners``: what ``auto`` decides by.
     ``can``: what the cloud says of itself besides; ``parallel``: contexts; ``queue``: settings of waiting for one, or
-    any others; ``beside``: the tables of further models that write as one with the first, which is called local.
+    any others; ``beside``: tables of further models that write as one with the first, called local; ``partition``.
     """
     workers = []
 
@@ -123,6 +125,7 @@ def house():
         critic=None,
         planners=None,
         beside=None,
+        partition=lambda: SAME,
         **cloud,
     ):
         def engines_of(scores):
@@ -143,7 +146,8 @@ def house():
             return remote, replace(await remote.connect("", ()), max_context=cloud_context, **(can or {}))
 
         reads = engines_of(critic) if critic else []
-        local = LocalModel(list(zip(engines, own, strict=True)), **several(engines_of, beside or {}, reads))
+        beside = several(engines_of, beside or {}, reads)
+        local = LocalModel(list(zip(engines, own, strict=True)), partition=partition, **beside)
         chosen = Settings(policy="kl", cloud_top_k=8, retries=retries, seed=seed, **(queue or {}))
         client = AsyncClient(local, reach, account, chosen, planners=planners)
         clock = Clock()

@@ -20,8 +20,8 @@ LARGE, SMALL = np.array([0.9, 0.05, 0.05]), np.array([0.05, 0.9, 0.05])
 PAIRS = range(12)
 
 
-def concepts(*groups, size=3, piece=lambda _: b"word ", opening=b""):
-    return Concepts(Partition.of_groups(size, groups), piece, opening)
+def concepts(*groups, size=3, piece=lambda _: b"word "):
+    return Concepts(Partition.of_groups(size, groups), piece)
 
 
 def judge(known, threshold=0.5, **chosen):

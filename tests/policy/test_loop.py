@@ -28,8 +28,6 @@ AT_ONE = Sampling(1.0)
 class NeverAgrees:
     """A handback that never comes."""
 
-    wants_concepts = False
-
     def agrees(self, at, token):
         return False
 

@@ -185,6 +185,13 @@ def test_a_token_that_the_draft_does_not_have_is_a_concept_alone_and_infinitely_
     assert found.lower == math.inf
 
 
+def test_its_groups_make_the_same_partition_again():
+    partition = Partition.of_groups(6, [{5, 1}, {0, 3, 2}])
+    assert sorted(partition.groups) == [(0, 2, 3), (1, 5)]
+    assert Partition.of_groups(6, partition.groups).labels.tolist() == partition.labels.tolist()
+    assert Partition.of_groups(3, []).groups == ()
+
+
 def test_what_a_vocabulary_is_padded_with_is_alone():
     partition = Partition.of_groups(3, [{0, 2}]).over(5)
     assert partition.labels.tolist() == [0, 1, 0, 2, 3]

@@ -137,6 +137,11 @@ const HOW = {
   accepted: "drafted here; a check let it stand", unchecked: "written here; nobody asked", bonus: "given by the cloud after a span that stands",
   recovered: "written by the cloud in the place of a draft that was turned down", written: "written by the cloud, which had the pen",
 };
+function wording(token) {
+  if (!token.concept_kl) return null;
+  const over = `KL over concepts ${nats(token.concept_kl[0])} to ${nats(token.concept_kl[1])} nats`;
+  return token.source === "local" ? `kept as another wording: ${over}` : over;
+}
 function drawDetail(head, token, place) {
   if (!token) {
     $("detail").replaceChildren(make("p", "hint", "Point at a token, or move to one with Tab and the arrow keys, to read who wrote it and why."));
@@ -145,7 +150,7 @@ function drawDetail(head, token, place) {
   const limit = head.threshold === null ? "" : `, threshold ${head.threshold}`;
   const kl = token.kl === null ? `KL not known: ${token.source === "cloud" ? "not compared" : "nobody asked"}` :
     `KL ${nats(token.kl[0])} to ${nats(token.kl[1])} nats${limit}${token.kl[2] ? `; rows may be off by ${nats(token.kl[2])}` : ""}`;
-  const said = [HOW[token.how] || token.how, token.model ? `by ${visible(token.model)}` : null, token.why, token.certified ? "certified: both models' favourite" : null];
+  const said = [HOW[token.how] || token.how, token.model ? `by ${visible(token.model)}` : null, token.why, token.certified ? "certified: both models' favourite" : null, wording(token)];
   const name = token.text === null ? null : make("b", `mark ${writer(token)}`, `“${visible((token.thoughts || "") + token.text)}”`);
   const rows = token.candidates, sides = make("div", "sides");
   if (rows) for (const [side, title] of [["local", "local model"], ["cloud", "cloud"]]) sides.append(drawSide(title, rows[side]));
