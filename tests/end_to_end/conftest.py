@@ -26,6 +26,7 @@ import hybrid
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.folders import APP
+from hybrid.prob import Partition
 from hybrid.sources import CONFIG_FILE
 from hybrid.types import Message
 
@@ -33,6 +34,8 @@ from hybrid.types import Message
 # closer than this may change places.
 NEAR_TIE_NATS = 0.03
 MODELS = Path(hybrid.__file__).parent / "models"
+# For tests that go through every policy: one of them asks which tokens say the same.
+SOME_CONCEPTS = Partition.of_groups(40, [range(10, 20), range(20, 40)])
 LOCAL, CLOUD = MODELS / "small.gguf", MODELS / "large.gguf"
 
 
@@ -47,6 +50,7 @@ def a_policy_that_asks(tmp_path_factory):
     (home / APP / CONFIG_FILE).write_text('policy = "kl"\n')
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(home))
+        patched.setattr("hybrid.assemble.local_models.partition_of", lambda _: SOME_CONCEPTS)
         yield
 
 
