@@ -63,6 +63,10 @@ class ConnectionSettings(SettingsGroup):
     cloud_model: Annotated[str | None, SettingInfo("Model name at the endpoint", "M", QUOTED, "the one it serves")] = (
         None
     )
+    cloud_vocabulary: Annotated[
+        Path | None,
+        SettingInfo("File of the cloud's model, for its vocabulary", "GGUF", QUOTED, "the local one's"),
+    ] = None
     dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PRICED, default="found out")] = None
     api_key_env: Annotated[str, SettingInfo("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"
     offline: Annotated[bool, SettingInfo("Send no request", uses=ASKED)] = False
@@ -346,6 +350,7 @@ class OpenArguments(AnswerChoices, total=False):
     kv_type: KvTypeName | None
     cloud: str | None
     cloud_model: str | None
+    cloud_vocabulary: Path | str | None
     dialect: str | None
     api_key_env: str | None
     cloud_top_k: int | None

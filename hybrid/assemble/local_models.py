@@ -23,6 +23,7 @@ from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
 from hybrid.engine.speed import drafting_ms
+from hybrid.engine.vocabulary import share_words
 from hybrid.errors import EngineError, UsageError
 from hybrid.model_names import MODELS, NAMED
 from hybrid.run import FurtherModel, LocalModel
@@ -35,8 +36,6 @@ BUNDLED_LOCAL = MODELS / "small.gguf"
 # The speed and the noise of a model of so many parameters are measured whenever it is opened (20 ms for the bundled
 # small one, 75 ms for the large one); of others by answers and by ``hybrid probe``, for nobody should wait for it.
 MEASURED_AT_ONCE = 2_000_000
-# Of larger vocabularies not every token is compared.
-COMPARED = 4096
 
 
 @dataclass(frozen=True)
@@ -263,12 +262,11 @@ def _mind_length(weights: Weights, ctx: int) -> None:
 
 
 def _mind_vocabulary(weights: Weights, other: Weights) -> None:
-    """Raise UsageError where two models do not name tokens alike. Of large vocabularies a sample is compared."""
+    """Raise UsageError where two models do not name tokens alike."""
     names, num = f"{weights.path.name} and {other.path.name}", weights.num_tokens
     if num != other.num_tokens:
         msg = f"{names} have {num} and {other.num_tokens} tokens: models that read one text need one vocabulary"
         raise UsageError(msg)
-    differ = any(weights.piece(token) != other.piece(token) for token in range(0, num, max(1, num // COMPARED)))
-    if differ or weights.end_ids != other.end_ids:
+    if not share_words(weights, other):
         msg = f"{names} have different vocabularies: models that read one text need one"
         raise UsageError(msg)

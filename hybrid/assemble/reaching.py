@@ -11,6 +11,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe_result import ProbeCache
+from hybrid.cloud.translated import TranslatedCloud
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings
 from hybrid.endpoint_address import is_loopback
@@ -18,6 +19,8 @@ from hybrid.endpoint_key import endpoint_key, key_hint
 from hybrid.engine import Engine
 from hybrid.engine.llama import Weights
 from hybrid.engine.real_models import model_file
+from hybrid.engine.vocabulary import share_words
+from hybrid.engine.vocabulary_file import VocabularyFile
 from hybrid.errors import NotAnApi, VocabularyMismatch
 from hybrid.model_names import NAMED
 from hybrid.sources import findings_file
@@ -53,21 +56,41 @@ async def reach(
         if served := served_here(settings):
             server = bundled_server(await asyncio.to_thread(model_file, served))
             url, asked_at, dialect = await opened.enter_async_context(server), None, "vllm"  # no waiting for an answer
+        theirs = await asyncio.to_thread(_other_words, settings, engine)
+        if theirs is not None:
+            opened.callback(theirs.close)
+            cache = cache and ProbeCache(findings_file(), theirs.vocabulary_digest)
         wire = wire_to(settings, url)
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, engine, dialect, cache)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, theirs or engine, dialect, cache)
         opened.push_async_callback(endpoint.aclose)
+        cloud: Cloud = endpoint if theirs is None else TranslatedCloud(endpoint, theirs, engine)
         try:
-            capabilities = await endpoint.connect(PROBE, engine.tokenize(PROBE), asked_at)
-        except VocabularyMismatch:
-            if settings.cloud is not None:
-                raise
-            msg = (
-                f"no --cloud was named, so the bundled large model is asked, and {settings.local} has another "
-                "vocabulary: name an endpoint of its vocabulary, or take --offline to let it answer alone"
-            )
-            raise VocabularyMismatch(msg) from None
+            capabilities = await cloud.connect(PROBE, engine.tokenize(PROBE), asked_at)
+        except VocabularyMismatch as error:
+            raise _mended(error, settings) from None
         stack.push_async_exit(opened.pop_all())  # it works: from here on it closes with the client
-        return endpoint, capabilities
+        return cloud, capabilities
+
+
+def _other_words(settings: Settings, engine: Engine) -> VocabularyFile | None:
+    """Return the vocabulary of the cloud's model, where it is known and is not the local one's."""
+    named = settings.cloud_vocabulary or served_here(settings)
+    if named is None:
+        return None
+    theirs = VocabularyFile(model_file(named))
+    if not share_words(engine, theirs):
+        return theirs
+    theirs.close()
+    return None
+
+
+def _mended(error: VocabularyMismatch, settings: Settings) -> VocabularyMismatch:
+    """Return the refusal with what to do about it."""
+    if settings.cloud_vocabulary is not None:
+        return VocabularyMismatch(f"{settings.cloud_vocabulary} is not the vocabulary of the cloud: {error}")
+    return VocabularyMismatch(
+        f"{error}; with --cloud-vocabulary GGUF, a file of that model, it is asked in its own words"
+    )
 
 
 async def reach_by_messages(

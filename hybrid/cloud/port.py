@@ -83,8 +83,9 @@ class Capabilities:
         """Whether the tokens that are read of it are those that it charges for.
 
         What takes messages may write in any vocabulary: its text is then split into tokens of ours, which are others.
+        So is that of a model whose vocabulary is known to be another (``translated``).
         """
-        return self.continues
+        return self.continues and self.same_words is not False
 
     @property
     def abilities(self) -> frozenset[Ability]:
@@ -93,6 +94,7 @@ class Capabilities:
             "open": True,
             "write": self.continues,
             "ids": self.ids,
+            "words": self.same_words is not False,
             "score": self.rows and self.scoring_method is not None,
         }
         return frozenset(ability for ability, can in able.items() if can)
@@ -103,7 +105,7 @@ class ScoreQuestion:
     """Score ``span`` after ``prefix``; with ``after``, the row that follows it too. Needs a non-empty prefix.
 
     ``candidates`` are tokens whose own log-probability is wanted in each row, where the endpoint can tell it without
-    losing the top-k list: one tuple per row, or none at all. ``asked_at``: see ``WriteQuestion``.
+    losing the top-k list: one tuple per row, or none at all. The others are as in ``WriteQuestion``.
     """
 
     prefix: Ids
@@ -112,6 +114,9 @@ class ScoreQuestion:
     top_k: int
     candidates: tuple[Ids, ...] = ()
     asked_at: float | None = None
+    begun: int = 0
+    turns: tuple[Message, ...] = ()
+    has_template_args: bool = False
 
     @property
     def num_rows(self) -> int:

@@ -29,9 +29,9 @@ from hybrid.engine.runtime import (
     default_threads,
     forget_errors,
     last_error,
-    recent_errors,
     safe_model_params,
     take_log,
+    why_not_loaded,
 )
 from hybrid.engine.shards import first_shard, read_model
 from hybrid.engine.turns import Turns
@@ -82,12 +82,12 @@ class Weights(LlamaVocabulary):
             params.n_gpu_layers = gpu_layers
         model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
         if not model and gpu_layers is None and devices:  # nobody asked for the GPU, and its memory may be full
-            failed = f"llama.cpp could not load it there ({_why_not_loaded()})"
+            failed = f"llama.cpp could not load it there ({why_not_loaded()})"
             forget_errors()
             params.n_gpu_layers = 0
             model = ll.llama_model_load_from_file(os.fsencode(self.path), params)
         if not model:
-            msg = f"llama.cpp cannot load {self.path}: {_why_not_loaded()}"
+            msg = f"llama.cpp cannot load {self.path}: {why_not_loaded()}"
             raise EngineError(msg)
         placement = Placement.of(params.n_gpu_layers, int(ll.llama_model_n_layer(model)), devices, gpu_layers)
         return model, replace(placement, failed=failed)
@@ -199,12 +199,6 @@ def _or_smaller(weights: Weights) -> str:
     """Say which other settings make a cache smaller where it lies."""
     packed = ", or name a smaller --kv-type (q8_0)" if weights.kv_type in {"f32", "f16", "bf16"} else ""
     return packed + (", or keep fewer layers on the GPU (--gpu-layers)" if weights.placement.on_gpu else "")
-
-
-def _why_not_loaded() -> str:
-    """Return what llama.cpp said of a file that it did not load."""
-    detail = next((e for e in recent_errors() if "error loading model:" in e), "damaged or of an unknown kind")
-    return detail.split("error loading model:")[-1].strip()
 
 
 class LlamaEngine:

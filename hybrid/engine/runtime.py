@@ -58,6 +58,12 @@ def take_log() -> None:
     forget_errors()
 
 
+def why_not_loaded() -> str:
+    """Return what llama.cpp said of a file that it did not load."""
+    detail = next((e for e in recent_errors() if "error loading model:" in e), "damaged or of an unknown kind")
+    return detail.split("error loading model:")[-1].strip()
+
+
 def forget_errors() -> None:
     """Forget llama.cpp's last complaints."""
     _LOG.errors.clear()

@@ -18,7 +18,18 @@ from hybrid.engine.port import NO_ARGS
 from hybrid.engine.template import ChatTemplate, TemplateFault
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
-from hybrid.types import Ids, Message, TemplateArg
+from hybrid.types import Ids, Message, TemplateArg, Vocabulary
+
+# Of larger vocabularies not every token is compared.
+COMPARED = 4096
+
+
+def share_words(first: Vocabulary, second: Vocabulary) -> bool:
+    """Return whether two models name tokens alike. Of large vocabularies a sample is compared."""
+    num = first.num_tokens
+    if num != second.num_tokens or first.end_ids != second.end_ids:
+        return False
+    return all(first.piece(token) == second.piece(token) for token in range(0, num, max(1, num // COMPARED)))
 
 
 class LlamaVocabulary:
@@ -93,8 +104,12 @@ class LlamaVocabulary:
 
     @cached_property
     def _control_names(self) -> tuple[str, ...]:
-        control = (i for i in range(self.num_tokens) if ll.llama_vocab_is_control(self._vocab, i))
-        return tuple(name for name in map(self._name, control) if name)
+        return tuple(name for name in map(self._name, sorted(self.control_ids)) if name)
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that no text is split into: marks of turns, the ends."""
+        return frozenset(i for i in range(self.num_tokens) if ll.llama_vocab_is_control(self._vocab, i))
 
     def _is_padding(self, token: int) -> bool:
         """Whether a converter added the token to fill a row: by its type (llama.cpp since 2024), or by its name."""

@@ -120,6 +120,11 @@ class Judge(ABC):
     """Whether it can judge the row after a span alone, without a token."""
 
     @property
+    def reads_text(self) -> bool:
+        """Whether it can judge by the bytes that come next, and so a cloud that spells in other tokens."""
+        return False
+
+    @property
     @abstractmethod
     def guarantee(self) -> str:
         """What is true of an accepted token, in one line: ``an accepted token is ...``."""

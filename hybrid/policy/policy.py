@@ -26,6 +26,7 @@ ABILITY_TEXT: Mapping[Ability, str] = {
     "write": "continue a partial answer",
     "open": "write an answer",
     "ids": "name tokens by number",
+    "words": "spell as the local model does",
 }
 
 
@@ -89,6 +90,7 @@ class Policy:
             "open": self.lead > 0,
             "write": self.handoff_tokens > 0 or leaves_tail,
             "ids": leaves_tail,
+            "words": self.judge is not None and not self.judge.reads_text,
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
 

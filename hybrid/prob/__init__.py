@@ -3,7 +3,7 @@
 from hybrid.prob.acceptance import accept_prob, residual
 from hybrid.prob.boxes import kl_in_boxes
 from hybrid.prob.budget import project_within_budget
-from hybrid.prob.cells import Cells, Spelling, TextRow
+from hybrid.prob.cells import Cells, Reach, Spelling, TextRow
 from hybrid.prob.certificates import (
     DivergenceKind,
     certificate,
@@ -68,6 +68,7 @@ __all__ = [
     "MultiplicativeAcceptance",
     "NotADistribution",
     "Partition",
+    "Reach",
     "Reference",
     "Row",
     "SelectionWeights",

@@ -16,7 +16,7 @@ answer's end is a cell of its own, whatever its tokens are called. This file kno
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,6 +80,41 @@ class Cells:
     draft_high: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """A row of another vocabulary, some bytes before the place that is looked at.
+
+    ``weight``: how likely a token begins there, given the text before the place. ``read``: the bytes between.
+    ``masses``: the probability of each string that its tokens spell; ``ending``: that the text ends; ``tail``: what
+    it does not show. ``followed``: tokens that end at the place are counted by the row that stands there.
+    """
+
+    weight: float
+    read: bytes
+    masses: Mapping[bytes, float]
+    ending: float
+    tail: float
+    followed: bool = False
+
+    @property
+    def going_on(self) -> dict[bytes, float]:
+        """What follows the place, by the strings that reach beyond it."""
+        size = len(self.read)
+        return {
+            text[size:]: self.weight * mass
+            for text, mass in self.masses.items()
+            if len(text) > size and text.startswith(self.read)
+        }
+
+    @property
+    def hidden(self) -> float:
+        """The mass of which it says nothing: what it does not show, and tokens behind which another row would stand."""
+        inside = (
+            text for text in self.masses if self.read.startswith(text) and (text != self.read or not self.followed)
+        )
+        return self.weight * (self.tail + sum(self.masses[text] for text in inside))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextRow(TopK):
     """A target of another vocabulary, as text: what may come next, by its bytes, beside a draft of this vocabulary.
@@ -96,24 +131,18 @@ class TextRow(TopK):
     hidden: float
 
     @classmethod
-    def after(
-        cls,
-        read: bytes,
-        masses: Mapping[bytes, float],
-        ending: float,
-        hidden: float,
-        spelling: Spelling,
-        best: int,
-        noise: float = 0.0,
-    ) -> TextRow:
-        """Return what a row of another vocabulary tells once ``read`` was read from where it stands.
+    def after(cls, reaches: Sequence[Reach], spelling: Spelling, best: int, noise: float = 0.0) -> TextRow:
+        """Return what rows of another vocabulary tell of a place that they reach; ``best``: the token it takes first.
 
-        ``masses``: the probability of each string its tokens spell. Tokens that ``read`` contains whole are hidden
-        mass: what follows them stands in another row. ``best``: the token that the target takes first.
+        A text may have come about by other tokens than those it was read in: each row before the place that reaches
+        beyond it has its share, by how likely a token begins there.
         """
-        left = {text[len(read) :]: p for text, p in masses.items() if text.startswith(read) and len(text) > len(read)}
-        hidden += sum(p for text, p in masses.items() if read.startswith(text))
-        ending = 0.0 if read else ending
+        left: dict[bytes, float] = {}
+        for reach in reaches:
+            for text, mass in reach.going_on.items():
+                left[text] = left.get(text, 0.0) + mass
+        hidden = sum(reach.hidden for reach in reaches)
+        ending = sum(reach.weight * reach.ending for reach in reaches if not reach.read)
         total = sum(left.values()) + ending + hidden
         if not total > 0.0:  # the target would not write what was read
             left, hidden, total = {}, 1.0, 1.0
@@ -212,4 +241,4 @@ def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
     return tuple(roots)
 
 
-__all__ = ["LEAST", "Cells", "Spelling", "TextRow"]
+__all__ = ["LEAST", "Cells", "Reach", "Spelling", "TextRow"]

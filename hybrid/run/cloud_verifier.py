@@ -206,7 +206,9 @@ class CloudVerifier:
         if endpoint.can.candidates and endpoint.can.same_words:  # an id that it lacks ends SGLang
             rows = [pending.draft_row for pending in request.span] + [None] * after
             candidates = tuple(tuple(i for i, _ in row.top(CANDIDATES)) if row else () for row in rows)
-        return ScoreQuestion(prompt.ids + request.at, span, after, endpoint.top_k, candidates, time.monotonic())
+        asked = ScoreQuestion(prompt.ids + request.at, span, after, endpoint.top_k, candidates, time.monotonic())
+        begun, has_args = len(request.at), bool(prompt.template_args)
+        return replace(asked, begun=begun, turns=prompt.turns, has_template_args=has_args)
 
     def _write_question(self, prompt: RenderedPrompt, request: Write, endpoint: ReachedEndpoint) -> WriteQuestion:
         prefix, begun = prompt.ids + request.at, len(request.at)
@@ -270,7 +272,8 @@ class CloudVerifier:
         # In one request the draft is read with its prefix; by other methods it is written, or sent in parts.
         prompt = question.prefix + (question.span if endpoint.can.scoring_method == "one request" else ())
         most = endpoint.cloud.max_usage(question)
-        request = await self._billing.open_request("check", position, most, prompt, len(question.span))
+        read = prompt if endpoint.can.counts_tokens else ()  # what is repeated is counted in tokens of ours
+        request = await self._billing.open_request("check", position, most, read, len(question.span))
         try:
             scores = await endpoint.cloud.score(question, request.request_id, request.before_send)
         except BaseException as error:
@@ -285,7 +288,8 @@ class CloudVerifier:
     ) -> tuple[WriteStream, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
         cloud, limit = endpoint.cloud, question.limit
-        request = await self._billing.open_request("write", len(at), cloud.max_usage(question), question.prefix)
+        read = question.prefix if endpoint.can.counts_tokens else ()
+        request = await self._billing.open_request("write", len(at), cloud.max_usage(question), read)
         question = replace(question, limit=request.grant.limit)
         chunks = cloud.write(question, request.request_id, request.before_send)
         stream = WriteStream(at, request, chunks, counts_tokens=endpoint.can.counts_tokens)

@@ -19,6 +19,7 @@ import msgspec
 
 from hybrid.engine import ThoughtMarks
 from hybrid.errors import UsageError
+from hybrid.prob import Spelling
 from hybrid.prob.distribution import MAX_ID
 from hybrid.run import events
 from hybrid.run.answer import Answer
@@ -109,6 +110,7 @@ class _EventReader:
         self._ids = ids
         self._keys = keys
         self._noise: tuple[float, float | None] = (0.0, None)
+        self._words = Spelling((), frozenset())
 
     def read(self, line: dict[str, Any]) -> Event | None:
         """Return the event of a line; None: it is not known here."""
@@ -129,8 +131,10 @@ class _EventReader:
     def _recording(self, line: dict[str, Any]) -> events.RecordingStarted:
         shift, marks = line.get("shift"), line.get("thoughts")
         self._noise = float(line.get("noise", 0.0)), None if shift is None else float(shift)
+        pieces = tuple(map(bytes.fromhex, line["pieces"]))
+        self._words = Spelling(pieces, frozenset(line["end_ids"]))
         return events.RecordingStarted(
-            tuple(map(bytes.fromhex, line["pieces"])),
+            pieces,
             tuple(line["end_ids"]),
             Sampling(**line["sampling"]),
             line["max_tokens"],
@@ -150,7 +154,7 @@ class _EventReader:
         if end is None:
             return None
         local = None if line["local"] is None else unpacked(line["local"], *self._noise)
-        cloud = None if line["cloud"] is None else row_from_json(**line["cloud"])
+        cloud = None if line["cloud"] is None else row_from_json(line["cloud"], self._words)
         return events.Rows(self._ids[:end], local, cloud, line["written"], tuple(line["banned"]), bool(line.get("cut")))
 
 

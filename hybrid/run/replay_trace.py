@@ -9,7 +9,7 @@ ban. Nothing is guessed: ``MissingRow`` says which row is missing, and where.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
-from hybrid.prob import Dense, Partition, TopK
+from hybrid.prob import Dense, Partition, Spelling, TextRow, TopK
 from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
 from hybrid.run.experts import Mixing, RecordedExpert
 from hybrid.types import CloudUsage, Ids, Sampling
@@ -79,6 +79,7 @@ class ReplayTrace:
     """Where it did so without a row."""
     cut: set[tuple[str, frozenset[int]]] = field(default_factory=set)
     """Where its text ended for want of room."""
+    _words: Spelling | None = None
     critic: dict[Ids, SpanCritiqued] = field(default_factory=dict)
     """What a critic said, by the answer's place and the tokens that it read: the place as a number, then they."""
 
@@ -137,6 +138,13 @@ class ReplayTrace:
             case "token_emitted" if line["token"]["source"] == "cloud":
                 self.cloud_model = line["token"].get("model")
 
+    @property
+    def words(self) -> Spelling:
+        """The local vocabulary's tokens by their bytes."""
+        if self._words is None or self._words.pieces is not self.pieces:
+            self._words = Spelling(self.pieces, self.end_ids)
+        return self._words
+
     def _add_rows(self, line: dict[str, Any]) -> None:
         key = line["key"]
         for number, (expert, part) in enumerate(zip(self.experts, line.get("parts", ()), strict=False)):
@@ -145,7 +153,7 @@ class ReplayTrace:
         if line["local"] is not None and not self.experts:
             self.local[key, line.get("below", 0)] = unpacked(line["local"], self.noise, self.shift)
         if line["cloud"] is not None:
-            self.cloud[key] = row_from_json(**line["cloud"])
+            self.cloud[key] = row_from_json(line["cloud"], self.words)
         if line["written"] is not None:
             drawn = key, frozenset(line["banned"])
             self.written[drawn] = line["written"]
@@ -172,8 +180,17 @@ def check_header(line: str, path: Path) -> None:
     raise UsageError(msg)
 
 
-def row_from_json(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
-    """Read a row that ``events.to_json`` wrote. Raises ValueError, or TypeError, for what is none."""
+def row_from_json(told: Mapping[str, Any], words: Spelling) -> TopK:
+    """Read a row that ``events.to_json`` wrote. Raises ValueError, TypeError or KeyError for what is none.
+
+    ``words``: the local vocabulary, for rows of another one.
+    """
+    if "strings" in told:
+        return _text_row(words=words, **told)
+    return _row(**told)
+
+
+def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
     TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
     return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
 
@@ -181,6 +198,21 @@ def row_from_json(ids: list[int], logprobs: list[float], num_listed: int, cap: f
 def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
     """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
     return None if groups is None else tuple(tuple(map(int, group)) for group in groups)
+
+
+def _text_row(
+    words: Spelling,
+    strings: list[str],
+    masses: list[float],
+    ending: float,
+    hidden: float,
+    best: int,
+    noise: float = 0.0,
+) -> TextRow:
+    texts = tuple(map(bytes.fromhex, strings))
+    if len(texts) != len(masses) or not 0 <= best < len(words.pieces):
+        raise ValueError("no row of another vocabulary")
+    return TextRow.listed_as(best, texts, np.array(masses, dtype=np.float64), ending, hidden, words, noise)
 
 
 class ReplayCursor:

@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hybrid.cloud import Chunk, Scores
+from hybrid.cloud.same_pieces import PART, check_pieces, mismatch, without_spaces
 from hybrid.engine import Engine
 from hybrid.errors import VocabularyMismatch
 from hybrid.prob import TopK
 from hybrid.run.open_request import WriteStream
-
-# What decoded pieces hold where a token is only part of a character; such pieces say nothing.
-_PART = "\N{REPLACEMENT CHARACTER}"
 
 
 class VocabularyCheck:
@@ -32,15 +30,7 @@ class VocabularyCheck:
 
     def check_scores(self, scores: Scores) -> tuple[TopK, ...]:
         """Compare how the endpoint reads some tokens, and its likeliest ones; return the rows over our vocabulary."""
-        for token, theirs in scores.pieces.items():
-            if token >= self._engine.num_tokens:
-                continue  # nothing here is called by that number; whether it is likely is looked at below
-            ours = self._engine.piece(token).decode("utf-8", "replace")
-            if theirs == ours or _PART in theirs + ours:
-                continue
-            if _without_spaces(theirs) != _without_spaces(ours):
-                what = f"token {token}"
-                raise _mismatch(what, theirs, ours)
+        check_pieces(scores.pieces, self._engine)
         self._check_numbers(row.best for row in scores.rows)
         return tuple(row.within(self._engine.num_tokens) for row in scores.rows)
 
@@ -52,11 +42,11 @@ class VocabularyCheck:
         self._check_numbers(chunk.ids)
         stream.local_text += b"".join(map(self._engine.piece, chunk.ids))
         if stream.cloud_text:
-            theirs = _without_spaces(stream.cloud_text)
-            ours = _without_spaces(stream.local_text.decode("utf-8", "replace"))
-            if _PART not in theirs + ours:
+            theirs = without_spaces(stream.cloud_text)
+            ours = without_spaces(stream.local_text.decode("utf-8", "replace"))
+            if PART not in theirs + ours:
                 if not ours.startswith(theirs):
-                    raise _mismatch("what the cloud wrote", theirs, ours)
+                    raise mismatch("what the cloud wrote", theirs, ours)
                 stream.cloud_text, stream.local_text = "", ours.removeprefix(theirs).encode()
         return replace(chunk, rows=tuple(row and row.within(self._engine.num_tokens) for row in chunk.rows))
 
@@ -66,13 +56,3 @@ class VocabularyCheck:
         if unknown is not None:
             msg = f"the cloud writes token {unknown}, and the local model has {self._engine.num_tokens} tokens"
             raise VocabularyMismatch(msg)
-
-
-def _without_spaces(text: str) -> str:
-    """Drop white space: servers strip, keep or clean up the spaces around a piece as they like."""
-    return "".join(text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").split())
-
-
-def _mismatch(what: str, theirs: str, ours: str) -> VocabularyMismatch:
-    msg = f"{what} is {theirs[-40:]!r} in the cloud and {ours[-40:]!r} here: the models do not share a vocabulary"
-    return VocabularyMismatch(msg)

@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.prob import Dense, TopK, kl, kl_divergence
-from hybrid.prob.cells import LEAST, Spelling, TextRow
+from hybrid.prob.cells import LEAST, Reach, Spelling, TextRow
 
 seeds = st.integers(0, 2**32 - 1)
 OURS = Spelling((b"a", b"b", b"ab", b"ba", b"aab", b"<end>"), frozenset({5}))
 THEIRS = (b"a", b"b", b"aa", b"bb", b"bab", None)
 END = 5
+
+
+def text_row(masses, ending, tail, spelling, best, read=b""):
+    return TextRow.after([Reach(1.0, read, masses, ending, tail)], spelling, best)
 
 
 def laws(rng, num=6):
@@ -42,7 +46,7 @@ def row_of(probs, shown=None):
     order = np.argsort(-probs)[:shown]
     masses = {THEIRS[i]: float(probs[i]) for i in order if i != END}
     ending = float(probs[END]) if END in order else 0.0
-    return TextRow.after(b"", masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, best=0)
+    return text_row(masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, best=0)
 
 
 @given(seeds, st.sampled_from([None, 2, 3]))
@@ -70,7 +74,7 @@ def test_with_one_vocabulary_the_cells_are_at_most_as_far_apart_as_the_tokens(se
     order = np.argsort(-p)[:shown]
     masses = {OURS.pieces[i]: float(p[i]) for i in order if i != END}
     ending = float(p[END]) if END in order else 0.0
-    row = TextRow.after(b"", masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, int(np.argmax(p)))
+    row = text_row(masses, ending, max(0.0, 1.0 - sum(masses.values()) - ending), OURS, int(np.argmax(p)))
     draft = Dense.from_probs(q)
     found = kl_divergence(row, draft)
     assert 0.0 <= found.estimate <= found.lower <= kl(Dense.from_probs(p), draft) + 1e-9
@@ -80,7 +84,7 @@ def test_with_one_vocabulary_the_cells_are_at_most_as_far_apart_as_the_tokens(se
 def test_where_no_token_begins_another_and_all_is_shown_it_is_the_divergence_of_tokens():
     pieces = Spelling((b"cat", b"dog", b"emu", b"<end>"), frozenset({3}))
     p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.4, 0.2])
-    row = TextRow.after(b"", {b"cat": 0.5, b"dog": 0.2, b"emu": 0.2}, 0.1, 0.0, pieces, 0)
+    row = text_row({b"cat": 0.5, b"dog": 0.2, b"emu": 0.2}, 0.1, 0.0, pieces, 0)
     found = kl_divergence(row, Dense.from_probs(q))
     assert found.lower == pytest.approx(kl(Dense.from_probs(p), Dense.from_probs(q)), abs=1e-9)
     assert found.upper == pytest.approx(found.lower, abs=1e-9)
@@ -89,7 +93,7 @@ def test_where_no_token_begins_another_and_all_is_shown_it_is_the_divergence_of_
 def test_equal_strings_are_not_equal_events():
     """``the`` here is ``the`` and ``there`` on the other side: string by string the models would be far apart."""
     pieces = Spelling((b"the", b"there", b"x"), frozenset())
-    row = TextRow.after(b"", {b"the": 0.9, b"x": 0.1}, 0.0, 0.0, pieces, 0)
+    row = text_row({b"the": 0.9, b"x": 0.1}, 0.0, 0.0, pieces, 0)
     found = kl_divergence(row, Dense.from_probs(np.array([0.3, 0.6, 0.1])))
     assert found.lower == pytest.approx(0.0, abs=1e-9)
 
@@ -97,12 +101,12 @@ def test_equal_strings_are_not_equal_events():
 def test_two_tokens_that_change_places_are_seen():
     """A sorted comparison (ULD) would find nothing."""
     pieces = Spelling((b"yes", b"no"), frozenset())
-    row = TextRow.after(b"", {b"yes": 0.9, b"no": 0.1}, 0.0, 0.0, pieces, 0)
+    row = text_row({b"yes": 0.9, b"no": 0.1}, 0.0, 0.0, pieces, 0)
     assert kl_divergence(row, Dense.from_probs(np.array([0.1, 0.9]))).lower > 1.0
 
 
 def test_inside_a_token_the_row_is_what_goes_on_from_what_was_read():
-    row = TextRow.after(b"nu", {b"number": 0.3, b"nut": 0.1, b"nu": 0.2, b"cat": 0.3}, 0.05, 0.05, OURS, 0)
+    row = text_row({b"number": 0.3, b"nut": 0.1, b"nu": 0.2, b"cat": 0.3}, 0.05, 0.05, OURS, 0, read=b"nu")
     assert dict(zip(row.strings, row.masses.tolist(), strict=True)) == pytest.approx(
         {b"mber": 0.3 / 0.65, b"t": 0.1 / 0.65}
     )
@@ -112,21 +116,30 @@ def test_inside_a_token_the_row_is_what_goes_on_from_what_was_read():
     assert row.ending == 0.0
 
 
+def test_a_text_may_have_come_about_by_other_tokens_than_those_it_was_read_in():
+    """After ": " a model that writes " -" as one token says "-", whatever it would say after " " alone."""
+    before = Reach(1.0, b" ", {b" -": 0.9, b" ": 0.1}, 0.0, 0.0, followed=True)
+    there = Reach(0.1, b"", {b"8": 0.95, b"-": 0.05}, 0.0, 0.0)
+    row = TextRow.after([before, there], OURS, 0)
+    assert dict(zip(row.strings, row.masses.tolist(), strict=True)) == pytest.approx({b"-": 0.905, b"8": 0.095})
+    assert row.hidden == 0.0
+
+
 def test_a_text_that_the_target_would_not_write_tells_nothing():
-    row = TextRow.after(b"zz", {b"cat": 1.0}, 0.0, 0.0, OURS, 0)
+    row = text_row({b"cat": 1.0}, 0.0, 0.0, OURS, 0, read=b"zz")
     assert (row.strings, row.hidden) == ((), 1.0)
     assert kl_divergence(row, Dense.from_probs(np.full(6, 1 / 6))).lower == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_end_of_a_text_is_an_event_of_its_own_whatever_it_is_called():
-    row = TextRow.after(b"", {b"b": 0.1, b"a": 0.1}, 0.8, 0.0, OURS, END)
+    row = text_row({b"b": 0.1, b"a": 0.1}, 0.8, 0.0, OURS, END)
     sure = Dense.from_probs(np.array([0.1, 0.1, 0.0, 0.0, 0.0, 0.8]))
     assert kl_divergence(row, sure).lower < 0.15
     assert row.best == END
 
 
 def test_its_list_for_display_begins_with_the_token_that_the_target_takes():
-    row = TextRow.after(b"", {b"b": 0.6, b"aab": 0.3}, 0.1, 0.0, OURS, 1)
+    row = text_row({b"b": 0.6, b"aab": 0.3}, 0.1, 0.0, OURS, 1)
     assert row.ids.tolist() == [1, 4, 5]
     assert row.probs.tolist() == pytest.approx([0.6, 0.3, 0.1])
     assert isinstance(row.within(3), TopK)

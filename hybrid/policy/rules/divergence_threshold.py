@@ -111,6 +111,11 @@ class DivergenceThreshold(Judge):
         )
 
     @property
+    def reads_text(self) -> bool:
+        """KL is over cells there."""
+        return self.measure == "KL"
+
+    @property
     def leaves_tail(self) -> bool:
         """With a sampler that draws."""
         return self.sampler is not None and not self.sampler.sampling.greedy

@@ -36,6 +36,7 @@ class GreedyMatch(Judge):
 
     takes_bonus: ClassVar[bool] = True
     guarantee: ClassVar[str] = "an accepted token is the cloud's most likely one"
+    reads_text: ClassVar[bool] = True  # the token that a row names is its text's beginning
 
     def is_exact(self, sampling: Sampling) -> bool:
         """Of sampled drafts it accepts the cloud's best token more often than the cloud draws it."""

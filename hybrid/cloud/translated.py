@@ -1,0 +1,235 @@
+"""A cloud of another vocabulary, which answers in the local model's tokens: positions are bytes of the text.
+
+A question is put in the endpoint's own tokens. Its rows stand where its tokens begin; what they tell of a place inside
+one is what goes on from the bytes before it (``prob.TextRow``). What it writes is split into local tokens, the last one
+held back until more has come, so that it may still grow.
+
+The law (``tests/cloud/test_translated.py``): a text goes in and comes out as the same bytes, wherever tokens,
+characters and merges were cut. Greedily, the token that a row names is the one with which the endpoint's own text goes
+on: whoever takes it at the first difference has that text (exact match of strings, arXiv:2502.05202). Where its most
+likely token ends inside one of its tokens of the draft, the row after it is not known, and missing.
+
+Charges are the endpoint's, of its own tokens. A token that is wider than what was taken of it is owed: its end comes
+with the next request to write, for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from hybrid.cloud.exact_split import ExactSplitter, whole_characters
+from hybrid.cloud.port import (
+    BeforeSend,
+    Capabilities,
+    Chunk,
+    Cloud,
+    ModelQuestion,
+    ScoreQuestion,
+    Scores,
+    WriteQuestion,
+    unrecorded,
+)
+from hybrid.cloud.reading import Reading, follow
+from hybrid.cloud.same_pieces import check_pieces
+from hybrid.cloud.translation import RowTranslator, TextVocabulary, TextWriter
+from hybrid.errors import MissingCapability
+from hybrid.prob import TextRow, TopK
+from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Vocabulary, num_shared
+
+# Answers whose last reading is remembered: as many as may be under way, and more.
+MOST_READINGS = 256
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class ChatWords(TextVocabulary, Protocol):
+    """A vocabulary, and conversations as its model reads them."""
+
+    def render(self, messages: Sequence[Message]) -> Ids:
+        """Return a conversation as the model's chat template writes it, ready for the assistant's turn."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Spelled:
+    """A question in the endpoint's words: the prompt, the answer's tokens, and what of them stands (bytes)."""
+
+    prompt: Ids
+    reading: Reading
+    text: bytes
+    shown: int
+
+
+class TranslatedCloud:
+    """The cloud port over an endpoint whose vocabulary, ``theirs``, is not the local one, ``ours``."""
+
+    def __init__(self, inner: Cloud, theirs: ChatWords, ours: Vocabulary) -> None:
+        """Take the endpoint, which is asked in its own tokens."""
+        self._inner = inner
+        self._words = theirs
+        self._theirs, self._ours = ExactSplitter(theirs), ExactSplitter(ours)
+        self._rows = RowTranslator(theirs, self._ours)
+        self._max_context: int | None = None
+        self._prompts: OrderedDict[Ids, Ids] = OrderedDict()
+        self._readings: OrderedDict[Ids, Reading] = OrderedDict()
+        self._spelled: OrderedDict[tuple[Ids, Ids], _Spelled] = OrderedDict()
+
+    async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:  # noqa: ARG002
+        """Connect, and compare the vocabulary that was named with the endpoint's own."""
+        can = await self._inner.connect(probe, self._words.tokenize(probe), asked_at)
+        self._max_context = can.max_context
+        return replace(can, same_words=False, ids=False, candidates=False)
+
+    def max_usage(self, question: ModelQuestion) -> CloudUsage:
+        """Return the most that answering may be charged."""
+        asked = (
+            self._score_question(question) if isinstance(question, ScoreQuestion) else self._write_question(question)
+        )
+        return self._inner.max_usage(asked)
+
+    async def score(self, question: ScoreQuestion, request_id: str, before_send: BeforeSend = unrecorded) -> Scores:
+        """Score the text of a draft, and lay its rows beside the draft's own tokens."""
+        spelled, asked = self._spell(question), self._score_question(question)
+        scores = await self._inner.score(asked, request_id, before_send)
+        check_pieces(scores.pieces, self._words)
+        start = spelled.reading.last_place(spelled.shown)
+        rows = {start + number: row for number, row in enumerate(scores.rows)}
+        reading = self._with_rows(spelled.reading, rows, spelled.text)
+        self._remember(self._prompt_key(question), reading)
+        return Scores(tuple(self._rows_of(question, spelled, reading)), scores.usage)
+
+    async def write(
+        self, question: WriteQuestion, request_id: str, before_send: BeforeSend = unrecorded
+    ) -> AsyncGenerator[Chunk, None]:
+        """Stream a continuation in local tokens; what is owed comes first."""
+        spelled, asked = self._spell(question), self._write_question(question)
+        writer = TextWriter(self._rows, self._ours, spelled.reading, spelled.text)
+        owed = writer.owed()
+        if len(owed.ids) >= question.limit:
+            yield replace(owed, finish="length", usage=NO_USAGE)
+            return
+        if owed.ids:
+            yield owed
+        try:
+            async with aclosing(self._inner.write(asked, request_id, before_send)) as chunks:
+                async for chunk in chunks:
+                    yield writer.read(chunk)
+        finally:
+            self._remember(self._prompt_key(question), writer.reading)
+
+    async def aclose(self) -> None:
+        """Close the endpoint."""
+        await self._inner.aclose()
+
+    # ---- questions in their words ------------------------------------------------------------------------------------
+
+    def _score_question(self, question: ScoreQuestion) -> ScoreQuestion:
+        spelled = self._spell(question)
+        reading, shown = spelled.reading, spelled.shown
+        start = reading.last_place(shown)
+        ends = bool(question.span) and question.span[-1] in self._ours.words.end_ids
+        after = question.after or ends or whole_characters(spelled.text) < len(spelled.text)
+        prefix, span = spelled.prompt + reading.ids[:start], reading.ids[start:]
+        self._mind_context(len(prefix) + len(span))
+        return ScoreQuestion(prefix, span, after, question.top_k, asked_at=question.asked_at)
+
+    def _write_question(self, question: WriteQuestion) -> WriteQuestion:
+        if question.ban:
+            raise MissingCapability("a token cannot be banned in another vocabulary")
+        spelled = self._spell(question)
+        prefix = spelled.prompt + spelled.reading.ids
+        self._mind_context(len(prefix))
+        limit = question.limit if self._max_context is None else min(question.limit, self._max_context - len(prefix))
+        return replace(question, prefix=prefix, limit=limit, begun=len(spelled.reading.ids), turns=())
+
+    def _mind_context(self, num: int) -> None:
+        if self._max_context is not None and num >= self._max_context:
+            raise MissingCapability("the text has outgrown the cloud model's context")
+
+    def _prompt_key(self, question: ModelQuestion) -> Ids:
+        return question.prefix[: len(question.prefix) - question.begun]
+
+    def _spell(self, question: ModelQuestion) -> _Spelled:
+        """Return a question in their words: the same for as long as it is being asked."""
+        span = question.span if isinstance(question, ScoreQuestion) else ()
+        key = question.prefix, (*span, -1) if isinstance(question, ScoreQuestion) else ()
+        if (found := self._spelled.get(key)) is not None:
+            return found
+        prompt = self._prompt_key(question)
+        shown = self._ours.bytes_of(question.prefix[len(prompt) :])
+        text = shown + self._ours.bytes_of(span)
+        scores = isinstance(question, ScoreQuestion)
+        sampled = isinstance(question, WriteQuestion) and not question.sampling.greedy
+        reading = self._kept(self._readings.get(prompt, Reading()), text, len(shown), whole=scores or sampled)
+        end = whole_characters(text) if scores else len(text)
+        rest = self._theirs.split(text[reading.start(len(reading.ids)) : end])
+        reading = reading.extend(rest, tuple(len(self._words.piece(token)) for token in rest), own=False)
+        spelled = _Spelled(self._prompt_ids(question, prompt), reading, text, len(shown))
+        _keep(self._spelled, key, spelled)
+        return spelled
+
+    def _kept(self, last: Reading, text: bytes, shown: int, *, whole: bool) -> Reading:
+        """Return what holds of the last reading; ``whole``: nothing may be longer than the text."""
+        pieces = [*map(self._words.piece, last.ids)]
+        favourites = {place: self._rows.piece_of(token) or b"" for place, token in last.favourites.items()}
+        kept = follow(last, pieces, favourites, text, shown)
+        longer = whole and kept.start(len(kept.ids)) > len(text)
+        return kept.keep(len(kept.ids) - 1) if longer else kept
+
+    def _prompt_ids(self, question: ModelQuestion, prompt: Ids) -> Ids:
+        """Return the prompt as their own template renders it, or its text in their tokens."""
+        if question.has_template_args:
+            raise MissingCapability("arguments of the local model's chat template mean nothing to another model's")
+        if (found := self._prompts.get(prompt)) is not None:
+            return found
+        if question.turns:
+            ids = self._words.render(question.turns)
+        else:
+            text = b"".join(map(self._ours.words.piece, prompt)).decode("utf-8", "replace")
+            ids = self._words.tokenize(text, special=True)
+        _keep(self._prompts, prompt, ids)
+        return ids
+
+    # ---- rows in our words -------------------------------------------------------------------------------------------
+
+    def _with_rows(self, reading: Reading, rows: dict[int, TopK], text: bytes) -> Reading:
+        """Return a reading with rows, and with which of its tokens are their own choice."""
+        favourites = {place: row.best for place, row in rows.items()}
+        own, covered = [*reading.own], -1
+        for place, token in enumerate(reading.ids):
+            start, favourite = reading.start(place), favourites.get(place)
+            if own[place] or favourite is None or start <= covered:
+                continue
+            own[place] = favourite == token
+            piece = b"" if own[place] else self._rows.piece_of(favourite) or b""
+            if shared := num_shared((*text[start:],), (*piece,)):
+                # As far as the two agree they would have come here by another token; behind it no row is known.
+                covered = len(text) if shared == len(piece) else start + shared
+        known = {**reading.favourites, **favourites}
+        return replace(reading, own=tuple(own), rows={**reading.rows, **rows}, favourites=known)
+
+    def _rows_of(self, question: ScoreQuestion, spelled: _Spelled, reading: Reading) -> list[TextRow]:
+        """Return the rows at the draft's tokens, up to the first place of which none is known."""
+        drafted: list[int | None] = [*question.span, *([None] if question.after else [])]
+        rows: list[TextRow] = []
+        offset = spelled.shown
+        for token in drafted:
+            if (row := self._rows.row_at(reading, spelled.text, offset, token)) is None:
+                break
+            rows.append(row)
+            offset += 0 if token is None else len(self._ours.bytes_of((token,)))
+        return rows
+
+    def _remember(self, prompt: Ids, reading: Reading) -> None:
+        _keep(self._readings, prompt, reading.recent())
+
+
+def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > MOST_READINGS:
+        kept.popitem(last=False)

@@ -1,0 +1,177 @@
+"""What a model of another vocabulary says, laid beside local tokens: its rows at any byte, and its text as it comes.
+
+A row of its stands where its tokens begin. Of a place inside one it tells what goes on from the bytes before it. The
+token that a row names (``best``) is the one with which the model's own greedy text goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from hybrid.cloud.exact_split import ExactSplitter
+from hybrid.cloud.port import Chunk
+from hybrid.cloud.reading import Reading
+from hybrid.prob import Reach, TextRow, TopK
+from hybrid.types import Vocabulary
+
+
+class TextVocabulary(Vocabulary, Protocol):
+    """A vocabulary that says which of its tokens are no text."""
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that text never spells: marks of turns, padding, the ends."""
+        ...
+
+
+# Bytes of the longest token that is reckoned with; of longer ones only the end is not known.
+LONGEST_TOKEN = 64
+
+
+class RowTranslator:
+    """Reads the rows of ``theirs`` in tokens of ``ours``."""
+
+    def __init__(self, theirs: TextVocabulary, ours: ExactSplitter) -> None:
+        """Take both vocabularies."""
+        self._theirs = theirs
+        self._ours = ours
+        self._ends = ours.words.end_ids
+
+    def piece_of(self, token: int) -> bytes | None:
+        """Return what one of their tokens spells; None: it ends the text."""
+        return None if token in self._theirs.end_ids else self._theirs.piece(token)
+
+    def row_at(self, reading: Reading, text: bytes, offset: int, token: int | None) -> TextRow | None:
+        """Return the row that stands at a byte, for a draft that has ``token`` there; None: it is not known.
+
+        What goes on from there are their tokens that begin at the last place that they came to by their own choice, or
+        at one of those since.
+        """
+        place = earlier = first = reading.last_place(offset)
+        if place not in reading.rows:
+            return None
+        while earlier and not reading.own[earlier - 1] and offset - reading.start(earlier - 1) < LONGEST_TOKEN:
+            earlier -= 1
+            first = earlier if earlier in reading.rows else first
+        reaches = self._reaches(reading, text, range(first, place + 1), offset)
+        greedy = self._greedy(reading, text, range(first, place + 1), offset, reaches)
+        if greedy == b"":
+            return None
+        best = self._best(greedy, reading, place, offset, token)
+        return TextRow.after(reaches, self._ours.spelling, best, reading.rows[place].noise)
+
+    def _reaches(self, reading: Reading, text: bytes, places: range, offset: int) -> list[Reach]:
+        """Return what the rows at some places tell of a byte, each by how likely a token begins there."""
+        starts = {reading.start(place): place for place in places}
+        weights = dict.fromkeys(places, 0.0) | {places.start: 1.0}
+        reaches: list[Reach] = []
+        for place in places:
+            start, weight = reading.start(place), weights[place]
+            if (row := reading.rows.get(place)) is None:  # as it was read, then
+                weights[place + 1] += weight
+                continue
+            masses, ending, unread = self._by_bytes(row)
+            for piece, mass in masses.items():
+                after = starts.get(start + len(piece))
+                if piece and after is not None and text.startswith(piece, start):
+                    weights[after] += weight * mass
+            read = text[start:offset]
+            reaches.append(Reach(weight, read, masses, ending, row.tail + unread, offset in starts))
+        return reaches
+
+    def _by_bytes(self, row: TopK) -> tuple[dict[bytes, float], float, float]:
+        """Return the probabilities of the strings that a row shows, of the end, and of what is no text."""
+        masses: dict[bytes, float] = {}
+        ending = unread = 0.0
+        for token, probability in zip(row.ids.tolist(), row.probs.tolist(), strict=True):
+            if token in self._theirs.end_ids:
+                ending += probability
+            elif token >= self._theirs.num_tokens or token in self._theirs.control_ids:
+                unread += probability
+            else:
+                piece = self._theirs.piece(token)
+                masses[piece] = masses.get(piece, 0.0) + probability
+        return masses, ending, unread
+
+    def _greedy(self, reading: Reading, text: bytes, places: range, offset: int, reaches: list[Reach]) -> bytes | None:
+        """Return what their most likely text goes on with at a byte; nothing: a row that is not known would tell.
+
+        None: it ends there, or what was read is not its beginning and nothing shown goes on so.
+        """
+        for place in places:
+            piece = self.piece_of(reading.favourites[place]) if place in reading.favourites else b""
+            read = text[reading.start(place) : offset]
+            if piece and piece.startswith(read):
+                return piece[len(read) :]
+            if piece is None and not read:
+                return None
+        others = [pair for reach in reaches for pair in reach.going_on.items()]
+        return max(others, key=lambda pair: pair[1], default=(None, 0.0))[0]
+
+    def _best(self, greedy: bytes | None, reading: Reading, place: int, offset: int, token: int | None) -> int:
+        """Return the token of ours with which their text goes on: the drafted one, where that is its beginning."""
+        if greedy is None:
+            ended = reading.favourites[place] in self._theirs.end_ids and reading.start(place) == offset
+            if ended and self._ends:
+                return token if token is not None and token in self._ends else min(self._ends)
+            return 0 if token is None else token
+        drafted = b"" if token is None or token in self._ends else self._ours.words.piece(token)
+        at = offset + len(greedy)
+        while drafted.startswith(greedy) and len(greedy) < len(drafted):
+            place = reading.last_place(at)
+            piece = self.piece_of(reading.favourites[place]) if place in reading.favourites else None
+            if reading.start(place) != at or not piece or not reading.own[place - 1]:
+                break
+            greedy, at = greedy + piece, at + len(piece)
+        if token is not None and drafted and greedy.startswith(drafted):
+            return token
+        return self._ours.split(greedy)[0]
+
+
+class TextWriter:
+    """Turns what the endpoint writes into local tokens, as it comes."""
+
+    def __init__(self, rows: RowTranslator, ours: ExactSplitter, reading: Reading, text: bytes) -> None:
+        """Take how their model has read an answer, which may be further than its text goes."""
+        self._rows = rows
+        self._ours = ours
+        self.reading = reading
+        self._text = text
+        self._at = len(text)
+        end = self.reading.start(len(self.reading.ids))
+        if end > len(self._text):  # the end of a token that was taken in part
+            self._text += (rows.piece_of(self.reading.ids[-1]) or b"")[len(self._text) - end :]
+
+    def owed(self) -> Chunk:
+        """Return what was paid for already: the end of the last token."""
+        return self._emit(flush=True) if self._at < len(self._text) else Chunk()
+
+    def read(self, chunk: Chunk) -> Chunk:
+        """Return a chunk in local tokens: what may still grow is held back while more is to come."""
+        ended = False
+        for token, row in zip(chunk.ids, chunk.rows, strict=True):
+            place = len(self.reading.ids)
+            rows = {} if row is None else {place: row}
+            piece = self._rows.piece_of(token)
+            more = self.reading if piece is None else self.reading.extend((token,), (len(piece),), own=True)
+            favourites = {place: token} if row is None else {place: row.best}
+            self.reading = replace(more, rows={**more.rows, **rows}, favourites={**more.favourites, **favourites})
+            self._text += piece or b""
+            ended = ended or piece is None
+        told = self._emit(flush=ended or chunk.finish is not None)
+        if ended and (end := min(self._ours.words.end_ids, default=None)) is not None:
+            row = self._rows.row_at(self.reading, self._text, self._at, end)
+            told = replace(told, ids=(*told.ids, end), rows=(*told.rows, row))
+        return replace(told, finish=chunk.finish, usage=chunk.usage)
+
+    def _emit(self, *, flush: bool) -> Chunk:
+        """Return the local tokens of what has come, all but the last unless nothing follows."""
+        ids: Sequence[int] = self._ours.split(self._text[self._at :])
+        rows: list[TopK | None] = []
+        told = ids if flush else ids[:-1]
+        for token in told:
+            rows.append(self._rows.row_at(self.reading, self._text, self._at, token))
+            self._at += len(self._ours.words.piece(token))
+        return Chunk(tuple(told), tuple(rows))
