@@ -15,10 +15,9 @@ policy needs; its context is full; no money is left for it; it charged more than
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 TemplateArg: TypeAlias = str | int | float | bool | None
 """A value that a chat template is given by name, as JSON has it."""
-Ability: TypeAlias = Literal["score", "write", "open", "ids", "words"]
+Ability: TypeAlias = Literal["score", "write", "open", "ids"]
 """score: rows for a draft. write: it continues a partial answer. open: it writes one from its start. ids: tokens are
-numbers on the wire, so that a drafted token's own log-probability comes with its row. words: they are the local model's
-own, so that one token of the cloud's is one of ours."""
+numbers on the wire, so that a drafted token's own log-probability comes with its row."""
 
 
 def num_shared(first: Ids, second: Ids) -> int:

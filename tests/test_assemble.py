@@ -16,7 +16,7 @@ from hybrid import assemble
 from hybrid.assemble import local_models, opening, reaching
 from hybrid.cli import app
 from hybrid.endpoint_key import endpoint_key
-from hybrid.errors import UsageError, VocabularyMismatch
+from hybrid.errors import MissingCapability, UsageError
 from hybrid.sources import load
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
@@ -35,7 +35,7 @@ def built(monkeypatch):
 
         async def connect():
             async with AsyncExitStack() as stack:
-                await reaching.reach(load(**settings), SimpleNamespace(), stack)
+                await reaching.reach(load(**settings), SimpleNamespace(num_tokens=0), stack)
 
         monkeypatch.setattr(reaching, name, build)
         with pytest.raises(Built) as found:
@@ -295,7 +295,7 @@ def test_a_model_that_is_named_as_the_cloud_is_served_here_and_one_thread_is_lef
 
         async def connect(settings=settings):
             async with AsyncExitStack() as stack:
-                await reaching.reach(settings, SimpleNamespace(), stack)
+                await reaching.reach(settings, SimpleNamespace(num_tokens=0), stack)
 
         with monkeypatch.context() as patch:
             patch.setattr(reaching, "Endpoint", build)
@@ -337,11 +337,22 @@ def test_a_real_model_that_is_not_installed_is_told_before_anything_is_opened(mo
             assemble.open(**choice)
 
 
-def test_without_a_named_cloud_a_model_of_another_vocabulary_hears_what_to_name():
-    """Nobody named the bundled large model, or the address of its server: the sentence must not begin with them."""
+def test_without_a_named_cloud_a_model_of_another_vocabulary_asks_the_bundled_one_in_its_own_words():
+    with assemble.open(local="small", policy="cloud") as client:
+        expected = client.generate("What is 47 + 86?")
+    with assemble.open(local="alien", policy="greedy-exact") as client:
+        answer = client.generate("What is 47 + 86?")
+    assert (answer.text, answer.degraded) == (expected.text, None)
+    assert {token.source for token in answer.tokens} == {"local", "cloud"}
+
+
+def test_a_policy_that_compares_tokens_is_refused_there_and_hears_which_are_not():
     with (
-        assemble.open(local="alien", policy="cloud") as client,
-        pytest.raises(VocabularyMismatch, match=r"^no --cloud was named, .*alien has another vocabulary: .*--offline"),
+        assemble.open(local="alien", policy="exact") as client,
+        pytest.raises(
+            MissingCapability,
+            match=r"^policy exact compares token with token, .*; here auto, .*greedy-exact",
+        ),
     ):
         client.generate("What is 47 + 86?")
 

@@ -38,7 +38,7 @@ REFUSED = {
     "relay_url": "https://evil.example", "relay_model": "m", "relay_price": "free",
     "relay_api_key_env": "AWS_SECRET_ACCESS_KEY", "relay_image_tokens": 1,
     "drafters": ["theirs.gguf"], "chain": "cheap", "max_active": 9, "experts": ["theirs.gguf"], "mix": "select",
-    "critic": "theirs.gguf",
+    "critic": "theirs.gguf", "cloud_vocabulary": "theirs.gguf",
 }  # fmt: skip
 
 

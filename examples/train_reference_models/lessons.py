@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from vocabulary import TURN_END, TURN_START
 
-from hybrid.tasks import Problem, wordings
+from hybrid.tasks import wordings
 from hybrid.tasks.mix import Model, training_stream
 
 AnyModel: TypeAlias = Model | wordings.WordingsModel
@@ -42,12 +42,10 @@ class Block:
 class Lessons:
     """The endless training data of one model; ``rng`` is its whole state between steps."""
 
-    def __init__(
-        self, model: AnyModel, tokenizer: Tokenizer, rng: random.Random, weights: Mapping[str, float] | None = None
-    ) -> None:
-        """Take the generator, and the weights of families that do not come as often as the others."""
+    def __init__(self, stream: Iterator[tuple[str, str]], tokenizer: Tokenizer, rng: random.Random) -> None:
+        """Take questions with their texts, and the generator that they are drawn by."""
         self.rng = rng
-        self._stream = _stream(model, rng, weights)
+        self._stream = stream
         self._tokenizer = tokenizer
         self._start, self._end = (tokenizer.token_to_id(token) for token in (TURN_START, TURN_END))
         self._user, self._assistant, self._newline = (
@@ -59,8 +57,7 @@ class Lessons:
         rows: list[tuple[list[int], int]] = []
         drawn = 0
         while drawn < num_tokens:
-            problem, worked = next(self._stream)
-            row = self._row(problem.question, worked)
+            row = self._row(*next(self._stream))
             rows.append(row)
             drawn += len(row[0])
         rows.sort(key=lambda row: len(row[0]))
@@ -82,11 +79,19 @@ class Lessons:
         return [*asked, *encode(worked).ids, self._end], len(asked)
 
 
-def _stream(model: AnyModel, rng: random.Random, weights: Mapping[str, float] | None) -> Iterator[tuple[Problem, str]]:
-    """Return the problems that a model learns from, each with the text that it is given."""
+def problems_for(
+    model: AnyModel, rng: random.Random, weights: Mapping[str, float] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the questions that a model learns from, each with the text that it is given, for ever.
+
+    ``weights``: of families that do not come as often as the others.
+    """
     if model == "wordings-small" or model == "wordings-large":  # noqa: PLR1714  (a type checker reads no "in")
-        return wordings.training_stream(model, "train", rng)
-    return training_stream(model, "train", rng, weights=weights)
+        stream = wordings.training_stream(model, "train", rng)
+    else:
+        stream = training_stream(model, "train", rng, weights=weights)
+    for problem, text in stream:
+        yield problem.question, text
 
 
 def _block(rows: list[tuple[list[int], int]], fill: int) -> Block:

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from export import read_gguf, write_gguf
-from lessons import IGNORE, AnyModel, Block, Lessons
+from lessons import IGNORE, AnyModel, Block, Lessons, problems_for
 from network import Llama, Shape
+from texts import read_texts, write_texts
 from torch.nn import functional as F
 from vocabulary import ALIEN, COMMON, WHOLE_WORDS, Vocabulary, WordVocabulary
 
@@ -34,15 +35,22 @@ HARD = {"ordering": 2.0, "base": 2.0, "sorting": 1.5, "arithmetic": 1.5} | dict.
 
 @dataclass(frozen=True)
 class Revision:
-    """Steps after the last: the rate starts again at a share of its peak and falls, families come by other weights."""
+    """Steps after the last: the rate starts again at a share of its peak and falls, families come by other weights.
+
+    ``texts_by``: the model whose texts are learnt in the place of the worked answers (``texts.py``).
+    """
 
     steps: int
     rate: float
-    weights: Mapping[str, float]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    texts_by: Model | None = None
 
 
 # What was left: after its steps 35 of 50 commands (a date and some days are added in one go), the others 43 and more.
 REVISION = Revision(150, 0.3, {"command": 5.0, "gcd": 1.5, "base": 1.5, "sorting": 1.5})
+
+# What a model of another vocabulary can learn of the large one: its texts.
+DISTILLED = Revision(300, 0.4, texts_by="large")
 
 
 class OtherRecipe(ValueError):
@@ -98,7 +106,7 @@ PLANS = {
         Plan("large", (160, 5, 5, 432), 1_650, 700, HARD, REVISION),
         Plan("mid", (112, 4, 4, 304), 1_100, 550, revision=Revision(200, 0.3, HARD)),
         Plan("small", (64, 3, 4, 176), 1_700, 750),
-        Plan("alien", (64, 3, 4, 176), 1_700, 750, vocabulary=ALIEN),
+        Plan("alien", (64, 3, 4, 176), 1_700, 750, revision=DISTILLED, vocabulary=ALIEN),
         Plan("numbers", (64, 3, 4, 176), 1_200, 550),
         Plan("words", (64, 3, 4, 176), 1_200, 550),
         Plan("student", (64, 3, 4, 176), 800, 350, teacher="large"),
@@ -175,7 +183,14 @@ class Run:
 
     def _lessons(self, rng: random.Random) -> Lessons:
         """Return the lessons as they are from this step on; the generator is all that they carry along."""
-        return Lessons(self.plan.name, self.tokenizer, rng, self.plan.weights_at(self.progress.step))
+        step, revision = self.progress.step, self.plan.revision
+        if revision is None or revision.texts_by is None or step < self.plan.first_steps:
+            stream = problems_for(self.plan.name, rng, self.plan.weights_at(step))
+        else:
+            path = self.checkpoint.with_name(f"{revision.texts_by}-texts.jsonl")
+            write_texts(path, revision.texts_by)
+            stream = read_texts(path, rng)
+        return Lessons(stream, self.tokenizer, rng)
 
     def _step(self) -> float:
         """One step over blocks of rows; return the mean loss in nats per answer token."""

@@ -94,7 +94,6 @@ class Capabilities:
             "open": True,
             "write": self.continues,
             "ids": self.ids,
-            "words": self.same_words is not False,
             "score": self.rows and self.scoring_method is not None,
         }
         return frozenset(ability for ability, can in able.items() if can)

@@ -35,7 +35,7 @@ from hybrid.cloud.port import (
 )
 from hybrid.cloud.reading import Reading, follow
 from hybrid.cloud.same_pieces import check_pieces
-from hybrid.cloud.translation import RowTranslator, TextVocabulary, TextWriter
+from hybrid.cloud.translation import ReadableVocabulary, RowTranslator, TextWriter
 from hybrid.errors import MissingCapability
 from hybrid.prob import TextRow, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Vocabulary, num_shared
@@ -46,7 +46,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class ChatWords(TextVocabulary, Protocol):
+class ChatWords(ReadableVocabulary, Protocol):
     """A vocabulary, and conversations as its model reads them."""
 
     def render(self, messages: Sequence[Message]) -> Ids:

@@ -17,7 +17,7 @@ from hybrid.prob import Reach, TextRow, TopK
 from hybrid.types import Vocabulary
 
 
-class TextVocabulary(Vocabulary, Protocol):
+class ReadableVocabulary(Vocabulary, Protocol):
     """A vocabulary that says which of its tokens are no text."""
 
     @property
@@ -33,7 +33,7 @@ LONGEST_TOKEN = 64
 class RowTranslator:
     """Reads the rows of ``theirs`` in tokens of ``ours``."""
 
-    def __init__(self, theirs: TextVocabulary, ours: ExactSplitter) -> None:
+    def __init__(self, theirs: ReadableVocabulary, ours: ExactSplitter) -> None:
         """Take both vocabularies."""
         self._theirs = theirs
         self._ours = ours

@@ -133,9 +133,13 @@ class Preset:
             return next(iter(said.values()))
         return "; ".join(f"{how}: {sentence}" for how, sentence in said.items())
 
-    def works(self, abilities: Collection[Ability], sampling: Sampling) -> bool:
-        """Whether an endpoint with these abilities is enough for it under a sampling."""
+    def works(self, abilities: Collection[Ability], sampling: Sampling, *, same_words: bool = True) -> bool:
+        """Whether an endpoint with these abilities is enough for it under a sampling.
+
+        ``same_words`` False: its vocabulary is another.
+        """
         try:
-            return self.build(PolicyOptions(sampling=sampling)).needs <= frozenset(abilities)
+            policy = self.build(PolicyOptions(sampling=sampling))
         except UsageError:
             return False
+        return policy.needs <= frozenset(abilities) and (same_words or policy.reads_text)

@@ -26,7 +26,6 @@ ABILITY_TEXT: Mapping[Ability, str] = {
     "write": "continue a partial answer",
     "open": "write an answer",
     "ids": "name tokens by number",
-    "words": "spell as the local model does",
 }
 
 
@@ -90,7 +89,6 @@ class Policy:
             "open": self.lead > 0,
             "write": self.handoff_tokens > 0 or leaves_tail,
             "ids": leaves_tail,
-            "words": self.judge is not None and not self.judge.reads_text,
         }
         return frozenset(ability for ability, wanted in needed.items() if wanted)
 
@@ -98,6 +96,11 @@ class Policy:
     def wants_concepts(self) -> bool:
         """Whether any part of it asks which tokens say the same."""
         return any(part is not None and part.wants_concepts for part in (self.judge, self.handback))
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it judges by the bytes that come next, so that the cloud's vocabulary may be another."""
+        return self.judge is None or self.judge.reads_text
 
     def is_whole(self, max_tokens: int) -> bool:
         """Whether an answer of up to ``max_tokens`` is one model's own text: then no common vocabulary is needed."""

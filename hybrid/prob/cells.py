@@ -24,7 +24,7 @@ import numpy as np
 
 from hybrid.prob.boxes import kl_in_boxes
 from hybrid.prob.distribution import Dense, Floats, Ints, TopK
-from hybrid.prob.terms import forward
+from hybrid.prob.terms import Interval, forward
 from hybrid.types import Divergence
 
 # Drafted tokens that are likelier than this have cells of their own; what is less likely may be ambiguous.
@@ -199,6 +199,24 @@ class TextRow(TopK):
             estimate = float(forward(np.log(told), np.log(cells.draft_high)).sum())
         estimate = min(max(0.0, estimate), found.lower)
         return Divergence(estimate, found.lower, found.upper, self.noise + draft.noise)
+
+    def excess(self, token: int) -> Interval:
+        """Return how much likelier what the target takes is than what begins with another token, in nats."""
+        if token == self.best:
+            return Interval(0.0, 0.0, 2.0 * self.noise)
+        (least, most), (low, high) = self._mass_of(self.best), self._mass_of(token)
+        with np.errstate(divide="ignore"):
+            ends = np.log([least, most]) - np.log([high, low]) if low > 0.0 else (np.log(least) - np.log(high), np.inf)
+        return Interval(max(0.0, float(ends[0])), max(0.0, float(ends[1])), 2.0 * self.noise)
+
+    def _mass_of(self, token: int) -> tuple[float, float]:
+        """Return the bounds of the probability that what comes next begins with a token."""
+        if token in self.spelling.end_ids:
+            return self.ending, min(1.0, self.ending + self.hidden)
+        piece, masses = self.spelling.pieces[token], [*zip(self.strings, self.masses.tolist(), strict=True)]
+        known = sum(mass for text, mass in masses if text.startswith(piece))
+        unclear = sum(mass for text, mass in masses if text != piece and piece.startswith(text))
+        return known, min(1.0, known + unclear + self.hidden)
 
     def cells(self, draft: Dense) -> Cells:
         """Lay both models out over cells, as fine as what is shown and what the draft finds likely allow."""

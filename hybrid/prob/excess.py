@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hybrid.prob.cells import TextRow
 from hybrid.prob.distribution import TopK
 from hybrid.prob.divergence import CAP_SLACK, log_mass
 from hybrid.prob.relaxed import most_unseen
@@ -33,6 +34,8 @@ def excess_loss(row: TopK, token: int) -> Interval:
     >>> excess_loss(row, 4).upper
     inf
     """
+    if isinstance(row, TextRow):
+        return row.excess(token)
     best, unseen = float(row.logprobs.max()), log_mass(most_unseen(row))
     shown = row.logprobs[row.ids == token]
     if not shown.size:

@@ -17,6 +17,8 @@ from hybrid.policy import ABILITY_TEXT, PRESETS, Policy
 from hybrid.run.cloud_verifier import Connect, Connection
 from hybrid.run.composition import keeps_whole, policy_of, sampling_of, within_reach
 
+OTHER_WORDS = "compares token with token, and the cloud model has another vocabulary"
+
 
 class SharedConnection:
     """The way to an endpoint, and the endpoint once it was reached."""
@@ -96,11 +98,13 @@ class SharedConnection:
         whole = keeps_whole(settings)
         connection = await (self._make_whole(settings, asked_at) if whole else self.make(asked_at))
         capabilities = connection[1]
-        if missing := policy.needs - capabilities.abilities:
+        abilities, same_words = capabilities.abilities, capabilities.same_words is not False
+        lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(policy.needs - abilities))
+        if lacking or not (same_words or policy.reads_text or whole):
             sampling = sampling_of(settings)
-            able = [name for name, found in PRESETS.items() if found.works(capabilities.abilities, sampling)]
-            lacking = " and ".join(ABILITY_TEXT[need] for need in sorted(missing))
-            msg = f"policy {policy.name} needs an endpoint that can {lacking}; here {', '.join(able)} work"
+            able = [name for name, found in PRESETS.items() if found.works(abilities, sampling, same_words=same_words)]
+            needs = f"needs an endpoint that can {lacking}" if lacking else OTHER_WORDS
+            msg = f"policy {policy.name} {needs}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         try:
             policy_of(within_reach(settings, capabilities))

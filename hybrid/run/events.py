@@ -17,7 +17,7 @@ import numpy as np
 from hybrid.defer import CriticNumbers, DraftSignals, Forecast
 from hybrid.engine import ThoughtMarks
 from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, PlannedCase
-from hybrid.prob import Dense, ExpertRow, TextRow, TopK
+from hybrid.prob import Dense, ExpertRow, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.run.experts import Mixing, RecordedExpert
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
@@ -360,19 +360,11 @@ def _rows(event: Rows) -> dict[str, Any]:
         "position": len(event.at),
         "key": key_of(event.at),
         "local": None if event.local is None else packed(event.local),
-        "cloud": None if row is None else _cloud_row(row),
+        "cloud": None if row is None else row_to_json(row),
         "written": event.written,
         "banned": list(event.banned),
         **_parts(event.local),
     } | {name: value for name, value in (("cut", event.cut), ("below", event.below)) if value}
-
-
-def _cloud_row(row: TopK) -> dict[str, Any]:
-    """Return a row; one of another vocabulary is the strings that it shows, in hexadecimal."""
-    if isinstance(row, TextRow):
-        text = {"strings": [each.hex() for each in row.strings], "masses": row.masses.tolist()}
-        return {**text, "ending": row.ending, "hidden": row.hidden, "best": row.best, "noise": row.noise}
-    return asdict(row) | {"ids": row.ids.tolist(), "logprobs": row.logprobs.tolist()}
 
 
 def _parts(row: Dense | None) -> dict[str, Any]:

@@ -9,13 +9,13 @@ ban. Nothing is guessed: ``MissingRow`` says which row is missing, and where.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from hybrid.cloud import (
     BeforeSend,
@@ -33,9 +33,10 @@ from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
-from hybrid.prob import Dense, Partition, Spelling, TextRow, TopK
+from hybrid.prob import Dense, Partition, Spelling, TopK
 from hybrid.run.events import READ_VERSIONS, SpanCritiqued, key_of, unpacked
 from hybrid.run.experts import Mixing, RecordedExpert
+from hybrid.run.row_json import row_from_json
 from hybrid.types import CloudUsage, Ids, Sampling
 
 
@@ -180,39 +181,9 @@ def check_header(line: str, path: Path) -> None:
     raise UsageError(msg)
 
 
-def row_from_json(told: Mapping[str, Any], words: Spelling) -> TopK:
-    """Read a row that ``events.to_json`` wrote. Raises ValueError, TypeError or KeyError for what is none.
-
-    ``words``: the local vocabulary, for rows of another one.
-    """
-    if "strings" in told:
-        return _text_row(words=words, **told)
-    return _row(**told)
-
-
-def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
-    TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
-    return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
-
-
 def groups_from_json(groups: list[list[int]] | None) -> tuple[Ids, ...] | None:
     """Read the tokens that say the same. Raises TypeError or ValueError for what is none."""
     return None if groups is None else tuple(tuple(map(int, group)) for group in groups)
-
-
-def _text_row(
-    words: Spelling,
-    strings: list[str],
-    masses: list[float],
-    ending: float,
-    hidden: float,
-    best: int,
-    noise: float = 0.0,
-) -> TextRow:
-    texts = tuple(map(bytes.fromhex, strings))
-    if len(texts) != len(masses) or not 0 <= best < len(words.pieces):
-        raise ValueError("no row of another vocabulary")
-    return TextRow.listed_as(best, texts, np.array(masses, dtype=np.float64), ending, hidden, words, noise)
 
 
 class ReplayCursor:
@@ -339,10 +310,13 @@ class ReplayCloud:
         request_id: str,  # noqa: ARG002
         before_send: BeforeSend = unrecorded,  # noqa: ARG002
     ) -> Scores:
-        """Look the rows up. Raises MissingRow."""
+        """Look the rows up, as many as there are. Raises MissingRow where there is none."""
         text = question.prefix + question.span
-        rows = tuple(self._at(text[: len(question.prefix) + i]) for i in range(question.num_rows))
-        return Scores(rows, CloudUsage(len(text), 1))
+        rows = [self._at(question.prefix)] if question.num_rows else []
+        with suppress(MissingRow):  # fewer than were due are an answer: the cloud may have given no more
+            for number in range(1, question.num_rows):
+                rows.append(self._at(text[: len(question.prefix) + number]))
+        return Scores(tuple(rows), CloudUsage(len(text), 1))
 
     async def write(  # the port's shape
         self,

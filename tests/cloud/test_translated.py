@@ -208,4 +208,4 @@ def test_an_endpoint_that_spells_otherwise_than_the_file_is_refused():
 def test_it_says_that_its_words_are_others():
     can = asyncio.run(fixed(ROW).connect("ab", (2,)))
     assert (can.same_words, can.ids, can.counts_tokens) == (False, False, False)
-    assert ABILITY_TEXT.keys() - can.abilities == {"ids", "words"}
+    assert ABILITY_TEXT.keys() - can.abilities == {"ids"}

@@ -28,7 +28,7 @@ pytest.importorskip("gguf", reason=WHY)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "train_reference_models"))
 
 import train  # noqa: E402
-from lessons import IGNORE, Lessons  # noqa: E402
+from lessons import IGNORE, Lessons, problems_for  # noqa: E402
 from training import LAST_RATE, PLANS, OtherRecipe, Revision, Run, teacher_of  # noqa: E402
 from vocabulary import ALIEN, COMMON, TURN_END, WHOLE_WORDS  # noqa: E402
 
@@ -244,7 +244,8 @@ def test_training_makes_the_loss_smaller(tmp_path):
 
 def test_only_answers_are_learnt_and_every_token_of_them():
     tokenizer = COMMON.tokenizer()
-    lessons = Lessons("small", tokenizer, random.Random(3))
+    rng = random.Random(3)
+    lessons = Lessons(problems_for("small", rng), tokenizer, rng)
     end = tokenizer.token_to_id(TURN_END)
     for block in lessons.step(4000):
         for ids, labels in zip(block.ids.tolist(), block.labels.tolist(), strict=True):
@@ -259,7 +260,8 @@ def test_only_answers_are_learnt_and_every_token_of_them():
 def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
     """By the text of the question, beside the law of the stream itself in tests/tasks/test_mix.py."""
     asked = {problem.question for family in FAMILIES for problem in distinct(family, "test", 100, seed=0)}
-    lessons = Lessons(name, COMMON.tokenizer(), random.Random(0))
+    rng = random.Random(0)
+    lessons = Lessons(problems_for(name, rng), COMMON.tokenizer(), rng)
     for _ in range(10):
         for block in lessons.step(6000):
             for ids in block.ids.tolist():
@@ -274,7 +276,8 @@ def test_no_test_problem_of_the_wordings_is_in_a_row_that_is_trained_on(name):
     """By the meaning of the question, whatever its words."""
     problems = (problem for family in wordings.FAMILIES for problem in distinct(family, "test", 100, seed=0))
     asked = {wordings.meaning(problem.question) for problem in problems}
-    lessons = Lessons(name, WHOLE_WORDS.tokenizer(), random.Random(0))
+    rng = random.Random(0)
+    lessons = Lessons(problems_for(name, rng), WHOLE_WORDS.tokenizer(), rng)
     for block in lessons.step(20_000):
         for ids in block.ids.tolist():
             text = lessons._tokenizer.decode(ids, skip_special_tokens=False)

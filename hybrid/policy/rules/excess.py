@@ -39,6 +39,7 @@ class ExcessThreshold(SamplingJudge):
     threshold: float
     sampler: TargetSampler
     end: Literal["lower", "upper"] = "lower"
+    reads_text: ClassVar[bool] = True
 
     @property
     def guarantee(self) -> str:
