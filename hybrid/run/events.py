@@ -20,6 +20,7 @@ from hybrid.policy.plan import DraftPlan, JudgedSpan, PlanAction, PlanCosts, Pla
 from hybrid.prob import Dense, ExpertRow, TopK
 from hybrid.run.answer import Answer, Token, finite
 from hybrid.run.experts import Mixing, RecordedExpert
+from hybrid.run.row_json import row_to_json
 from hybrid.types import CloudUsage, DegradedKind, Ids, Sampling
 
 RequestKind: TypeAlias = Literal["check", "write", "relay"]

@@ -25,7 +25,8 @@ from hybrid.run import events
 from hybrid.run.answer import Answer
 from hybrid.run.events import Event, event_name, key_of, unpacked
 from hybrid.run.experts import RecordedExpert
-from hybrid.run.replay_trace import check_header, groups_from_json, row_from_json
+from hybrid.run.replay_trace import check_header, groups_from_json
+from hybrid.run.row_json import row_from_json
 from hybrid.types import Ids, Sampling
 
 # What events were called in versions 3 and 4.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -312,10 +311,12 @@ class ReplayCloud:
     ) -> Scores:
         """Look the rows up, as many as there are. Raises MissingRow where there is none."""
         text = question.prefix + question.span
-        rows = [self._at(question.prefix)] if question.num_rows else []
-        with suppress(MissingRow):  # fewer than were due are an answer: the cloud may have given no more
-            for number in range(1, question.num_rows):
-                rows.append(self._at(text[: len(question.prefix) + number]))
+        rows: list[TopK] = []
+        try:
+            rows.extend(self._at(text[: len(question.prefix) + number]) for number in range(question.num_rows))
+        except MissingRow:  # fewer than were due are an answer: the cloud may have given no more
+            if not rows:
+                raise
         return Scores(tuple(rows), CloudUsage(len(text), 1))
 
     async def write(  # the port's shape

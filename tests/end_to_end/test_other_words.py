@@ -157,7 +157,7 @@ def test_a_vocabulary_that_is_not_the_endpoints_is_refused(stub):
         client.generate(QUESTIONS[0])
 
 
-@pytest.mark.parametrize("policy", ["exact", "certified", "fsd", "tree"])
+@pytest.mark.parametrize("policy", ["exact", "relaxed", "fsd", "block"])
 def test_what_compares_tokens_is_refused(stub, policy):
     with opened(stub.url, policy=policy) as client, pytest.raises(MissingCapability, match="another vocabulary"):
         client.generate(QUESTIONS[0])
