@@ -60,7 +60,19 @@ class RowTranslator:
         if greedy == b"":
             return None
         best = self._best(greedy, reading, place, offset, token)
-        return TextRow.after(reaches, self._ours.spelling, best, reading.rows[place].noise)
+        beyond = self._beyond(reading, text, offset, token)
+        return TextRow.after(reaches, self._ours.spelling, best, reading.rows[place].noise, beyond)
+
+    def _beyond(self, reading: Reading, text: bytes, offset: int, token: int | None) -> dict[bytes, dict[bytes, float]]:
+        """Return what the rows inside a drafted token tell, by the bytes before them."""
+        if token is None or token in self._ends:
+            return {}
+        end, place = offset + len(self._ours.words.piece(token)), reading.last_place(offset) + 1
+        found: dict[bytes, dict[bytes, float]] = {}
+        while place in reading.rows and offset < reading.start(place) < end:
+            found[text[offset : reading.start(place)]] = self._by_bytes(reading.rows[place])[0]
+            place += 1
+        return found
 
     def _reaches(self, reading: Reading, text: bytes, places: range, offset: int) -> list[Reach]:
         """Return what the rows at some places tell of a byte, each by how likely a token begins there."""

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from hybrid.prob.distribution import Dense, Floats, Ints, TopK
 from hybrid.prob.terms import Interval, forward
 from hybrid.types import Divergence
 
+NOTHING: Mapping[bytes, Mapping[bytes, float]] = MappingProxyType({})
 # Drafted tokens that are likelier than this have cells of their own; what is less likely may be ambiguous.
 LEAST = 1e-3
 
@@ -131,16 +133,30 @@ class TextRow(TopK):
     hidden: float
 
     @classmethod
-    def after(cls, reaches: Sequence[Reach], spelling: Spelling, best: int, noise: float = 0.0) -> TextRow:
+    def after(
+        cls,
+        reaches: Sequence[Reach],
+        spelling: Spelling,
+        best: int,
+        noise: float = 0.0,
+        beyond: Mapping[bytes, Mapping[bytes, float]] = NOTHING,
+    ) -> TextRow:
         """Return what rows of another vocabulary tell of a place that they reach; ``best``: the token it takes first.
 
         A text may have come about by other tokens than those it was read in: each row before the place that reaches
-        beyond it has its share, by how likely a token begins there.
+        beyond it has its share, by how likely a token begins there. ``beyond``: where a drafted token is longer than
+        theirs, the rows inside it, by the bytes before them, from short to long.
         """
         left: dict[bytes, float] = {}
         for reach in reaches:
             for text, mass in reach.going_on.items():
                 left[text] = left.get(text, 0.0) + mass
+        for text, masses in beyond.items():
+            mass = left.get(text, 0.0)
+            for piece, share in masses.items() if mass > 0.0 else ():
+                left[text + piece] = left.get(text + piece, 0.0) + mass * share
+                left[text] -= mass * share
+        left = {text: mass for text, mass in left.items() if mass > 0.0}
         hidden = sum(reach.hidden for reach in reaches)
         ending = sum(reach.weight * reach.ending for reach in reaches if not reach.read)
         total = sum(left.values()) + ending + hidden
@@ -190,15 +206,19 @@ class TextRow(TopK):
         return self
 
     def kl(self, draft: Dense) -> Divergence:
-        """Return KL(target || draft) over cells, in nats: at most that of the two models over bytes."""
-        cells = self.cells(draft)
-        found = kl_in_boxes(cells.target_low, cells.target_high, cells.draft_low, cells.draft_high)
-        told = cells.target_low.copy()
+        """Return KL(target || draft) over cells, in nats: at most that of the two models over bytes.
+
+        Coarse cells are sure and may be blind (everything that begins with a space), fine ones see more where little is
+        ambiguous. Each bounds the same divergence, so the better end of both counts.
+        """
+        coarse, fine = (self.cells(draft, fine=fine) for fine in (False, True))
+        bounds = [kl_in_boxes(c.target_low, c.target_high, c.draft_low, c.draft_high) for c in (coarse, fine)]
+        lower, told = max(found.lower for found in bounds), coarse.target_low.copy()
         told[-1] = self.hidden
         with np.errstate(divide="ignore"):
-            estimate = float(forward(np.log(told), np.log(cells.draft_high)).sum())
-        estimate = min(max(0.0, estimate), found.lower)
-        return Divergence(estimate, found.lower, found.upper, self.noise + draft.noise)
+            estimate = float(forward(np.log(told), np.log(coarse.draft_high)).sum())
+        upper = max(lower, bounds[0].upper)
+        return Divergence(min(max(0.0, estimate), lower), lower, upper, self.noise + draft.noise)
 
     def excess(self, token: int) -> Interval:
         """Return how much likelier what the target takes is than what begins with another token, in nats."""
@@ -218,32 +238,59 @@ class TextRow(TopK):
         unclear = sum(mass for text, mass in masses if text != piece and piece.startswith(text))
         return known, min(1.0, known + unclear + self.hidden)
 
-    def cells(self, draft: Dense) -> Cells:
-        """Lay both models out over cells, as fine as what is shown and what the draft finds likely allow."""
+    def cells(self, draft: Dense, *, fine: bool = False) -> Cells:
+        """Lay both models out over cells: as coarse as what is shown and what the draft finds likely allow, or as fine.
+
+        Coarse, no shown string ends inside a cell; fine, each longest one is a cell, and what ends before is ambiguous.
+        """
         spelling = self.spelling
         likely = np.flatnonzero(draft.logits >= draft.log_total + np.log(LEAST))
         drafted = {spelling.pieces[token] for token in likely.tolist() if token not in spelling.end_ids}
-        roots = _roots({*self.strings, *drafted})
-        order = spelling.ordered[1]
-        running = np.concatenate(([0.0], np.cumsum(draft.probs_of(order))))
-        ranges = [spelling.range_of(root) for root in roots]
-        draft_low = [float(running[end] - running[start]) for start, end in ranges]
-        before = {root[:end] for root in roots for end in range(1, len(root))} & spelling.ids_of.keys()
-        unclear = {text: float(draft.probs_of(spelling.ids_of[text]).sum()) for text in before}
-        beside = [sum(unclear.get(root[:end], 0.0) for end in range(1, len(root))) for root in roots]
-        draft_ending = float(draft.probs_of(np.array(sorted(spelling.end_ids), dtype=np.int64)).sum())
-        rest = max(0.0, 1.0 - sum(draft_low) - draft_ending)
-        low = [
-            sum(p for s, p in zip(self.strings, self.masses.tolist(), strict=True) if s.startswith(r)) for r in roots
-        ]
-        low = [*low, self.ending, 0.0]
-        return Cells(
-            roots,
-            np.array(low),
-            np.minimum(np.array(low) + self.hidden, 1.0),
-            np.array([*draft_low, draft_ending, max(0.0, rest - sum(unclear.values()))]),
-            np.array([*map(float.__add__, draft_low, map(float, beside)), draft_ending, rest]),
+        roots = (_leaves if fine else _roots)({*self.strings, *drafted} - {b""})
+        before = {root[:end] for root in roots for end in range(1, len(root))}
+        shown: dict[bytes, float] = {}
+        for text, mass in zip(self.strings, self.masses.tolist(), strict=True):
+            shown[text] = shown.get(text, 0.0) + mass
+        target = _Side(
+            [sum(mass for text, mass in shown.items() if text.startswith(root)) for root in roots],
+            {text: mass for text, mass in shown.items() if text in before},
+            self.ending,
         )
+        running = np.concatenate(([0.0], np.cumsum(draft.probs_of(spelling.ordered[1]))))
+        own = _Side(
+            [float(running[end] - running[start]) for start, end in map(spelling.range_of, roots)],
+            {text: float(draft.probs_of(spelling.ids_of[text]).sum()) for text in before & spelling.ids_of.keys()},
+            float(draft.probs_of(np.array(sorted(spelling.end_ids), dtype=np.int64)).sum()),
+        )
+        return Cells(roots, *target.bounds(roots, self.hidden), *own.bounds(roots, 0.0))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One model's masses: of each cell, of what ends before a cell's bytes do, of the text's end."""
+
+    known: list[float]
+    unclear: Mapping[bytes, float]
+    ending: float
+
+    def bounds(self, roots: tuple[bytes, ...], hidden: float) -> tuple[Floats, Floats]:
+        """Return the bounds of all cells, the end and everything else among them; ``hidden`` may be in any."""
+        beside = [sum(self.unclear.get(root[:end], 0.0) for end in range(1, len(root))) for root in roots]
+        others = max(0.0, 1.0 - sum(self.known) - self.ending - hidden)
+        low = np.array([*self.known, self.ending, max(0.0, others - sum(self.unclear.values()))])
+        high = np.array([*map(float.__add__, map(float, self.known), map(float, beside)), self.ending, others]) + hidden
+        return low, np.minimum(high, 1.0)
+
+
+def _leaves(strings: set[bytes]) -> tuple[bytes, ...]:
+    """Return the strings that no other of them begins with.
+
+    >>> _leaves({b"the", b"there", b"a"})
+    (b'a', b'there')
+    """
+    ordered = sorted(strings)
+    after = [*ordered[1:], b""]
+    return tuple(text for text, following in zip(ordered, after, strict=True) if not following.startswith(text))
 
 
 def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
@@ -253,7 +300,7 @@ def _roots(strings: set[bytes]) -> tuple[bytes, ...]:
     (b'a', b'the')
     """
     roots: list[bytes] = []
-    for text in sorted(strings - {b""}):
+    for text in sorted(strings):
         if not roots or not text.startswith(roots[-1]):
             roots.append(text)
     return tuple(roots)
