@@ -102,6 +102,11 @@ def scores_folder() -> Path:
     return home_folder(user_state_path) / "scores"
 
 
+def concepts_folder() -> Path:
+    """Return the folder that keeps which tokens say the same, a file a vocabulary. Raises UsageError without a home."""
+    return home_folder(user_state_path) / "concepts"
+
+
 def models_file() -> Path:
     """Return the file that keeps what was measured of local models. Raises UsageError without a home."""
     return home_folder(user_cache_path) / "models.json"

@@ -11,7 +11,7 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -43,10 +43,14 @@ class _DamagedGguf(Exception):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor: its dimensions, innermost first, and the GGML type of its numbers."""
+    """One tensor: its dimensions, innermost first, and the GGML type of its numbers.
+
+    ``offset``: where in its file's data they begin. Tensors that differ in nothing else are equal.
+    """
 
     dims: tuple[int, ...]
     kind: int
+    offset: int = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -216,13 +220,13 @@ class _GgufReader:
             if name in tensors or len(name.encode()) >= _MOST_NAME:
                 msg = f"the tensor name {to_one_line(name)} stands twice or is too long"
                 raise _DamagedGguf(msg)
-            tensor, offset = self._tensor(name), self._number("Q")
-            if offset % alignment or (due is not None and offset != due):
+            tensor = self._tensor(name)
+            if tensor.offset % alignment or (due is not None and tensor.offset != due):
                 msg = f"the tensor {to_one_line(name)} does not begin where the one before it ends"
                 raise _DamagedGguf(msg)
             tensors[name] = tensor
-            size = _num_bytes(name, tensor)
-            end = offset + (size or 0)
+            size = num_bytes(name, tensor)
+            end = tensor.offset + (size or 0)
             due = None if size is None else end + -end % alignment
         return tensors, end
 
@@ -235,10 +239,11 @@ class _GgufReader:
         if not 0 < math.prod(dims) < 2**63:
             msg = f"the tensor {to_one_line(name)} has the dimensions {', '.join(map(str, dims))}"
             raise _DamagedGguf(msg)
-        return TensorInfo(dims, self._number("I"))
+        return TensorInfo(dims, self._number("I"), self._number("Q"))
 
 
-def _num_bytes(name: str, tensor: TensorInfo) -> int | None:
+def num_bytes(name: str, tensor: TensorInfo) -> int | None:
+    """Return the bytes of a tensor's numbers; None for a type that is newer than this table. Raises _DamagedGguf."""
     if tensor.kind not in _BLOCKS:
         return None
     block, size = _BLOCKS[tensor.kind]

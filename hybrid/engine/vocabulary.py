@@ -64,6 +64,12 @@ class LlamaVocabulary:
             size = -count
 
     @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that are no text of a user's: those that end or control one, or that a file adds to its words."""
+        text = ll.LLAMA_TOKEN_ATTR_NORMAL | ll.LLAMA_TOKEN_ATTR_BYTE
+        return self.end_ids | {i for i in range(self.num_tokens) if not ll.llama_vocab_get_attr(self._vocab, i) & text}
+
+    @cached_property
     def vocabulary_digest(self) -> str:
         """Return a digest of the vocabulary: the tokens as the file spells them, and those that end a text.
 

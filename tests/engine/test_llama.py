@@ -45,6 +45,13 @@ def test_rows_equal_those_of_the_high_level_class(weights, opened, agree):
     naive.close()
 
 
+def test_control_tokens_are_special_though_they_end_nothing(weights):
+    """The tiny vocabulary has two: its end, and a mark of turns."""
+    tiny = weights["attention"]
+    assert {tiny.piece(token) for token in tiny.special_ids} == {b"<end>", b"<turn>"}
+    assert tiny.end_ids < tiny.special_ids
+
+
 def test_a_vocabulary_is_named_by_its_tokens_and_its_ends():
     """small and large share one, alien has another; a file whose text ends elsewhere is another, too."""
     models = {name: Weights(BUNDLED.with_name(f"{name}.gguf")) for name in ("small", "large", "alien")}

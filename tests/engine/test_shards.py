@@ -16,6 +16,7 @@ from hybrid.engine.gguf_header import read_header
 from hybrid.engine.identity import identify
 from hybrid.engine.llama import Weights
 from hybrid.engine.model_check import check_model
+from hybrid.engine.output_rows import OutputRows
 from hybrid.engine.real_models import model_file
 from hybrid.engine.shards import first_shard, read_model, shard_files, shard_names, shard_stem
 from hybrid.errors import EngineError
@@ -59,6 +60,11 @@ def test_a_split_model_gives_the_rows_of_the_whole_file_whichever_of_its_files_i
     for path in split_model(whole, tmp_path / "split", count, empty_first=empty_first):
         assert model_file(path) == tmp_path / "split" / f"small-00001-of-{count:05}.gguf"
         np.testing.assert_array_equal(rows(path), expected)
+
+
+def test_its_output_matrix_is_read_from_the_part_in_which_it_lies(parts):
+    whole = OutputRows(SMALL)
+    np.testing.assert_array_equal(OutputRows(parts[2]).read(0, 384), whole.read(0, 384))
 
 
 def test_its_header_is_that_of_the_whole_file(parts):

@@ -1,0 +1,1 @@
+"""Which tokens of a vocabulary say the same: built from their texts and embeddings, and kept in a file."""
