@@ -12,7 +12,6 @@ import ctypes
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ from hybrid.engine.native import ll
 from hybrid.engine.shards import read_model
 from hybrid.errors import EngineError
 
-Rows: TypeAlias = npt.NDArray[np.float32]
 # A model without the first shares the second between its two ends.
 UNTIED, TIED = "output.weight", "token_embd.weight"
 _PLAIN = {0: np.float32, 1: np.float16}
@@ -59,11 +57,11 @@ class OutputRows:
         self._unpack = None if tensor.kind in _PLAIN else _unpacker(tensor, size)
         self._row_bytes = (size or 0) // self.num_rows
 
-    def read(self, start: int, stop: int) -> Rows:
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Return some rows in order, shape (stop - start, width). Raises EngineError if the file cannot be read."""
         stop = min(stop, self.num_rows)
         count, first = max(0, stop - start), self._start + start * self._row_bytes
-        rows: Rows = np.empty((count, self.width), dtype=np.float32)
+        rows: npt.NDArray[np.float32] = np.empty((count, self.width), dtype=np.float32)
         try:
             with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 packed = raw[first : first + count * self._row_bytes]
@@ -123,4 +121,4 @@ def _unpacker(tensor: TensorInfo, size: int | None) -> Callable[[bytes, int, int
     return unpack
 
 
-__all__ = ["TIED", "UNTIED", "OutputRows", "Rows"]
+__all__ = ["TIED", "UNTIED", "OutputRows"]

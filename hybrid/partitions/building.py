@@ -1,10 +1,10 @@
 """Groups of tokens that say the same, from their texts and their directions.
 
-Two steps. Tokens of one form (``partitions.wording``) are joined as far as their directions agree. Then forms are
+Two steps. Tokens of one form (``partitions.normal_form``) are joined as far as their directions agree. Then forms are
 joined that are mutual nearest neighbours, the nearest first, while a group stays small, holds together on the whole,
 and holds no two sides of a contrast.
 
-The laws (``tests/partitions/test_building.py``): no token is in two groups; a token without a wording is in none; no
+The laws (``tests/partitions/test_building.py``): no token is in two groups; a token without a normal form is in none; no
 group is larger than ``most_tokens``, holds two classes or two scripts; the same input gives the same groups.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.partitions.embedding import Directions, RowSource, directions, nearest, unit
+from hybrid.partitions.normal_form import NormalForm, TokenClass, normal_form
 from hybrid.partitions.opposites import is_turned, on_two_sides, sides_of
-from hybrid.partitions.wording import TokenClass, Wording, wording_of
 
 # Joins of short words are chance: pieces of other words, letters, abbreviations.
 _LEAST_LETTERS = 3
@@ -68,7 +68,7 @@ def build_groups(
     wordings = {
         token: wording
         for token, piece in enumerate(pieces)
-        if token not in special_ids and (wording := wording_of(piece)) is not None
+        if token not in special_ids and (wording := normal_form(piece)) is not None
     }
     words = np.array([i for i, each in wordings.items() if each.token_class is TokenClass.WORD], dtype=np.int64)
     known = directions(source, len(pieces), words, report) if source is not None and words.size else None
@@ -79,7 +79,7 @@ def build_groups(
     return sorted(groups)
 
 
-def _forms(wordings: dict[int, Wording], known: Directions | None, rules: JoinRules) -> Iterable[_Form]:
+def _forms(wordings: dict[int, NormalForm], known: Directions | None, rules: JoinRules) -> Iterable[_Form]:
     """Yield the tokens of each form, apart where their directions are."""
     by_form: dict[tuple[TokenClass, str, str], list[int]] = defaultdict(list)
     for token, wording in wordings.items():

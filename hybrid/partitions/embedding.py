@@ -1,8 +1,8 @@
 """Directions of tokens: rows of an output matrix without what all of them have in common.
 
-Rows share a mean and a few strong components, which tell how frequent a token is and not what it means; without them
+Vectors share a mean and a few strong components, which tell how frequent a token is and not what it means; without them
 cosines part " US" from " us" (.17 instead of .57 in SmolLM2) and leave " begin" beside " start" (.76). Mu and Viswanath
-2018 (arXiv:1702.01417). Rows are read in blocks, so that a large matrix is never in memory at once.
+2018 (arXiv:1702.01417). Vectors are read in blocks, so that a large matrix is never in memory at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 # Mu and Viswanath take width / 100; of SmolLM2's 576 components the first three hold 15 % of the variance.
 NUM_REMOVED = 3
 # Further components say little of a cosine, and the matrix of a large model has thousands.
@@ -24,12 +24,12 @@ _BLOCK = 4096
 
 
 class RowSource(Protocol):
-    """Rows by their numbers, as ``engine.output_rows`` reads them."""
+    """Vectors by their numbers, as ``engine.output_rows`` reads them."""
 
     num_rows: int
     width: int
 
-    def read(self, start: int, stop: int) -> Rows:
+    def read(self, start: int, stop: int) -> Vectors:
         """Return some rows, shape (stop - start, width)."""
 
 
@@ -38,13 +38,13 @@ class Directions:
     """Unit vectors, ``rows`` of shape (N, d), of the tokens ``ids``, in ascending order. A row of zeros stays zero."""
 
     ids: Ids
-    rows: Rows
+    rows: Vectors
 
 
 def directions(source: RowSource, num_tokens: int, wanted: Ids, report: Callable[[str], None]) -> Directions:
     """Return the directions of some tokens, with mean and components taken over all ``num_tokens``.
 
-    ``wanted`` ascends. Rows with a number that is none count as zero.
+    ``wanted`` ascends. Vectors with a number that is none count as zero.
     """
     total, products = np.zeros(source.width), np.zeros((source.width, source.width))
     for start in range(0, num_tokens, _BLOCK):
@@ -65,15 +65,15 @@ def directions(source: RowSource, num_tokens: int, wanted: Ids, report: Callable
     return Directions(wanted, unit(rows))
 
 
-def unit(rows: Rows) -> Rows:
+def unit(rows: Vectors) -> Vectors:
     """Return rows of length 1; a row of zeros stays zero. Shape (N, d) -> (N, d)."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     lengths[lengths == 0.0] = 1.0
-    scaled: Rows = (rows / lengths).astype(np.float32)
+    scaled: Vectors = (rows / lengths).astype(np.float32)
     return scaled
 
 
-def nearest(rows: Rows, count: int, report: Callable[[str], None]) -> tuple[Ids, Rows]:
+def nearest(rows: Vectors, count: int, report: Callable[[str], None]) -> tuple[Ids, Vectors]:
     """Return for each unit vector the ``count`` nearest others and their cosines, shapes (N, count), in no order."""
     num_rows, count = rows.shape[0], min(count, rows.shape[0] - 1)
     found = np.empty((num_rows, count), dtype=np.int64)
@@ -89,7 +89,7 @@ def nearest(rows: Rows, count: int, report: Callable[[str], None]) -> tuple[Ids,
     return found, cosines
 
 
-def _finite(rows: Rows) -> Rows:
+def _finite(rows: Vectors) -> Vectors:
     return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.partitions.building import JoinRules, build_groups
-from hybrid.partitions.wording import wording_of
+from hybrid.partitions.normal_form import normal_form
 
 WIDTH = 48
 MEANINGS = {
@@ -146,7 +146,7 @@ def test_the_laws_hold_however_near_everything_is(words, seed, most, all_near):
     assert len(flat) == len(set(flat))
     assert groups == sorted(groups)
     for group in groups:
-        said = [wording_of(pieces[token]) for token in group]
+        said = [normal_form(pieces[token]) for token in group]
         assert 2 <= len(group) <= most
         assert not special & set(group)
         assert None not in said

@@ -1,8 +1,8 @@
 """What a token's text says, whatever its case, space, quotes and dashes; and which texts never say the same.
 
-The law (``tests/partitions/test_wording.py``): digits, single letters, brackets, operators, negations and bytes that
-are no text have no wording, so that they are never merged with anything. What has one is a list of what may, not of
-what may not: a character that nobody thought of is never merged either.
+The law (``tests/partitions/test_normal_form.py``): digits, single letters, brackets, operators, negations and bytes
+that are no text have no normal form, so that they are never merged with anything. What has one is a list of what may,
+not of what may not: a character that nobody thought of is never merged either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TokenClass(Enum):
 
 
 @dataclass(frozen=True)
-class Wording:
+class NormalForm:
     """``form``: the text without its differences of spelling. ``script``: of its first letter, empty for others.
 
     ``starts_word``: whether the text begins with a space; ``is_name``: whether the first letter is a capital.
@@ -47,10 +47,10 @@ class Wording:
     is_name: bool = False
 
 
-def wording_of(piece: bytes) -> Wording | None:
-    """Return the wording of a token's bytes; None for a token that says nothing but itself.
+def normal_form(piece: bytes) -> NormalForm | None:
+    """Return the normal form of a token's bytes; None for a token that says nothing but itself.
 
-    >>> wording_of(b" The").form, wording_of(b"7"), wording_of(b" never")
+    >>> normal_form(b" The").form, normal_form(b"7"), normal_form(b" never")
     ('the', None, None)
     """
     try:
@@ -60,16 +60,16 @@ def wording_of(piece: bytes) -> Wording | None:
     if not raw:
         return None
     if raw.isspace():
-        return Wording("\n" if "\n" in raw or "\r" in raw else " ", TokenClass.SPACE)
+        return NormalForm("\n" if "\n" in raw or "\r" in raw else " ", TokenClass.SPACE)
     text = raw.strip(_SPACES)
     form = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).casefold()
     if form and not set(form) - _MARKS:
-        return Wording(form, TokenClass.MARK)
+        return NormalForm(form, TokenClass.MARK)
     if not _is_word(text.translate(_UNIFIED)) or not _is_word(form) or is_negation(form):
         return None
     letter = next(each for each in text if each not in _APOSTROPHE)
     script = unicodedata.name(letter, "").partition(" ")[0]
-    return Wording(form, TokenClass.WORD, script, raw[0] in _SPACES, letter.isupper() or letter.istitle())
+    return NormalForm(form, TokenClass.WORD, script, raw[0] in _SPACES, letter.isupper() or letter.istitle())
 
 
 def is_negation(form: str) -> bool:
@@ -87,4 +87,4 @@ def _is_word(text: str) -> bool:
     return len(text) > 1 and bool(letters) and all(unicodedata.category(each)[0] in "LM" for each in letters)
 
 
-__all__ = ["TokenClass", "Wording", "is_negation", "wording_of"]
+__all__ = ["NormalForm", "TokenClass", "is_negation", "normal_form"]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.partitions.normal_form import TokenClass, normal_form
 from hybrid.partitions.opposites import NEGATIONS
-from hybrid.partitions.wording import TokenClass, wording_of
 
 FORBIDDEN = "()[]{}<>+-*/=%^&|~!@#$\\_`\u2212\u00d7\u00f7\u2260\u2264"
 
 
 def form(text: str) -> str | None:
-    wording = wording_of(text.encode())
+    wording = normal_form(text.encode())
     return wording and wording.form
 
 
@@ -78,7 +78,7 @@ def test_what_ends_in_a_negation_is_never_merged(text):
 
 @given(st.binary(min_size=1, max_size=6))
 def test_what_has_a_wording_is_letters_harmless_marks_or_white_space(piece):
-    if (wording := wording_of(piece)) is None:
+    if (wording := normal_form(piece)) is None:
         return
     text = piece.decode().strip(" \u2581\u0120")
     match wording.token_class:
@@ -94,4 +94,4 @@ def test_what_has_a_wording_is_letters_harmless_marks_or_white_space(piece):
     "piece", [b"", b"\xe2\x80", b"\xff", b" A", b"x", "\u2122".encode(), b"a.b", b"don-t", b"$", b"\x00"]
 )
 def test_bytes_labels_and_what_nobody_listed_say_nothing_but_themselves(piece):
-    assert wording_of(piece) is None
+    assert normal_form(piece) is None
