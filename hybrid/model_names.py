@@ -18,6 +18,8 @@ BUNDLED: Mapping[str, str] = {
     "numbers": "an expert for calculating",
     "words": "an expert for language",
     "student": "as small, taught by large",
+    "wordings-large": "a world of synonyms: plain words",
+    "wordings-small": "the same in fancy words, with errors",
 }
 REAL: Mapping[str, str] = {
     "real": "real text, as published",

@@ -62,7 +62,8 @@ Exit codes: 0 built, 1 output lost, 2 no package, 3 a model cannot be built, 130
 """
 EVAL_EPILOG = """
 The model answers alone and greedily; an answer is right if its final answer is, whatever its wording. Intervals are
-Wilson's, 95 %. The overall share weighs families alike.
+Wilson's, 95 %. The overall share weighs families alike. wordings-small and wordings-large are asked the families of
+their own world, every other model the ones that `hybrid tasks list` names first.
 
 Examples:
 
@@ -117,11 +118,13 @@ def eval_(
     """Count what a model gets right alone, family by family."""
     with exit_codes():
         from hybrid.models import answering, evaluation  # noqa: PLC0415  (help needs no llama.cpp)
+        from hybrid.models.groups import group_of  # noqa: PLC0415
 
         path = _path(model)
-        problems = evaluation.problems_of(split.value, num)
+        group = group_of(model)
+        problems = evaluation.problems_of(split.value, num, group=group)
         with answering.open_model(path) as answerer, progress("the model is loaded") as report_progress:
-            graded = evaluation.evaluate(answerer, problems, report_progress, keep_rows=False)
+            graded = evaluation.evaluate(answerer, problems, report_progress, group=group, keep_rows=False)
         found = evaluation.to_json(model, graded)
         if as_json:
             typer.echo(json.dumps(found))

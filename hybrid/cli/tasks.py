@@ -30,8 +30,9 @@ tasks = typer.Typer(
 
 LIST_EPILOG = """
 A family has two or three levels, each with its share of the test split. The smaller reference models are not given
-every level; --json says which, a list for each model. The questions to an assistant are written by hand, for models
-that know more than these families.
+every level; --json says which, a list for each model. The families of the wordings pair (compare to arrival) are asked
+in synonyms, and any of them is right. The questions to an assistant are written by hand, for models that know
+more than these families.
 
 Examples:
 
@@ -73,13 +74,15 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """List the families and their levels, and the kinds of questions to an assistant."""
-    from hybrid.tasks import FAMILIES  # noqa: PLC0415  (help and usage errors need no experiments)
+    from hybrid.tasks import FAMILIES, wordings  # noqa: PLC0415  (help and usage errors need no experiments)
 
     with exit_codes():
         if as_json:
-            typer.echo(json.dumps({"families": [_family(family) for family in FAMILIES], "assistant": _kinds()}))
+            families = [_family(family) | _given(family) for family in FAMILIES]
+            worded = [_family(family) for family in wordings.FAMILIES]
+            typer.echo(json.dumps({"families": families, "wordings": worded, "assistant": _kinds()}))
         else:
-            Console(highlight=False).print(_table(FAMILIES), _kinds_table())
+            Console(highlight=False).print(_table((*FAMILIES, *wordings.FAMILIES)), _kinds_table())
 
 
 list_.__doc__ = f"{list_.__doc__}\n{LIST_EPILOG}"
@@ -115,12 +118,13 @@ show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 
 
 def _draw(name: str, level: int | None, split: SplitName, num: int, seed: int) -> list[Problem]:
-    from hybrid.tasks import BY_NAME, distinct  # noqa: PLC0415
+    from hybrid.tasks import BY_NAME, distinct, wordings  # noqa: PLC0415
 
-    if name not in BY_NAME:
-        msg = f"no family {name}: {', '.join(BY_NAME)}"
+    families = {**BY_NAME, **{family.name: family for family in wordings.FAMILIES}}
+    if name not in families:
+        msg = f"no family {name}: {', '.join(families)}"
         raise UsageError(msg)
-    family = BY_NAME[name]
+    family = families[name]
     if level is not None and level not in family.numbers:
         msg = f"{name} has the levels 1 to {len(family.levels)}, not {level}"
         raise UsageError(msg)
@@ -131,15 +135,18 @@ def _draw(name: str, level: int | None, split: SplitName, num: int, seed: int) -
 
 
 def _family(family: TaskFamily) -> dict[str, Any]:
-    from hybrid.tasks.mix import MIXES, levels_given  # noqa: PLC0415
-
     return {
         "name": family.name,
         "group": family.group,
         "wordings": family.wordings,
         "levels": [{"level": number, **asdict(family.levels[number - 1])} for number in family.numbers],
-        "given": {model: list(levels_given(model, family)) for model in MIXES},
     }
+
+
+def _given(family: TaskFamily) -> dict[str, Any]:
+    from hybrid.tasks.mix import MIXES, levels_given  # noqa: PLC0415
+
+    return {"given": {model: list(levels_given(model, family)) for model in MIXES}}
 
 
 def _table(families: tuple[TaskFamily, ...]) -> Table:

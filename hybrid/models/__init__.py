@@ -4,6 +4,7 @@
 ``examples/train_reference_models``.
 
 - ``answering.py``: one model answers greedily, or reads along another one's answer.
+- ``groups.py``: which models answer which families: the ladder, and the wordings pair.
 - ``evaluation.py``: right answers by family, with Wilson's intervals.
 - ``agreement.py``: how far a model's rows are from the large one's, and what its entropy knows about it.
 - ``card.py``, ``card_page.py``: the card as data and as the page; whether the files are the ones that were measured.

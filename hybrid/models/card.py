@@ -19,14 +19,13 @@ from hybrid.errors import UsageError
 from hybrid.models import agreement, evaluation
 from hybrid.models.answering import AnsweringModel, open_model
 from hybrid.models.evaluation import GradedAnswer, ReportProgress
-from hybrid.tasks import BY_NAME, Problem, Split
-from hybrid.tasks.mix import MIXES
+from hybrid.models.groups import GROUPS, ModelGroup
+from hybrid.tasks import Split
 
 Answers: TypeAlias = Mapping[str, Sequence[GradedAnswer]]
 
 CARD, PAGE = "card.json", "README.md"
-NAMES: tuple[str, ...] = tuple(MIXES)
-LARGE = "large"
+NAMES = tuple(name for group in GROUPS for name in group.names)
 NUM_PROBLEMS = 150
 SPLIT: Split = "test"
 
@@ -79,7 +78,7 @@ class TaskFamilyScore(_CardPart):
 
 
 class ModelCard(_CardPart):
-    """One model. ``beside_large`` is None for the large model itself and for a model with other tokens."""
+    """One model. ``beside_large`` is None for its group's large model itself and for a model with other tokens."""
 
     file: Fingerprint
     parameters: int
@@ -106,20 +105,37 @@ def measure_models(folder: Path, report_progress: ReportProgress, num_problems: 
 
     Raises UsageError where a family has not so many problems, EngineError where a model is missing or unusable.
     """
-    problems = evaluation.problems_of(SPLIT, num_problems)
+    cards: dict[str, ModelCard] = {}
+    for group in GROUPS:
+        cards |= _measure_group(group, folder, report_progress, num_problems)
+    return ModelCards(split=SPLIT, num_problems=num_problems, models=cards)
+
+
+def _measure_group(
+    group: ModelGroup, folder: Path, report_progress: ReportProgress, num_problems: int
+) -> dict[str, ModelCard]:
+    """Measure the models of a group on its problems."""
+    problems = evaluation.problems_of(SPLIT, num_problems, group=group)
     with ExitStack() as stack:
-        models = {name: stack.enter_context(open_model(folder / f"{name}.gguf")) for name in NAMES}
-        graded = {name: _answer_all(name, model, problems, report_progress) for name, model in models.items()}
+        models = {name: stack.enter_context(open_model(folder / f"{name}.gguf")) for name in group.names}
+        graded = {
+            name: evaluation.evaluate(model, problems, _told_of(name, report_progress), group=group)
+            for name, model in models.items()
+        }
         cards = {}
-        for name in NAMES:
-            if name != LARGE:
-                report_progress(f"{name} beside {LARGE}")
-            beside = _beside(name, models, graded)
-            cards[name] = _card(folder / f"{name}.gguf", graded[name], beside)
-        return ModelCards(split=SPLIT, num_problems=num_problems, models=cards)
+        for name in group.names:
+            if name != group.large:
+                report_progress(f"{name} beside {group.large}")
+            beside = _beside(name, group.large, models, graded)
+            cards[name] = _card(folder / f"{name}.gguf", group, graded[name], beside)
+        return cards
 
 
-def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement]) -> ModelCard:
+def _told_of(name: str, report_progress: ReportProgress) -> ReportProgress:
+    return lambda family: report_progress(f"{name} answers {family}")
+
+
+def _card(path: Path, group: ModelGroup, answers: Answers, beside: Mapping[str, agreement.Agreement]) -> ModelCard:
     """Put together what a file says of itself and what was measured."""
     scores = {name: evaluation.count_right(found) for name, found in answers.items()}
     weights = Weights(path)
@@ -135,7 +151,7 @@ def _card(path: Path, answers: Answers, beside: Mapping[str, agreement.Agreement
             training=_training(note),
             overall=round(evaluation.overall(scores), 4),
             families={
-                name: TaskFamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(found))
+                name: TaskFamilyScore(**evaluation.accuracy_to_json(scores[name]), levels=_levels(group, found))
                 for name, found in answers.items()
             },
             beside_large=agreement.Agreement.joined(beside.values()).summary() if beside else None,
@@ -168,28 +184,22 @@ def fingerprint(path: Path) -> Fingerprint:
         return Fingerprint(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _answer_all(
-    name: str, model: AnsweringModel, problems: Mapping[str, Sequence[Problem]], report_progress: ReportProgress
-) -> Answers:
-    return evaluation.evaluate(model, problems, lambda family: report_progress(f"{name} answers {family}"))
-
-
-def _levels(answers: Sequence[GradedAnswer]) -> tuple[tuple[int, int], ...]:
+def _levels(group: ModelGroup, answers: Sequence[GradedAnswer]) -> tuple[tuple[int, int], ...]:
     """Return right answers and problems of each level, from 1."""
-    numbers = BY_NAME[answers[0].problem.family].numbers
+    numbers = group.families[answers[0].problem.family].numbers
     of_level = [[answer.correct for answer in answers if answer.problem.level == number] for number in numbers]
     return tuple((sum(right), len(right)) for right in of_level)
 
 
 def _beside(
-    name: str, models: Mapping[str, AnsweringModel], graded: Mapping[str, Answers]
+    name: str, large: str, models: Mapping[str, AnsweringModel], graded: Mapping[str, Answers]
 ) -> dict[str, agreement.Agreement]:
     """Compare a model with the large one by family; empty for the large one and for a model with other tokens."""
-    small, large = models[name], models[LARGE]
-    if name == LARGE or not _one_vocabulary(small, large):
+    if name == large or not _one_vocabulary(models[name], models[large]):
         return {}
     return {
-        family: agreement.compare(small, large, graded[name][family], graded[LARGE][family]) for family in graded[name]
+        family: agreement.compare(models[name], models[large], graded[name][family], graded[large][family])
+        for family in graded[name]
     }
 
 

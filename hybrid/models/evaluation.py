@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from hybrid.errors import UsageError
 from hybrid.models.answering import AnsweringModel, ModelAnswer
-from hybrid.tasks import BY_NAME, FAMILIES, Problem, Split, distinct
+from hybrid.models.groups import LADDER, ModelGroup
+from hybrid.tasks import Problem, Split, distinct
 from hybrid.tasks.statistics import Estimate, wilson
 
 # Called before each family with its name.
@@ -46,10 +47,10 @@ def count_right(graded: Sequence[GradedAnswer]) -> Accuracy:
     return Accuracy(len(graded), sum(answer.correct for answer in graded))
 
 
-def problems_of(split: Split, num_problems: int, seed: int = 0) -> dict[str, list[Problem]]:
-    """Draw as many problems of each family. Raises UsageError where a family has not so many."""
+def problems_of(split: Split, num_problems: int, seed: int = 0, group: ModelGroup = LADDER) -> dict[str, list[Problem]]:
+    """Draw as many problems of each family of a group. Raises UsageError where a family has not so many."""
     try:
-        return {family.name: distinct(family, split, num_problems, seed) for family in FAMILIES}
+        return {name: distinct(family, split, num_problems, seed) for name, family in group.families.items()}
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -59,14 +60,16 @@ def evaluate(
     problems: Mapping[str, Sequence[Problem]],
     report_progress: ReportProgress,
     *,
+    group: ModelGroup = LADDER,
     keep_rows: bool = True,
 ) -> dict[str, list[GradedAnswer]]:
-    """Let a model answer everything, and grade it. ``keep_rows`` as in ``AnsweringModel.write``."""
+    """Let a model answer problems of a group, and grade it. ``keep_rows`` as in ``AnsweringModel.write``."""
     found: dict[str, list[GradedAnswer]] = {}
     for name, asked in problems.items():
         report_progress(name)
-        answers = [(problem, model.write(problem.question, keep_rows=keep_rows)) for problem in asked]
-        found[name] = [GradedAnswer(p, written, BY_NAME[name].grade(p, written.text)) for p, written in answers]
+        grade = group.families[name].grade
+        answers = [(each, model.write(each.question, group.max_tokens, keep_rows=keep_rows)) for each in asked]
+        found[name] = [GradedAnswer(each, written, grade(each, written.text)) for each, written in answers]
     return found
 
 

@@ -7,7 +7,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.tasks import BY_NAME, FAMILIES, distinct
+from hybrid.tasks import BY_NAME, FAMILIES, distinct, wordings
 from hybrid.tasks.assistant import KINDS, QUESTIONS
 
 
@@ -34,6 +34,15 @@ def test_the_list_as_json_says_what_each_model_is_given():
     assert sorting["given"] == given | {"numbers": [], "words": [1, 2, 3], "student": [1, 2, 3]}
     assert [level["level"] for level in sorting["levels"]] == [1, 2, 3]
     assert sum(level["share"] for level in sorting["levels"]) == pytest.approx(1)
+
+
+def test_the_families_of_the_wordings_pair_are_listed_and_shown():
+    listed = invoke("list").stdout
+    assert all(family.name in listed and family.levels[-1].holds in listed for family in wordings.FAMILIES)
+    found = json.loads(invoke("list", "--json").stdout)["wordings"]
+    assert [family["name"] for family in found] == [family.name for family in wordings.FAMILIES]
+    problem = distinct(wordings.FAMILIES[1], "test", 1, 0)[0]
+    assert problem.question in invoke("show", "gift", "--num", "1").stdout
 
 
 def test_shown_are_test_problems_with_their_worked_answers():

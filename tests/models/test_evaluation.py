@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from hybrid.models import agreement, answering, evaluation
 from hybrid.models.agreement import Agreement
 from hybrid.models.answering import AnsweringModel
 from hybrid.models.evaluation import Accuracy, GradedAnswer, overall
+from hybrid.models.groups import LADDER
 from hybrid.prob import Dense
 from hybrid.tasks import BY_NAME, FAMILIES, MAX_TOKENS, Problem, distinct
 
@@ -328,10 +330,10 @@ def test_the_problems_are_those_of_the_split_and_the_seed():
     assert evaluation.problems_of("test", 5) == evaluation.problems_of("test", 5, seed=0)
 
 
-def test_more_problems_than_a_family_has_are_a_usage_error(monkeypatch):
-    monkeypatch.setattr(evaluation, "FAMILIES", (BY_NAME["facts"],))
+def test_more_problems_than_a_family_has_are_a_usage_error():
+    group = replace(LADDER, families={"facts": BY_NAME["facts"]})
     with pytest.raises(UsageError, match=r"family facts has only \d+ distinct test problems, not 1000"):
-        evaluation.problems_of("test", 1000)
+        evaluation.problems_of("test", 1000, group=group)
 
 
 scores = st.integers(1, 40).flatmap(lambda n: st.builds(Accuracy, st.just(n), st.integers(0, n)))

@@ -10,8 +10,7 @@ from cases import each
 
 from hybrid.tasks import FAMILIES as LADDER
 from hybrid.tasks import distinct, split_of, wordings
-from hybrid.tasks.wordings import CONCEPT_OF, CONCEPTS, FAMILIES, FIRST_WORDS, WORDS, grade, meaning, say
-from hybrid.tasks.wordings.families import MISTAKEN
+from hybrid.tasks.wordings import CONCEPT_OF, CONCEPTS, FAMILIES, FIRST_WORDS, MISTAKEN, WORDS, grade, meaning, say
 from hybrid.tasks.wordings.world import FALLS, FEELINGS, NAMES, PLACES, THINGS, liking
 
 families = each("family", FAMILIES, ids=lambda family: family.name)
@@ -127,7 +126,7 @@ def test_a_question_or_an_answer_begins_with_a_word_that_may_stand_first():
         (0, "anna is taller than ben. who is the loftiest person?", "{height+:most} {person} is anna"),
         (1, "anna owns the key. anna hands the key to ben. who holds the key?", "ben {has} the key"),
         (3, "anna walks from the sea to the hill. where is anna?", "anna is in the {hill}"),
-        (4, "anna arrives ere ben. who comes last?", "{last} {person} is ben"),
+        (4, "anna arrives behind ben. who comes last?", "{last} {person} is anna"),
     ],
 )
 def test_the_right_answer_of_a_small_problem_is_known(family, question, answer):

@@ -1,6 +1,14 @@
 """Problems with many right wordings: a small world, its families, and what the wordings pair is taught of it."""
 
-from hybrid.tasks.wordings.families import FAMILIES, MAX_TOKENS, TASTES, WordingsModel, grade, training_stream
+from hybrid.tasks.wordings.families import (
+    FAMILIES,
+    MAX_TOKENS,
+    MISTAKEN,
+    TASTES,
+    WordingsModel,
+    grade,
+    training_stream,
+)
 from hybrid.tasks.wordings.world import CONCEPT_OF, CONCEPTS, FIRST_WORDS, WORDS, Taste, meaning, say
 
 __all__ = [
@@ -9,6 +17,7 @@ __all__ = [
     "FAMILIES",
     "FIRST_WORDS",
     "MAX_TOKENS",
+    "MISTAKEN",
     "TASTES",
     "WORDS",
     "Taste",

@@ -22,16 +22,16 @@ MISTAKEN = {"compare": 1.0, "gift": 0.9, "feeling": 0.8, "way": 0.7, "arrival": 
 
 
 def _compare(rng: Rng, level: int) -> Problem:
-    """Who is at the end of a chain of two or three; at the hardest level the question is for the other end."""
-    num = min(level + 1, 3)
-    names, attribute = rng.sample(NAMES, num), rng.choice([*ATTRIBUTES])
+    """Who is at the end of a chain of two or three; at the hardest level the question is who is not."""
+    names, attribute = rng.sample(NAMES, 3 if level == 2 else 2), rng.choice([*ATTRIBUTES])
     sign, other = rng.sample("+-", 2)
-    links = [f"{names[i]} is {{{attribute}{sign}:more}} than {names[i + 1]}." for i in range(num - 1)]
-    rng.shuffle(links)
-    right = _superlative(attribute, other if level == 3 else sign, names[::-1] if level == 3 else names)
-    asked = f"who is the {{{attribute}{other if level == 3 else sign}:most}} {{person}}?"
-    mistake = _superlative(attribute, other, names) if level == 3 else ""
-    question = say(" ".join([*links, asked]), rng)
+    told = [f"{name} is {{{attribute}{sign}:more}} than {after}." for name, after in itertools.pairwise(names)]
+    rng.shuffle(told)
+    asked = f"who is {'not ' if level == 3 else ''}the {{{attribute}{sign}:most}} {{person}}?"
+    question = say(" ".join([*told, asked]), rng)
+    seeming = _superlative(attribute, sign, names)
+    right = _superlative(attribute, other, names[::-1]) if level == 3 else seeming
+    mistake = seeming if level == 3 else ""
     return _problem("compare", level, question, right, mistake, f"{attribute}{sign} {names}")
 
 
@@ -95,25 +95,25 @@ def _place(name: str, place: str, before: str) -> str:
 
 def _arrival(rng: Rng, level: int) -> Problem:
     """Who arrives first or last of two or three; at the hardest level the order told is said to be untrue."""
-    num = 3 if level == 2 else 2
-    names, asked = rng.sample(NAMES, num), rng.choice(("first", "last"))
-    told = [_order(*rng.choice(((a, "before", b), (b, "after", a)))) for a, b in itertools.pairwise(names)]
+    names = rng.sample(NAMES, 3 if level == 2 else 2)
+    asked, relation = rng.choice((("first", "before"), ("last", "after")))
+    told = [_order(name, relation, other) for name, other in itertools.pairwise(names)]
     if level == 3:
         told = [f"it is {{untrue}} that {each}" for each in told]
-        names = names[::-1]
     rng.shuffle(told)
     question = say(" ".join([*told, f"who {{arrives}} {{{asked}}}?"]), rng)
-    right, wrong = _ranked(names, asked), _ranked(names[::-1], asked)
-    return _problem("arrival", level, question, right, wrong if level == 3 else "", f"{asked} {names}")
+    seeming, reverse = (_ranked(asked, relation, each) for each in (names, names[::-1]))
+    right, mistake = (reverse, seeming) if level == 3 else (seeming, "")
+    return _problem("arrival", level, question, right, mistake, f"{asked} {names}")
 
 
 def _order(name: str, relation: str, other: str) -> str:
     return f"{name} {{arrives}} {{{relation}}} {other}."
 
 
-def _ranked(names: list[str], asked: str) -> str:
-    name, relation, other = (names[0], "before", names[1]) if asked == "first" else (names[-1], "after", names[-2])
-    return f"{{so}} the {{{asked}}} {{person}} is {name}, {{because}} {_order(name, relation, other)}"
+def _ranked(asked: str, relation: str, names: list[str]) -> str:
+    reason = f"{{because}} {_order(names[0], relation, names[1])}"
+    return f"{{so}} the {{{asked}}} {{person}} is {names[0]}, {reason}"
 
 
 def _problem(family: str, level: int, question: str, right: str, mistake: str, canonical: str) -> Problem:
@@ -131,7 +131,7 @@ def _family(name: str, generate: object, hardest: str) -> TaskFamily:
 
 
 FAMILIES = (
-    _family("compare", _compare, "the question is for the other end"),
+    _family("compare", _compare, "the question is who is not"),
     _family("gift", _gift, "another thing is given last"),
     _family("feeling", _feeling, "a negation of a negation"),
     _family("way", _way, "they go back at last"),
