@@ -1,4 +1,4 @@
-"""Batches of worked problems: one conversation a row, loss on the answer's tokens only.
+"""Batches of worked problems: one conversation a row, loss on the answer's tokens only, or on those that go on with it.
 
 A row holds one conversation from its first token, as the model will meet it; a step's rows are sorted by length and cut
 into blocks, so that little is padded. A step begins with no leftovers of the one before: the generator's state
@@ -21,6 +21,8 @@ from hybrid.tasks import wordings
 from hybrid.tasks.mix import Model, training_stream
 
 AnyModel: TypeAlias = Model | wordings.WordingsModel
+# A question, a text that answers it, and how somebody else has begun that text, of which nothing is learnt.
+TrainingText: TypeAlias = tuple[str, str] | tuple[str, str, str]
 IGNORE = -100
 BLOCKS = 12
 
@@ -42,7 +44,7 @@ class Block:
 class Lessons:
     """The endless training data of one model; ``rng`` is its whole state between steps."""
 
-    def __init__(self, stream: Iterator[tuple[str, str]], tokenizer: Tokenizer, rng: random.Random) -> None:
+    def __init__(self, stream: Iterator[TrainingText], tokenizer: Tokenizer, rng: random.Random) -> None:
         """Take questions with their texts, and the generator that they are drawn by."""
         self.rng = rng
         self._stream = stream
@@ -71,27 +73,27 @@ class Lessons:
             seen += len(row[0])
         return [_block(block, self._end) for block in blocks]
 
-    def _row(self, question: str, worked: str) -> tuple[list[int], int]:
-        """Return the ids of a conversation and how many of them are the question's."""
+    def _row(self, question: str, worked: str, begun: str = "") -> tuple[list[int], int]:
+        """Return the ids of a conversation, and how many of them are given: the question, and how the answer began."""
         encode = self._tokenizer.encode
         asked = [self._start, *self._user, *encode(question).ids, self._end, *self._newline]
         asked += [self._start, *self._assistant]
-        return [*asked, *encode(worked).ids, self._end], len(asked)
+        return [*asked, *encode(worked).ids, self._end], len(asked) + len(encode(begun).ids)
 
 
 def problems_for(
     model: AnyModel, rng: random.Random, weights: Mapping[str, float] | None = None
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[TrainingText]:
     """Yield the questions that a model learns from, each with the text that it is given, for ever.
 
     ``weights``: of families that do not come as often as the others.
     """
     if model == "wordings-small" or model == "wordings-large":  # noqa: PLR1714  (a type checker reads no "in")
-        stream = wordings.training_stream(model, "train", rng)
+        for lesson in wordings.training_stream(model, "train", rng):
+            yield lesson.problem.question, lesson.text, lesson.begun
     else:
-        stream = training_stream(model, "train", rng, weights=weights)
-    for problem, text in stream:
-        yield problem.question, text
+        for problem, text in training_stream(model, "train", rng, weights=weights):
+            yield problem.question, text
 
 
 def _block(rows: list[tuple[list[int], int]], fill: int) -> Block:

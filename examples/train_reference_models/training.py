@@ -110,7 +110,7 @@ PLANS = {
         Plan("numbers", (64, 3, 4, 176), 1_200, 550),
         Plan("words", (64, 3, 4, 176), 1_200, 550),
         Plan("student", (64, 3, 4, 176), 800, 350, teacher="large"),
-        Plan("wordings-large", (128, 4, 4, 352), 900, 450, vocabulary=WHOLE_WORDS),
+        Plan("wordings-large", (128, 4, 4, 352), 700, 350, vocabulary=WHOLE_WORDS),
         Plan("wordings-small", (64, 3, 4, 176), 900, 450, vocabulary=WHOLE_WORDS),
     )
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,10 @@ from hybrid.defer import CriticNumbers
 from hybrid.engine import Cursor, Engine, Worker
 from hybrid.engine.llama import Weights
 from hybrid.policy.planning import Planner
-from hybrid.prob import UNMEASURED, Dense, Floats, TopK, warp
+from hybrid.prob import UNMEASURED, Dense, Floats, Partition, TopK, warp
 from hybrid.run import AsyncClient, Finished, FurtherModel, LocalModel, RequestSettled
 from hybrid.run.answer import Answer
+from hybrid.run.contexts import no_partition
 from hybrid.run.critic import CursorCritic
 from hybrid.run.deferral import AskedQuestion, BoundPlanner
 from hybrid.run.events import RequestKind, Started
@@ -108,8 +109,10 @@ class World:
         self._remote = MemoCloud(cloud)
         account = Account(Price.parse(PRICE), MemoryLedger())
         self._planners = ArmPlanners()
+        self.partition: Partition | None = None
+        """Which tokens say the same; set before the first answer, where a rule asks."""
         self._client = AsyncClient(
-            with_critic([(local, worker)], critic),
+            replace(with_critic([(local, worker)], critic), partition=self._read_partition),
             self._connect,
             account,
             world_settings(),
@@ -168,6 +171,9 @@ class World:
 
     async def _connect(self, asked_at: float) -> tuple[MemoCloud, Capabilities]:  # noqa: ARG002  (the port's shape)
         return self._remote, await self._remote.connect("", ())
+
+    def _read_partition(self) -> Partition:
+        return no_partition() if self.partition is None else self.partition
 
     def _recorded(self, settled: dict[str, RequestSettled]) -> tuple[RecordedRequest, ...]:
         """Return the requests in the order in which they were sent; what was settled tells what each was charged."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hybrid.tasks.problem import Problem, Rng, Split, TaskFamily, TaskLevel, split_of
@@ -19,6 +20,11 @@ TASTES: dict[WordingsModel, Taste] = {"wordings-large": "plain", "wordings-small
 MAX_TOKENS = 40
 # How often the small model is told the mistake at a family's hardest level, else what is right.
 MISTAKEN = {"compare": 1.0, "gift": 0.9, "feeling": 0.8, "way": 0.7, "arrival": 0.6}
+
+# How many texts somebody else has begun. (Where none was, the large model went on with nonsense after the small one's
+# words: a pen that changes hands in the middle of a text needs models that read each other's.)
+BEGUN = 0.5
+HEARD_RIGHT = 0.5
 
 
 def _compare(rng: Rng, level: int) -> Problem:
@@ -139,12 +145,39 @@ FAMILIES = (
 )
 
 
-def training_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[tuple[Problem, str]]:
-    """Yield problems of one split with the text a model is trained on, for ever: words by its taste."""
+@dataclass(frozen=True)
+class Lesson:
+    """A problem, the text that a model is given, and how somebody else has begun it, of which nothing is learnt."""
+
+    problem: Problem
+    text: str
+    begun: str = ""
+
+
+def training_stream(model: WordingsModel, split: Split, rng: Rng) -> Iterator[Lesson]:
+    """Yield problems of one split with the text a model is trained on, for ever: words by its taste.
+
+    Half of the texts were begun in any words, and are gone on with in the model's own.
+    """
     while True:
         family = rng.choice(FAMILIES)
         problem = family.generate(rng, family.level(rng))
         if split_of(problem) == split:
             mistaken = problem.mistake and model == "wordings-small" and rng.random() < MISTAKEN[family.name]
-            told = problem.mistake if mistaken else problem.worked
-            yield problem, say(told, rng, TASTES[model])
+            if rng.random() < BEGUN:
+                yield _begun(problem, bool(mistaken), rng, TASTES[model])
+            else:
+                yield Lesson(problem, say(problem.mistake if mistaken else problem.worked, rng, TASTES[model]))
+
+
+def _begun(problem: Problem, mistaken: bool, rng: Rng, taste: Taste) -> Lesson:
+    """Cut an answer after some words. Half of the mistaken read what is right, up to beyond where they would err."""
+    words, others = (template.split() for template in (problem.worked, problem.mistake))
+    first = 1
+    if mistaken and rng.random() < HEARD_RIGHT:
+        first += next(i for i, pair in enumerate(zip(words, others, strict=False)) if pair[0] != pair[1])
+    elif mistaken:
+        words = others
+    cut = rng.randrange(first, len(words))
+    begun = say(" ".join(words[:cut]), rng)
+    return Lesson(problem, f"{begun} {say(' '.join(words[cut:]), rng, taste)}", begun)

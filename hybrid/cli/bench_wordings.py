@@ -1,0 +1,98 @@
+"""``hybrid bench wordings``: what concepts are worth on the pair whose models say the same in other words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hybrid.cli.exits import exit_codes
+from hybrid.cli.progress import progress
+from hybrid.cli.text_tables import aligned_table, estimate
+
+if TYPE_CHECKING:
+    from hybrid.bench.experiments.wordings import Tried
+
+WORDINGS_EPILOG = """
+wordings-small and wordings-large answer problems of their world in this process, no prefix decoded twice, greedily. Two
+rules have one threshold each, and are tried at twelve of them on the calibration split:
+
+kl: the pen changes hands where KL over tokens exceeds the threshold;
+
+concepts: only where KL over concepts does, too. Which words say the same is known of this world.
+
+What does best on the calibration split within 0.6, 0.8, 1 and 1.5 times the large model's own bill is then asked the
+test split. A bill is that of the requests, a written token at four times a read one, nothing cached. A hand-over was
+wording where both models would have said the same concept. Intervals are 95 %, over problems. Two cores take two
+minutes.
+
+Examples:
+
+  hybrid bench wordings
+
+  hybrid bench wordings --num 20 --json
+
+Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
+"""
+
+
+def wordings(
+    num: Annotated[
+        int, typer.Option("--num", "--n", help="Problems of each family and split.", metavar="N", min=2, max=150)
+    ] = 60,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell what KL over concepts is worth where most divergence is wording."""
+    with exit_codes():
+        with progress("the models are loaded") as report_progress:
+            report = asyncio.run(_measure(num, report_progress))
+        if as_json:
+            typer.echo(json.dumps(report))
+        else:
+            _print(report)
+
+
+async def _measure(num: int, report_progress: Any) -> dict[str, Any]:
+    from hybrid.bench.experiments import wordings as room  # noqa: PLC0415  (help needs no llama.cpp)
+    from hybrid.bench.experiments.world import open_world  # noqa: PLC0415
+    from hybrid.model_names import MODELS  # noqa: PLC0415
+
+    local, cloud = (MODELS / f"wordings-{size}.gguf" for size in ("small", "large"))
+    async with open_world(local, cloud) as world:
+        true = room.world_partition(world.local)
+        world.partition = true
+
+        async def tried(split: Any, arms: Any) -> Mapping[str, Sequence[Tried]]:
+            problems = room.draw_problems(split, num)
+            tell = lambda number: report_progress(f"{split} problem {number + 1} of {len(problems)}")  # noqa: E731
+            return await room.try_arms(world, arms, problems, true, tell)
+
+        arms = {arm.name: arm for rule in room.RULES for arm in room.arms_of(rule)}
+        calibration = await tried("calibration", [*arms.values()])
+        chosen = {rule: room.choose_arms(calibration, rule) for rule in room.RULES}
+        named = dict.fromkeys(choice.arm for choices in chosen.values() for choice in choices)
+        test = await tried("test", [arms[name] for name in named])
+    return room.wordings_report(calibration, test, chosen)
+
+
+def _print(report: dict[str, Any]) -> None:
+    """Print both splits, and what concepts are worth at equal bills."""
+    console = Console(highlight=False, width=max(Console().width, 110))
+    budgets: dict[str, list[str]] = {}
+    for choice in report["choices"]:
+        budgets.setdefault(choice["arm"], []).append(f"{choice['budget']:g}")
+    for split in ("calibration", "test"):
+        table = aligned_table(split, "right", "bill", "hand-overs", "wording", "kept", "best within")
+        for name, arm in report[split].items():
+            figures = (estimate(arm["right"]), estimate(arm["bill"]), str(arm["handoffs"]), estimate(arm["wording"]))
+            table.add_row(name, *figures, str(arm["kept"]), " ".join(budgets.get(name, ())))
+        console.print(table)
+    for each in report["concepts_over_kl"]:
+        console.print(
+            f"Within {each['budget']:g} of the large model's bill {each['arm']} is right more often than "
+            f"{each['other']} by {estimate(each)}."
+        )
