@@ -1,15 +1,17 @@
 """The questions that a pair is calibrated on where the user brings none: those of the calibration splits.
 
-The bundled pair is asked generated problems, the families taking turns; any other pair the questions to an assistant.
+A bundled pair is asked generated problems, its families taking turns; any other pair the questions to an assistant.
 Neither split was trained or tested on.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from hybrid.errors import UsageError
-from hybrid.tasks import FAMILIES, MAX_TOKENS, distinct
+from hybrid.model_names import BUNDLED
+from hybrid.tasks import FAMILIES, MAX_TOKENS, TaskFamily, distinct, wordings
 from hybrid.tasks.assistant import QUESTIONS
 from hybrid.tune.buying import AskedForLabels
 
@@ -18,11 +20,20 @@ from hybrid.tune.buying import AskedForLabels
 NUM_QUESTIONS = 200
 
 
-def bundled_questions(num: int, max_tokens: int | None = None) -> list[AskedForLabels]:
+def bundled_families(cloud: str | None) -> Sequence[TaskFamily] | None:
+    """Return the families that a pair with this cloud was trained on; None where it is not bundled."""
+    if cloud in wordings.TASTES:
+        return wordings.FAMILIES
+    return FAMILIES if cloud is None or cloud in BUNDLED else None
+
+
+def bundled_questions(
+    num: int, max_tokens: int | None = None, families: Sequence[TaskFamily] = FAMILIES
+) -> list[AskedForLabels]:
     """Return problems of the calibration split, seed 0. Raises UsageError where there are not so many."""
-    share, more = divmod(num, len(FAMILIES))
+    share, more = divmod(num, len(families))
     try:
-        drawn = [distinct(family, "calibration", share + (i < more), 0) for i, family in enumerate(FAMILIES)]
+        drawn = [distinct(family, "calibration", share + (i < more), 0) for i, family in enumerate(families)]
     except ValueError as error:
         raise UsageError(str(error)) from None
     turns = [problems[turn] for turn in range(share + 1) for problems in drawn if turn < len(problems)]

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from hybrid.cli import app
 from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
 from hybrid.errors import UsageError
+from hybrid.tasks import FAMILIES, wordings
+from hybrid.tune.questions import bundled_families
 from hybrid.types import Message
 
 
@@ -45,14 +47,22 @@ def test_a_line_that_is_no_question_is_named(line):
 
 
 def test_without_a_file_the_calibration_splits_are_asked():
-    bundled = asked_by(None, 28, {}, bundled=True)
+    bundled = asked_by(None, 28, {}, FAMILIES)
     assert len({each.name for each in bundled}) == 28
-    assert bundled == asked_by(None, 30, {}, bundled=True)[:28], "more are the same and some more"
-    other = asked_by(None, None, {"max_tokens": 7}, bundled=False)
+    assert bundled == asked_by(None, 30, {}, FAMILIES)[:28], "more are the same and some more"
+    other = asked_by(None, None, {"max_tokens": 7}, None)
     assert len(other) == 200
     assert {each.choices["max_tokens"] for each in other} == {7}
     with pytest.raises(UsageError, match="bring your own"):
-        asked_by(None, 9999, {}, bundled=False)
+        asked_by(None, 9999, {}, None)
+
+
+def test_a_bundled_pair_is_asked_what_its_models_were_trained_on():
+    assert bundled_families(None) == bundled_families("mid") == FAMILIES
+    assert bundled_families("wordings-large") == wordings.FAMILIES
+    assert bundled_families("real") is bundled_families("https://host") is None
+    asked = asked_by(None, 5, {}, wordings.FAMILIES)
+    assert "who" in asked[0].prompt
 
 
 @each(

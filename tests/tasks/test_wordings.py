@@ -1,5 +1,6 @@
 """The world of many wordings: what a text means, what each family asks, and what the two models are taught."""
 
+import math
 import random
 import re
 from collections import Counter
@@ -98,6 +99,12 @@ def test_a_question_s_text_has_one_right_answer_in_one_split(family):
             known = found.setdefault(meaning(problem.question), problem)
             assert meaning(known.worked) == meaning(problem.worked)
             assert split_of(known) == split_of(problem)
+
+
+def test_a_family_says_in_how_many_ways_an_answer_is_right_at_least():
+    for family in FAMILIES:
+        told = [re.findall(r"\{([^}]+)\}", problem.worked) for problem in drawn(family, 1, 300)]
+        assert family.wordings == min(math.prod(len(CONCEPTS[name]) for name in names) for names in told)
 
 
 @families

@@ -101,14 +101,14 @@ def _calibrate(
     as_json: bool,
 ) -> None:
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
-    from hybrid.model_names import BUNDLED  # noqa: PLC0415
     from hybrid.sources import load  # noqa: PLC0415
     from hybrid.tune.bought import read_judge  # noqa: PLC0415
+    from hybrid.tune.questions import bundled_families  # noqa: PLC0415
 
     if judge is not None:
         read_judge(judge)
-    bundled = load(**flags).cloud in {None, *BUNDLED}  # only models of the ladder share its vocabulary
-    asked = asked_by(questions, num, flags, bundled=bundled)
+    families = bundled_families(load(**flags).cloud)  # only a bundled model shares the vocabulary of another one
+    asked = asked_by(questions, num, flags, families)
     try:
         with progress("the local model is loaded") as tell:
             labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))

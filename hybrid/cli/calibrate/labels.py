@@ -27,6 +27,7 @@ from hybrid.run.calibrations import forget_calibrations
 from hybrid.run.conversation import TextOrTurns
 from hybrid.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
+from hybrid.tasks import TaskFamily
 from hybrid.tune.buying import AskedForLabels, Bought, BuyingProgress, buy, critiqued
 from hybrid.tune.label_file import LabelFile, PairNames, bought_before
 from hybrid.tune.questions import NUM_QUESTIONS, assistant_questions, bundled_questions
@@ -57,12 +58,15 @@ class PairLabels:
         return f"{len(self.bought.questions)} of {self.total} questions have their labels"
 
 
-def asked_by(path: Path | None, num: int | None, flags: Mapping[str, Any], *, bundled: bool) -> list[AskedForLabels]:
-    """Return the questions of a command. Raises UsageError."""
+def asked_by(
+    path: Path | None, num: int | None, flags: Mapping[str, Any], families: Sequence[TaskFamily] | None
+) -> list[AskedForLabels]:
+    """Return the questions of a command; ``families`` of a bundled pair, None of any other. Raises UsageError."""
     max_tokens = flags.get("max_tokens")
+    if path is None and families is None:
+        return assistant_questions(num or NUM_QUESTIONS, max_tokens)
     if path is None:
-        drawn = bundled_questions if bundled else assistant_questions
-        return drawn(num or NUM_QUESTIONS, max_tokens)
+        return bundled_questions(num or NUM_QUESTIONS, max_tokens, families or ())
     try:
         if str(path) == "-" and sys.stdin is not None:
             return own_questions(sys.stdin.buffer, max_tokens)[:num]

@@ -131,17 +131,18 @@ def grade(problem: Problem, text: str) -> bool:
     return meaning(text) == meaning(problem.worked)
 
 
-def _family(name: str, generate: object, hardest: str) -> TaskFamily:
+def _family(name: str, generate: object, hardest: str, sayings: int) -> TaskFamily:
+    """Return a family; ``sayings``: in how many ways the answer with the fewest is said."""
     levels = (TaskLevel("one step", 0.3), TaskLevel("two steps", 0.4), TaskLevel(hardest, 0.3))
-    return TaskFamily(name, "reasoning", levels, generate, grade)  # type: ignore[arg-type]  # a generator
+    return TaskFamily(name, "reasoning", levels, generate, grade, sayings)  # type: ignore[arg-type]  # a generator
 
 
 FAMILIES = (
-    _family("compare", _compare, "the question is who is not"),
-    _family("gift", _gift, "another thing is given last"),
-    _family("feeling", _feeling, "a negation of a negation"),
-    _family("way", _way, "they go back at last"),
-    _family("arrival", _arrival, "the order told is untrue"),
+    _family("compare", _compare, "the question is who is not", 144),
+    _family("gift", _gift, "another thing is given last", 108),
+    _family("feeling", _feeling, "a negation of a negation", 108),
+    _family("way", _way, "they go back at last", 192),
+    _family("arrival", _arrival, "the order told is untrue", 432),
 )
 
 
