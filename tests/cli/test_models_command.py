@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ from hybrid.model_names import BUNDLED, NAMED, REAL
 from hybrid.models import answering, evaluation
 from hybrid.models import card as room
 from hybrid.models.card_page import page
+from hybrid.models.groups import LADDER, WORDINGS
 from hybrid.tasks import BY_NAME
 
 SMALL = Path(hybrid.__file__).parent / "models" / "small.gguf"
 
-COMMON = [name for name in BUNDLED if name != "alien"]
+COMMON = [name for name in BUNDLED if name in LADDER.names and name != "alien"]
 
 
 def invoke(*args):
@@ -96,10 +98,17 @@ def test_the_table_has_a_line_for_every_family_and_one_for_all():
 def test_split_and_number_choose_the_problems(monkeypatch):
     chosen = []
     drawn = evaluation.problems_of
-    monkeypatch.setattr(evaluation, "problems_of", lambda *given: chosen.append(given) or drawn(*given))
-    done = invoke("eval", "small", "--split", "calibration", "--n", 2, "--json")
-    assert chosen == [("calibration", 2)]
-    assert {said["n"] for said in json.loads(done.stdout)["families"].values()} == {2}
+
+    def problems_of(*given, group):
+        chosen.append((*given, group))
+        return drawn(*given, group=group)
+
+    monkeypatch.setattr(evaluation, "problems_of", problems_of)
+    for model, group in (("small", LADDER), ("wordings-small", WORDINGS)):
+        done = invoke("eval", model, "--split", "calibration", "--n", 2, "--json")
+        found = json.loads(done.stdout)["families"]
+        assert {name: said["n"] for name, said in found.items()} == dict.fromkeys(group.families, 2)
+    assert chosen == [("calibration", 2, LADDER), ("calibration", 2, WORDINGS)]
 
 
 @pytest.mark.parametrize(
@@ -175,6 +184,7 @@ def test_the_list_shows_what_other_programs_keep_and_who_shares_a_vocabulary(hom
     }  # fmt: skip
     assert told["vocabularies"][word] == [*COMMON, "Somebody/Small-GGUF:F16", "tiny:1b"]
     assert told["vocabularies"][other] == ["alien", "Somebody/Alien-GGUF"]
+    assert ["wordings-large", "wordings-small"] in told["vocabularies"].values()
     problems = {name: said["problem"] for name, said in told["disk"].items() if said["problem"]}
     assert list(problems) == ["broken:latest", "Somebody/Damaged-GGUF:Q4_0"]
     assert "is damaged" in problems["broken:latest"]
@@ -267,7 +277,7 @@ def test_a_folder_without_models_gets_no_card(tmp_path):
 
 
 def test_more_problems_than_a_family_has_make_no_card(carded, monkeypatch):
-    monkeypatch.setattr(evaluation, "FAMILIES", (BY_NAME["facts"],))
+    monkeypatch.setattr(room, "GROUPS", (replace(LADDER, families={"facts": BY_NAME["facts"]}),))
     done = invoke("card", "--dir", carded, "--n", 1000, "--json")
     assert done.exit_code == 2
     assert "distinct test problems, not 1000" in done.stderr

@@ -271,6 +271,15 @@ def test_no_test_problem_is_in_a_row_that_is_trained_on(name):
     assert all(split_of(p) == "test" for p in distinct(BY_NAME["gcd"], "test", 20, seed=0))
 
 
+def test_what_somebody_else_began_is_read_and_not_learnt():
+    """The labels of such a row are the rest of its text, and no less."""
+    tokenizer = WHOLE_WORDS.tokenizer()
+    stream = iter([("who is anna?", "so anna is the last one.", "so anna")])
+    (block,) = Lessons(stream, tokenizer, random.Random(3)).step(1)
+    learnt = [label for label in block.labels[0].tolist() if label != IGNORE]
+    assert tokenizer.decode(learnt, skip_special_tokens=False) == f" is the last one.{TURN_END}"
+
+
 @each("name", ["wordings-small", "wordings-large"])
 def test_no_test_problem_of_the_wordings_is_in_a_row_that_is_trained_on(name):
     """By the meaning of the question, whatever its words."""

@@ -5,10 +5,12 @@ import random
 import re
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from cases import each
 
+from hybrid import tasks
 from hybrid.tasks import FAMILIES as LADDER
 from hybrid.tasks import distinct, split_of, wordings
 from hybrid.tasks.wordings import CONCEPT_OF, CONCEPTS, FAMILIES, FIRST_WORDS, MISTAKEN, WORDS, grade, meaning, say
@@ -199,3 +201,17 @@ def test_the_small_model_goes_on_with_what_is_right_where_that_was_begun():
     for lesson in texts:
         told = meaning(lesson.begun)
         assert told != meaning(lesson.problem.mistake)[: len(told)]
+
+
+# ---- what is published ---------------------------------------------------------------------------------------------
+
+
+def test_the_readme_says_how_large_the_world_is_and_shows_a_mistake_of_every_family():
+    said = (Path(tasks.__file__).parent / "README.md").read_text().split("## Many right wordings")[1].split("\n## ")[0]
+    assert f"{len(CONCEPT_OF)} words say {len(CONCEPTS)}\nconcepts" in said
+    assert ", ".join(f"{share:g}" for share in FALLS[:2]) + f" or {FALLS[2]:g} times" in said
+    told = [f"{100 * share:.0f}" for share in MISTAKEN.values()]
+    assert f"{', '.join(told[:-1])} and {told[-1]} %" in said
+    rows = dict(re.findall(r"^\| (\w+) \| .*\? \| `(.*)` \|$", said, re.MULTILINE))
+    assert [*rows] == [family.name for family in FAMILIES]
+    assert all({*words_of(mistake)} <= {*WORDS} for mistake in rows.values())
