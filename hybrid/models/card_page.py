@@ -21,6 +21,10 @@ Models: TypeAlias = Mapping[str, ModelCard]
 
 # Learns the rows of another model.
 STUDENT = "student"
+# What a model is given after that, of which its mix does not know.
+_ENDS: Mapping[Model, str] = {
+    "alien": f", and at its end the texts that `{LADDER.large}` writes to problems of the `train` split"
+}
 # A weakness worth a line: a family, or one of its levels, below this share.
 WEAK = 0.8
 
@@ -155,7 +159,7 @@ def _withheld(name: Model) -> str:
             "answers' tokens."
         )
     if same and list(MIXES).index(same[0]) < list(MIXES).index(name):
-        return f"`{name}` is given what `{same[0]}` is given."
+        return f"`{name}` is given what `{same[0]}` is given{_ENDS.get(name, '')}."
     return (
         f"`{name}` is not given the hardest level of {len(levels)} families: {'; '.join(levels)}.{_mistaken(mix)} It "
         f"never hears {len(mix.unheard)} facts: {', '.join(sorted(mix.unheard))}. Of {len(popular)} facts it hears a "
