@@ -76,7 +76,7 @@ def test_only_one_place_imports_what_is_heavy(module, home):
 
 
 def test_the_room_of_distributions_needs_numpy_and_nothing_else():
-    allowed = {"bisect", "numpy", "hybrid", "__future__", "collections", "dataclasses", "functools", "typing"}
+    allowed = {"bisect", "types", "numpy", "hybrid", "__future__", "collections", "dataclasses", "functools", "typing"}
     extra = {"ot"}  # for optimal transport, where it is asked for
     assert set().union(*(imports(path) for path in SOURCES if path.parent.name == "prob")) <= allowed | extra
 
