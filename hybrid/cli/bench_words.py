@@ -17,8 +17,8 @@ WORDS_EPILOG = """
 The bundled small model spells as the large one does, alien in other tokens. Both answer problems of the test split
 before the large model, by each policy, and alone. RPI is the share that is recovered of the gap between the model alone
 and the large one (95 % interval over problems), the bill a share of the large model's alone, a written token at four
-times a read one, nothing cached. "Same text": answers that are the large model's own. "In vain": bytes that were drafted
-and never shown, for each that was shown. Four problems of each family take some four minutes on two cores.
+times a read one, nothing cached. "Same text": answers that are the large model's own. "In vain": bytes that were
+drafted and never shown, for each that was shown. Four problems of each family take some four minutes on two cores.
 
 Examples:
 
