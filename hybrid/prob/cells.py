@@ -220,6 +220,12 @@ class TextRow(TopK):
         upper = max(lower, bounds[0].upper)
         return Divergence(min(max(0.0, estimate), lower), lower, upper, self.noise + draft.noise)
 
+    def overlap(self, draft: Dense) -> float:
+        """Return the most that the sum of min(p, q) over cells can be: no chance to keep a draft is above it."""
+        cells = self.cells(draft, fine=True)
+        apart = np.maximum(cells.target_low - cells.draft_high, cells.draft_low - cells.target_high)
+        return 1.0 - float(np.maximum(apart, 0.0).sum()) / 2.0
+
     def excess(self, token: int) -> Interval:
         """Return how much likelier what the target takes is than what begins with another token, in nats."""
         if token == self.best:

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from hybrid.prob.cells import TextRow
 from hybrid.prob.distribution import Dense, Floats, TopK
 from hybrid.prob.relaxed import (
     AcceptanceRule,
@@ -59,6 +60,8 @@ def favourite_certificate(row: TopK) -> float:
     and falls with the second, so it is least with the one as low and the other as high as may be; 0 where they may
     change places.
     """
+    if isinstance(row, TextRow):  # its list is for display
+        return 0.0
     best, second = (top_probs(row, 2) * np.exp([-row.noise, row.noise])).tolist()
     return _forward(np.array([second, best])) if second < best else 0.0
 

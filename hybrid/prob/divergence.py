@@ -244,7 +244,12 @@ def kl_within_rounding(target: TopK, draft: Dense, rounding: float) -> float:
 
 
 def acceptance(target: TopK, draft: Dense) -> Interval:
-    """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail."""
+    """Bound the chance that speculative sampling keeps a draft, sum of min(p, q), tightly; width at most the tail.
+
+    Of a row of another vocabulary only from above: the overlap of its cells.
+    """
+    if isinstance(target, TextRow):
+        return Interval(0.0, target.overlap(draft), target.noise + draft.noise)
     split = split_support(target, draft)
     known = split.known(_overlap)
     lower = known + split.farthest(_overlap)

@@ -23,6 +23,7 @@ from hybrid.prob import (
     Floats,
     GreedyAcceptance,
     MultiplicativeAcceptance,
+    TextRow,
     TopK,
     TopMAcceptance,
     certificate,
@@ -44,6 +45,11 @@ SHARE, COUNT = 0.3, 3
 def _margin(row: TopK) -> float:
     best, second = top_probs(row, 2).tolist()
     return margin_certificate(min(1.0, max(0.0, best - second)))
+
+
+def _least(certified: Callable[[TopK], float], row: TopK) -> float:
+    """Return a certificate; none of a row of another vocabulary, whose tokens are not those that a rule compares."""
+    return 0.0 if isinstance(row, TextRow) else certified(row)
 
 
 CERTIFICATES: Mapping[str, Callable[[TopK], float]] = {
@@ -95,7 +101,7 @@ class BoughtText:
             np.array([each.lower for each in variations]),
             np.array([each.upper for each in variations]),
             np.array([excess_loss(row, token).lower for row, _, token in known]),
-            {name: np.array([least(row) for row in found.cloud]) for name, least in CERTIFICATES.items()},
+            {name: np.array([_least(least, row) for row in found.cloud]) for name, least in CERTIFICATES.items()},
             max((row.noise for row in found.local), default=0.0),
             max((row.noise for row in found.cloud), default=0.0),
             found.nanousd,

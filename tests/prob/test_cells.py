@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.prob import Dense, TopK, kl, kl_divergence
+from hybrid.prob import (
+    Dense,
+    TopK,
+    acceptance,
+    excess_loss,
+    favourite_certificate,
+    kl,
+    kl_divergence,
+    total_variation,
+)
 from hybrid.prob.cells import LEAST, Reach, Spelling, TextRow
 
 seeds = st.integers(0, 2**32 - 1)
@@ -150,3 +159,27 @@ def test_what_the_draft_finds_likely_has_a_cell_of_its_own():
     cells = row_of(np.array([0.0, 0.5, 0.0, 0.5, 0.0, 0.0])).cells(Dense.from_probs(q))
     assert cells.roots == (b"a", b"b")
     assert cells.draft_low[0] == pytest.approx(0.7 + LEAST / 2)
+
+
+@given(seeds)
+def test_the_overlap_of_cells_is_no_less_than_that_of_the_two_processes(seed):
+    rng = np.random.default_rng(seed)
+    (p, p2), (q, q2) = laws(rng), laws(rng)
+    row, draft = row_of(p), Dense.from_probs(q)
+    roots = row.cells(draft).roots
+    shared = 0.0
+    for root in roots:
+        low = min(mass_two_deep(THEIRS, root, p, p2)[0], mass_two_deep(OURS.pieces, root, q, q2)[0])
+        shared += low
+    assert acceptance(row, draft).upper >= shared - 1e-9
+    assert total_variation(row, draft).lower >= 0.0
+
+
+def test_an_excess_is_what_the_token_it_takes_is_likelier_by():
+    row = text_row({b"b": 0.6, b"aab": 0.2, b"a": 0.1}, 0.1, 0.0, OURS, 1)
+    assert excess_loss(row, 1).upper == 0.0
+    assert excess_loss(row, 0).lower == pytest.approx(np.log(0.6 / 0.3))
+    assert excess_loss(row, 4).lower == pytest.approx(np.log(0.6 / 0.3)), "``a`` may go on as ``ab``"
+    assert excess_loss(row, 4).upper == pytest.approx(np.log(0.6 / 0.2))
+    assert excess_loss(row, END).lower == pytest.approx(np.log(6))
+    assert favourite_certificate(row) == 0.0
