@@ -166,11 +166,9 @@ def test_the_overlap_of_cells_is_no_less_than_that_of_the_two_processes(seed):
     rng = np.random.default_rng(seed)
     (p, p2), (q, q2) = laws(rng), laws(rng)
     row, draft = row_of(p), Dense.from_probs(q)
-    roots = row.cells(draft).roots
-    shared = 0.0
-    for root in roots:
-        low = min(mass_two_deep(THEIRS, root, p, p2)[0], mass_two_deep(OURS.pieces, root, q, q2)[0])
-        shared += low
+    sides = (THEIRS, p, p2), (OURS.pieces, q, q2)
+    roots = row.cells(draft, fine=True).roots
+    shared = sum(min(mass_two_deep(pieces, root, *steps)[0] for pieces, *steps in sides) for root in roots)
     assert acceptance(row, draft).upper >= shared - 1e-9
     assert total_variation(row, draft).lower >= 0.0
 
