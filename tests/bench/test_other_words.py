@@ -7,12 +7,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from hybrid.bench.experiments.other_words import Told, words_report
+from hybrid.bench.experiments.other_words import TriedAnswer, words_report
 from hybrid.cli import app
 
-LARGE = [Told(right=True, text="a", nanousd=10, shown=4, in_vain=0)] * 9 + [Told(False, "b", 10, 2, 0)]
-ALONE = [Told(right=False, text="c", nanousd=0, shown=5, in_vain=0)] * 10
-MIXED = [*LARGE[:6], *[Told(right=False, text="c", nanousd=5, shown=5, in_vain=3)] * 4]
+LARGE = [TriedAnswer(right=True, text="a", nanousd=10, shown=4, in_vain=0)] * 9 + [TriedAnswer(False, "b", 10, 2, 0)]
+ALONE = [TriedAnswer(right=False, text="c", nanousd=0, shown=5, in_vain=0)] * 10
+MIXED = [*LARGE[:6], *[TriedAnswer(right=False, text="c", nanousd=5, shown=5, in_vain=3)] * 4]
 
 
 def test_what_is_recovered_and_paid_is_told_beside_both_models_alone():

@@ -22,7 +22,7 @@ from hybrid.tasks.statistics import rpi, wilson
 
 
 @dataclass(frozen=True)
-class Told:
+class TriedAnswer:
     """One answer: whether it is right, its text, its bill, and the bytes that were shown and drafted in vain."""
 
     right: bool
@@ -34,9 +34,9 @@ class Told:
 
 async def try_policies(
     model: Path, policies: Sequence[str], problems: Sequence[Problem], report_progress: Callable[[str], None]
-) -> dict[str, list[Told]]:
+) -> dict[str, list[TriedAnswer]]:
     """Let a local model answer all problems under each policy; the large model alone is ``cloud``."""
-    told: dict[str, list[Told]] = {policy: [] for policy in policies}
+    told: dict[str, list[TriedAnswer]] = {policy: [] for policy in policies}
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bundled_server(BUNDLED_CLOUD))
         client = await stack.enter_async_context(ClientOpener(_settings(model, url), shipped_only=True))
@@ -54,7 +54,7 @@ def _settings(model: Path, url: str) -> Settings:
     return Settings.model_construct(**own, threads=1)
 
 
-async def _answered(client: AsyncClient, policy: str, problem: Problem) -> Told:
+async def _answered(client: AsyncClient, policy: str, problem: Problem) -> TriedAnswer:
     """Answer one problem, and add up bytes."""
     pieces: tuple[bytes, ...] = ()
     drafted = 0
@@ -67,10 +67,10 @@ async def _answered(client: AsyncClient, policy: str, problem: Problem) -> Told:
             case Finished(answer=answer):
                 kept = sum(len(pieces[token.id]) for token in answer.tokens if token.source == "local")
                 right, size = GRADERS[problem.family](problem, answer.text), len(answer.text.encode())
-    return Told(right, answer.text, answer.bill.nanousd or 0, size, max(0, drafted - kept))
+    return TriedAnswer(right, answer.text, answer.bill.nanousd or 0, size, max(0, drafted - kept))
 
 
-def words_report(tried: dict[str, dict[str, list[Told]]]) -> dict[str, Any]:
+def words_report(tried: dict[str, dict[str, list[TriedAnswer]]]) -> dict[str, Any]:
     """Return what each model's policies came to, beside it alone and beside the large model alone (``cloud``)."""
     report: dict[str, Any] = {}
     for model, told in tried.items():
