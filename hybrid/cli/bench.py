@@ -16,8 +16,8 @@ from rich.table import Table
 
 from hybrid.cli.bench_auto import AUTO_EPILOG, auto
 from hybrid.cli.bench_text import TEXT_EPILOG, text
+from hybrid.cli.bench_vocabulary import VOCABULARY_EPILOG, vocabulary
 from hybrid.cli.bench_wordings import WORDINGS_EPILOG, wordings
-from hybrid.cli.bench_words import WORDS_EPILOG, words
 from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
 from hybrid.errors import UsageError
@@ -170,7 +170,7 @@ def _command(what: Benchmark) -> Callable[..., None]:
 for _benchmark in Benchmark:
     bench.command(_benchmark.value, help=f"Measure {TITLES[_benchmark]}.\n{EPILOG}")(_command(_benchmark))
 bench.command("auto", help=f"{auto.__doc__}\n{AUTO_EPILOG}")(auto)
-bench.command("words", help=f"{words.__doc__}\n{WORDS_EPILOG}")(words)
+bench.command("vocabulary", help=f"{vocabulary.__doc__}\n{VOCABULARY_EPILOG}")(vocabulary)
 bench.command("text", help=f"{text.__doc__}\n{TEXT_EPILOG}")(text)
 bench.command("wordings", help=f"{wordings.__doc__}\n{WORDINGS_EPILOG}")(wordings)
 

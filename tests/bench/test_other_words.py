@@ -28,7 +28,7 @@ def test_what_is_recovered_and_paid_is_told_beside_both_models_alone():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_command_tells_both_models():
-    done = CliRunner().invoke(app, ["bench", "words", "--num", "1", "--policy", "greedy-exact", "--json"])
+    done = CliRunner().invoke(app, ["bench", "vocabulary", "--num", "1", "--policy", "greedy-exact", "--json"])
     report = json.loads(done.stdout)
     assert report.keys() == {"small", "alien"}
     for told in report.values():

@@ -1,4 +1,4 @@
-"""``hybrid bench words``: a local model of another vocabulary beside one of the cloud's own."""
+"""``hybrid bench vocabulary``: a local model of another vocabulary beside one of the cloud's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
 from hybrid.cli.text_tables import aligned_table, estimate
 
-WORDS_EPILOG = """
+VOCABULARY_EPILOG = """
 The bundled small model spells as the large one does, alien in other tokens. Both answer problems of the test split
 before the large model, by each policy, and alone. RPI is the share that is recovered of the gap between the model alone
 and the large one (95 % interval over problems), the bill a share of the large model's alone, a written token at four
@@ -22,18 +22,18 @@ drafted and never shown, for each that was shown. Four problems of each family t
 
 Examples:
 
-  hybrid bench words
+  hybrid bench vocabulary
 
-  hybrid bench words --num 12 --policy kl:0.3 --policy auto
+  hybrid bench vocabulary --num 12 --policy kl:0.3 --policy auto
 
-  hybrid bench words --model small --model mine.gguf --json
+  hybrid bench vocabulary --model small --model mine.gguf --json
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
 POLICIES = ("greedy-exact", "kl", "once")
 
 
-def words(
+def vocabulary(
     num: Annotated[int, typer.Option("--num", "--n", help="Problems of each family.", metavar="N", min=1, max=150)] = 4,
     model: Annotated[
         list[str] | None, typer.Option(help="Local model, again for another (small, alien).", metavar="NAME|FILE")
@@ -78,4 +78,4 @@ def _print(report: dict[str, Any]) -> None:
     Console(highlight=False, width=max(Console().width, 110)).print(table)
 
 
-__all__ = ["words"]
+__all__ = ["vocabulary"]
