@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,18 +25,22 @@ rules have one threshold each, and are tried at twelve of them on the calibratio
 
 kl: the pen changes hands where KL over tokens exceeds the threshold;
 
-concepts: only where KL over concepts does, too. Which words say the same is known of this world.
+concepts: only where KL over concepts does, too. Which words say the same is known of this world; with --concepts it is
+what a file says (`hybrid concepts build --local wordings-small`).
 
-What does best on the calibration split within 0.6, 0.8, 1 and 1.5 times the large model's own bill is then asked the
-test split. A bill is that of the requests, a written token at four times a read one, nothing cached. A hand-over was
-wording where both models would have said the same concept. Intervals are 95 %, over problems. Two cores take two
-minutes.
+What does best on the calibration split within 0.6, 0.8, 1 and 2.5 times the large model's own bill is then asked the
+test split, beside both at their default. A bill is that of the requests, a written token at four times a read one,
+under two tariffs: U (a check pays its whole prefix) and C (it reads the prefix cache). Over a coin is what is recovered
+of the gap between the models less that bill: whole questions sent at random have 0. A hand-over was wording where both
+models would have said the same concept. Intervals are 95 %, over problems. It takes two minutes on one core.
 
 Examples:
 
   hybrid bench wordings
 
   hybrid bench wordings --num 20 --json
+
+  hybrid bench wordings --concepts concepts.json
 
 Exit codes: 0 done, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
 """
@@ -44,27 +50,34 @@ def wordings(
     num: Annotated[
         int, typer.Option("--num", "--n", help="Problems of each family and split.", metavar="N", min=2, max=150)
     ] = 60,
+    concepts: Annotated[
+        Path | None, typer.Option(help="Which words say the same (default: what is true).", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Tell what KL over concepts is worth where most divergence is wording."""
     with exit_codes():
         with progress("the models are loaded") as report_progress:
-            report = asyncio.run(_measure(num, report_progress))
+            report = asyncio.run(_measure(num, concepts, report_progress))
         if as_json:
             typer.echo(json.dumps(report))
         else:
             _print(report)
 
 
-async def _measure(num: int, report_progress: Any) -> dict[str, Any]:
+async def _measure(num: int, concepts: Path | None, report_progress: Any) -> dict[str, Any]:
     from hybrid.bench.experiments import wordings as room  # noqa: PLC0415  (help needs no llama.cpp)
     from hybrid.bench.experiments.world import open_world  # noqa: PLC0415
+    from hybrid.engine.llama import Weights  # noqa: PLC0415
     from hybrid.model_names import MODELS  # noqa: PLC0415
+    from hybrid.partitions.partition_file import load_partition  # noqa: PLC0415
 
     local, cloud = (MODELS / f"wordings-{size}.gguf" for size in ("small", "large"))
+    with closing(Weights(local)) as weights:
+        given = None if concepts is None else load_partition(concepts, weights.vocabulary_digest, weights.num_tokens)
     async with open_world(local, cloud) as world:
         true = room.world_partition(world.local)
-        world.partition = true
+        world.partition = true if given is None else given
 
         async def tried(split: Any, arms: Any) -> Mapping[str, Sequence[Tried]]:
             problems = room.draw_problems(split, num)
@@ -73,26 +86,34 @@ async def _measure(num: int, report_progress: Any) -> dict[str, Any]:
 
         arms = {arm.name: arm for rule in room.RULES for arm in room.arms_of(rule)}
         calibration = await tried("calibration", [*arms.values()])
-        chosen = {rule: room.choose_arms(calibration, rule) for rule in room.RULES}
-        named = dict.fromkeys(choice.arm for choices in chosen.values() for choice in choices)
+        chosen = {
+            rule: [each for tariff in room.TARIFFS for each in room.choose_arms(calibration, rule, tariff)]
+            for rule in room.RULES
+        }
+        named = dict.fromkeys([*room.DEFAULTS, *(each.arm for rule in room.RULES for each in chosen[rule])])
         test = await tried("test", [arms[name] for name in named])
-    return room.wordings_report(calibration, test, chosen)
+        pairs = room.count_pairs(world.partition, true, room.words_of(world.local))
+    return {"pairs": pairs.to_json()} | room.wordings_report(calibration, test, chosen)
 
 
 def _print(report: dict[str, Any]) -> None:
     """Print both splits, and what concepts are worth at equal bills."""
-    console = Console(highlight=False, width=max(Console().width, 110))
-    budgets: dict[str, list[str]] = {}
-    for choice in report["choices"]:
-        budgets.setdefault(choice["arm"], []).append(f"{choice['budget']:g}")
+    console = Console(highlight=False, width=max(Console().width, 170))
+    pairs = report["pairs"]
+    console.print(
+        f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "
+        f"{estimate(pairs['precision'])}, recall {estimate(pairs['recall'])}."
+    )
     for split in ("calibration", "test"):
-        table = aligned_table(split, "right", "bill", "hand-overs", "wording", "kept", "best within")
+        tariffs = [f"{what} {tariff}" for tariff in ("U", "C") for what in ("bill", "over a coin")]
+        table = aligned_table(split, "right", *tariffs, "hand-overs", "wording", "kept")
         for name, arm in report[split].items():
-            figures = (estimate(arm["right"]), estimate(arm["bill"]), str(arm["handoffs"]), estimate(arm["wording"]))
-            table.add_row(name, *figures, str(arm["kept"]), " ".join(budgets.get(name, ())))
+            paid = [estimate(arm[what][tariff]) for tariff in ("U", "C") for what in ("bill", "over_a_coin")]
+            counts = (str(arm["handoffs"]), estimate(arm["wording"]), str(arm["kept"]))
+            table.add_row(name, estimate(arm["right"]), *paid, *counts)
         console.print(table)
     for each in report["concepts_over_kl"]:
         console.print(
-            f"Within {each['budget']:g} of the large model's bill {each['arm']} is right more often than "
-            f"{each['other']} by {estimate(each)}."
+            f"{each['tariff']}, within {each['budget']:g} of the large model's bill: {each['arm']} is right more often "
+            f"than {each['other']} by {estimate(each)}."
         )

@@ -16,8 +16,9 @@ from hybrid.types import Sampling
 
 
 def tried(right, bill, handoffs=0, wording=0, kept=0, num=10):
-    """An arm that has so many of ten problems right, each at the same bill."""
-    return [Tried(number < right, bill, handoffs, wording, kept) for number in range(num)]
+    """An arm that has so many of ten problems right, each at the same bill; a cache halves it but for the cloud's."""
+    bills = {"U": bill, "C": bill / 2 if bill < 100 else bill}
+    return [Tried(number < right, bills, handoffs, wording, kept) for number in range(num)]
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,12 @@ def test_of_the_arms_within_a_bill_the_one_that_is_right_most_often_is_chosen_an
         "kl:4": tried(6, 30),
         "concepts:2": tried(10, 20),
     }
-    assert choose_arms(found, "kl", (0.2, 0.35, 0.5, 1.0)) == [
-        Choice(0.35, "kl:4"),
-        Choice(0.5, "kl:2"),
-        Choice(1.0, "kl:0.5"),
+    assert choose_arms(found, "kl", "U", (0.2, 0.35, 0.5, 1.0)) == [
+        Choice("U", 0.35, "kl:4"),
+        Choice("U", 0.5, "kl:2"),
+        Choice("U", 1.0, "kl:0.5"),
     ]
+    assert choose_arms(found, "kl", "C", (0.2, 0.5)) == [Choice("C", 0.2, "kl:2"), Choice("C", 0.5, "kl:0.5")]
 
 
 def test_a_report_compares_the_rules_within_the_same_bill_by_the_test_split():
@@ -82,15 +84,16 @@ def test_a_report_compares_the_rules_within_the_same_bill_by_the_test_split():
         "kl:1": tried(6, 90, handoffs=2, wording=1),
         "concepts:1": tried(8, 55, handoffs=1, kept=3),
     }
-    chosen = {rule: choose_arms(calibration, rule, (1.0,)) for rule in room.RULES}
+    chosen = {rule: choose_arms(calibration, rule, "C", (1.0,)) for rule in room.RULES}
     found = room.wordings_report(calibration, test, chosen)
     assert found["test"]["kl:1"]["right"]["value"] == pytest.approx(0.6)
-    assert found["test"]["kl:1"]["bill"]["value"] == pytest.approx(0.9)
+    assert found["test"]["kl:1"]["bill"]["U"]["value"] == pytest.approx(0.9)
+    assert found["test"]["kl:1"]["over_a_coin"]["U"]["value"] == pytest.approx(0.2 - 0.9)
     assert found["test"]["kl:1"]["wording"]["value"] == pytest.approx(0.5)
     assert found["test"]["local"]["wording"] is None
     assert (found["test"]["concepts:1"]["handoffs"], found["test"]["concepts:1"]["kept"]) == (10, 30)
     (gain,) = found["concepts_over_kl"]
-    assert (gain["budget"], gain["arm"], gain["other"]) == (1.0, "concepts:1", "kl:1")
+    assert (gain["tariff"], gain["budget"], gain["arm"], gain["other"]) == ("C", 1.0, "concepts:1", "kl:1")
     assert gain["low"] < gain["value"] < gain["high"]
     assert gain["value"] == pytest.approx(0.2)
 
@@ -125,5 +128,5 @@ def test_the_small_model_is_wrong_alone_and_right_with_a_hand_over_that_is_no_wo
     assert found["kl:0.5"].num_wording > 0
     assert found["concepts:0.5"].num_kept > 0
     assert found["concepts:0.5"].num_handoffs > found["concepts:0.5"].num_wording
-    assert found["concepts:0.5"].bill < found["kl:0.5"].bill
+    assert found["concepts:0.5"].bills["C"] < found["kl:0.5"].bills["C"]
     assert answer.tokens[0].source == "local", "its first word is another than the cloud's, and stands"

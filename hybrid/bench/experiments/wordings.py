@@ -22,18 +22,22 @@ from numpy.typing import NDArray
 from hybrid.bench.arms import Arm
 from hybrid.bench.experiments.bootstrap import Positions
 from hybrid.bench.experiments.section import CLOUD, LOCAL
+from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, cost, counted
 from hybrid.bench.experiments.world import World, WorldAnswer
 from hybrid.engine import Engine
 from hybrid.prob import Partition
 from hybrid.tasks import Problem, Split, distinct, wordings
 from hybrid.tasks.statistics import Estimate, wilson
-from hybrid.tasks.text_statistics import bill_ratio
+from hybrid.tasks.text_statistics import advantage, bill_ratio
 from hybrid.types import Ids, Sampling
 
 THRESHOLDS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 RULES = ("kl", "concepts")
 # Multiples of the large model's own bill.
-BUDGETS = (0.6, 0.8, 1.0, 1.5)
+DEFAULTS = ("kl:0.5", "concepts:0.5")
+BUDGETS = (0.6, 0.8, 1.0, 2.5)
+# A check pays its whole prefix, or the prefix cache gives what the answer has sent before.
+TARIFFS = {setting.name: setting for setting in SETTINGS if setting.name in {"U", "C"}}
 ReportProblem: TypeAlias = Callable[[int], None]
 
 
@@ -109,14 +113,14 @@ def count_pairs(found: Partition, true: Partition, words: Mapping[int, str]) -> 
 
 @dataclass(frozen=True)
 class Tried:
-    """An arm's answer to a problem: right by meaning, its bill in nanodollars, and its hand-overs.
+    """An arm's answer to a problem: right by meaning, its bills in prompt tokens by tariff, and its hand-overs.
 
     ``num_wording``: hand-overs where both models' most likely tokens say one concept. ``num_kept``: tokens at which
     ``kl`` would have handed over and ``concepts`` did not.
     """
 
     right: bool
-    bill: int
+    bills: Mapping[str, float]
     num_handoffs: int
     num_wording: int
     num_kept: int
@@ -141,7 +145,9 @@ def _tried(world: World, arm: Arm, problem: Problem, answered: WorldAnswer, true
     positions = [] if arm in (LOCAL, CLOUD) else [each.position for each in answer.handoffs]
     same = [_one_concept(world, answered.prompt + answered.ids[:position], true) for position in positions]
     right = wordings.grade(problem, answer.text)
-    return Tried(right, answer.bill.nanousd or 0, len(positions), sum(same), answer.usage.wording)
+    sent = counted(answered.requests)
+    bills = {name: cost(sent, tariff, PRICES[0]) for name, tariff in TARIFFS.items()}
+    return Tried(right, bills, len(positions), sum(same), answer.usage.wording)
 
 
 def _one_concept(world: World, at: Ids, true: Partition) -> bool:
@@ -152,31 +158,44 @@ def _one_concept(world: World, at: Ids, true: Partition) -> bool:
 # ---- what it comes to ----------------------------------------------------------------------------------------------
 
 
-def bill_of(tried: Mapping[str, Sequence[Tried]], arm: str) -> Estimate:
+def bill_of(tried: Mapping[str, Sequence[Tried]], arm: str, tariff: str) -> Estimate:
     """Return an arm's bill as a multiple of the large model's own, with its interval."""
-    return bill_ratio([each.bill for each in tried[arm]], [each.bill for each in tried[CLOUD.name]])
+    return bill_ratio(_bills(tried[arm], tariff), _bills(tried[CLOUD.name], tariff))
+
+
+def over_a_coin(tried: Mapping[str, Sequence[Tried]], arm: str, tariff: str) -> Estimate | None:
+    """Return the recovered share of the gap less the bill: what whole questions sent at random would not have."""
+    local, hybrid, cloud = ([float(not each.right) for each in tried[name]] for name in (LOCAL.name, arm, CLOUD.name))
+    return advantage(local, hybrid, cloud, _bills(tried[arm], tariff), _bills(tried[CLOUD.name], tariff))
+
+
+def _bills(tried: Sequence[Tried], tariff: str) -> list[float]:
+    return [each.bills[tariff] for each in tried]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The arm that does best within a bill, a multiple of the large model's own."""
+    """The arm that does best within a bill, a multiple of the large model's own under a tariff."""
 
+    tariff: str
     budget: float
     arm: str
 
 
-def choose_arms(tried: Mapping[str, Sequence[Tried]], rule: str, budgets: Sequence[float] = BUDGETS) -> list[Choice]:
+def choose_arms(
+    tried: Mapping[str, Sequence[Tried]], rule: str, tariff: str, budgets: Sequence[float] = BUDGETS
+) -> list[Choice]:
     """Return the arms of a rule that are right most often within each bill, the cheapest of equals.
 
     A bill within which the rule has no arm is left out.
     """
-    bills = {name: bill_of(tried, name).value for name in tried if name.startswith(f"{rule}:")}
+    bills = {name: bill_of(tried, name, tariff).value for name in tried if name.startswith(f"{rule}:")}
     right = {name: sum(each.right for each in tried[name]) for name in bills}
     found = []
     for budget in budgets:
         within = [name for name in bills if bills[name] <= budget]
         if within:
-            found.append(Choice(budget, max(within, key=lambda name: (right[name], -bills[name]))))
+            found.append(Choice(tariff, budget, max(within, key=lambda name: (right[name], -bills[name]))))
     return found
 
 
@@ -204,33 +223,32 @@ def _of_problems(values: NDArray[np.generic], owners: NDArray[np.int64], num: in
 def wordings_report(
     calibration: Mapping[str, Sequence[Tried]], test: Mapping[str, Sequence[Tried]], chosen: Mapping[str, list[Choice]]
 ) -> dict[str, Any]:
-    """Return what was found as plain data: every threshold on the calibration split, the chosen ones on the test split.
-
-    ``chosen``: by rule, what ``choose_arm`` gave within each budget.
-    """
-    named = dict.fromkeys(choice.arm for choices in chosen.values() for choice in choices)
+    """Return what was found as plain data: both splits, what was chosen, and what concepts add at equal bills."""
     return {
         "calibration": {name: _arm_to_json(calibration, name) for name in calibration},
-        "test": {name: _arm_to_json(test, name) for name in (LOCAL.name, CLOUD.name, *named)},
+        "test": {name: _arm_to_json(test, name) for name in test},
         "choices": [asdict(choice) for choices in chosen.values() for choice in choices],
         "concepts_over_kl": [
-            {"budget": ours.budget, "arm": ours.arm, "other": theirs.arm}
-            | asdict(more_right(test, ours.arm, theirs.arm))
-            for ours in chosen.get("concepts", [])
-            for theirs in chosen.get("kl", [])
-            if ours.budget == theirs.budget
+            asdict(ours) | {"other": theirs.arm} | asdict(more_right(test, ours.arm, theirs.arm))
+            for ours in chosen["concepts"]
+            for theirs in chosen["kl"]
+            if (ours.tariff, ours.budget) == (theirs.tariff, theirs.budget)
         ],
     }
 
 
 def _arm_to_json(tried: Mapping[str, Sequence[Tried]], name: str) -> dict[str, Any]:
     arm = tried[name]
-    share = wording_share(arm)
     return {
         "problems": len(arm),
         "right": asdict(wilson(sum(each.right for each in arm), len(arm))),
-        "bill": asdict(bill_of(tried, name)),
+        "bill": {tariff: asdict(bill_of(tried, name, tariff)) for tariff in TARIFFS},
+        "over_a_coin": {tariff: _or_none(over_a_coin(tried, name, tariff)) for tariff in TARIFFS},
         "handoffs": sum(each.num_handoffs for each in arm),
-        "wording": None if share is None else asdict(share),
+        "wording": _or_none(wording_share(arm)),
         "kept": sum(each.num_kept for each in arm),
     }
+
+
+def _or_none(found: Estimate | None) -> dict[str, float] | None:
+    return None if found is None else asdict(found)
