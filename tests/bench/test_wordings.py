@@ -1,15 +1,18 @@
 """What is counted of the wordings pair: which pairs of words a partition knows, and which threshold is chosen."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from cases import each
 
+from hybrid import partitions
 from hybrid.bench.experiments import wordings as room
 from hybrid.bench.experiments.wordings import Choice, PairCounts, Tried, choose_arms, count_pairs
 from hybrid.bench.experiments.world import open_world
 from hybrid.engine.llama import Weights
 from hybrid.model_names import MODELS
+from hybrid.partitions.partition_file import PartitionFile, groups_with_text, load_partition
 from hybrid.prob import Partition
 from hybrid.tasks import split_of, wordings
 from hybrid.types import Sampling
@@ -54,6 +57,18 @@ def test_pairs_are_counted_once_however_many_tokens_spell_a_word():
     assert count_pairs(Partition.of_groups(6, [{0, 1}, {3, 4}]), true, words) == PairCounts(1, 1, 0)
     assert count_pairs(Partition.of_groups(6, [{1, 2, 3}]), true, words) == PairCounts(3, 1, 1)
     assert count_pairs(Partition.of_groups(6, []), true, words).to_json()["precision"] is None
+
+
+def test_what_is_true_of_the_world_ships_as_the_partition_of_its_vocabulary(engine):
+    """So that ``--policy concepts`` works with the pair as it comes. A new vocabulary wants this text in a new file."""
+    pieces = [engine.piece(token) for token in range(engine.num_tokens)]
+    groups = groups_with_text(room.world_groups(engine), pieces)
+    digest, built = engine.weights.vocabulary_digest, {"from": "the concepts of hybrid.tasks.wordings"}
+    expected = PartitionFile(digest, engine.num_tokens, groups, built).dumps()
+    shipped = Path(partitions.__file__).parent / "data" / f"{digest}.json"
+    assert shipped.read_text(encoding="utf-8") == expected
+    found = load_partition(shipped, digest, engine.num_tokens)
+    assert found.labels.tolist() == room.world_partition(engine).labels.tolist()
 
 
 # ---- choices -------------------------------------------------------------------------------------------------------

@@ -62,12 +62,17 @@ def words_of(engine: Engine) -> dict[int, str]:
     return {ids[0]: text.strip() for text, ids in found.items() if len(ids) == 1}
 
 
-def world_partition(engine: Engine) -> Partition:
-    """Return the partition that is true of the world: words of one concept, and a word's two forms, say the same."""
+def world_groups(engine: Engine) -> list[tuple[int, ...]]:
+    """Return which tokens say the same in this world: words of one concept, and a word's two forms."""
     groups: dict[str, list[int]] = {}
     for token, word in words_of(engine).items():
         groups.setdefault(wordings.CONCEPT_OF.get(word, word), []).append(token)
-    return Partition.of_groups(engine.num_tokens, groups.values())
+    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+
+
+def world_partition(engine: Engine) -> Partition:
+    """Return the partition that is true of the world."""
+    return Partition.of_groups(engine.num_tokens, world_groups(engine))
 
 
 @dataclass(frozen=True)
