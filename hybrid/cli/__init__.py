@@ -13,6 +13,7 @@ from hybrid.cli.bench import bench
 from hybrid.cli.budget import budget
 from hybrid.cli.calibrate import calibrate
 from hybrid.cli.chat import chat
+from hybrid.cli.concepts import concepts
 from hybrid.cli.demo import demo
 from hybrid.cli.flags import GroupedCommand
 from hybrid.cli.models import models
@@ -44,6 +45,7 @@ app.command(cls=GroupedCommand)(replay)
 app.command(cls=GroupedCommand)(serve)
 app.add_typer(bench)
 app.add_typer(budget)
+app.add_typer(concepts)
 app.add_typer(tasks)
 app.add_typer(models)
 app.add_typer(trace)

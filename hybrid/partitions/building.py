@@ -4,8 +4,8 @@ Two steps. Tokens of one form (``partitions.normal_form``) are joined as far as 
 joined that are mutual nearest neighbours, the nearest first, while a group stays small, holds together on the whole,
 and holds no two sides of a contrast.
 
-The laws (``tests/partitions/test_building.py``): no token is in two groups; a token without a normal form is in none; no
-group is larger than ``most_tokens``, holds two classes or two scripts; the same input gives the same groups.
+The laws (``tests/partitions/test_building.py``): no token is in two groups; a token without a normal form is in none;
+no group is larger than ``most_tokens``, holds two classes or two scripts; the same input gives the same groups.
 """
 
 from __future__ import annotations

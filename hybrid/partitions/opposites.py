@@ -72,7 +72,8 @@ certain* definite* sure* undoubted* obvious* evident* doubtless | likely probabl
 potential* | alleged* reported* supposed* purported* apparent* ostensib*
 must | should ought | can could able | may might | will would shall
 is are am be being | was were been | do does | did done | has have having | had
-and | or | but however
+the | a an | and | or | but however yet | of | to | for | by | at | on onto upon | in into inside within | from | with \
+| as | if | than | so | then | when | where | who whom | what | which | why | how
 because since | although though despite
 push* | pull* | lift*
 buy buys buying bought purchas* | sell* sold | rent*

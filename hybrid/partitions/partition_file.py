@@ -138,11 +138,11 @@ def own_file(digest: str) -> Path:
     return concepts_folder() / f"{digest}.json"
 
 
-def load_partition(path: Path | None, digest: str, num_tokens: int) -> Partition:
-    """Return the concepts of a vocabulary from a file, or from the one that is kept for it.
+def find_file(path: Path | None, digest: str, num_tokens: int) -> tuple[Path, PartitionFile]:
+    """Return a vocabulary's file, the one that is named or the one that is kept, and what it says.
 
-    ``digest``: ``LlamaVocabulary.vocabulary_digest``. Raises UsageError, in a sentence that tells what to do: no file
-    is kept, the file cannot be read, or it is for another vocabulary.
+    Raises UsageError, in a sentence that tells what to do: no file is kept, the file cannot be read, or it is for
+    another vocabulary.
     """
     found = kept_file(digest) if path is None else path
     if found is None:
@@ -153,7 +153,15 @@ def load_partition(path: Path | None, digest: str, num_tokens: int) -> Partition
         other = f"another vocabulary ({read.vocabulary}, {read.num_tokens} tokens)"
         msg = f"{found} is for {other} than the local model's ({digest}, {num_tokens}): build one with {_BUILD}"
         raise UsageError(msg)
-    return read.partition
+    return found, read
+
+
+def load_partition(path: Path | None, digest: str, num_tokens: int) -> Partition:
+    """Return the concepts of a vocabulary from a file, or from the one that is kept for it.
+
+    ``digest``: ``LlamaVocabulary.vocabulary_digest``. Raises UsageError as ``find_file`` does.
+    """
+    return find_file(path, digest, num_tokens)[1].partition
 
 
 def groups_with_text(
@@ -163,4 +171,12 @@ def groups_with_text(
     return tuple(tuple((token, pieces[token].decode("utf-8", "replace")) for token in group) for group in groups)
 
 
-__all__ = ["PartitionFile", "groups_with_text", "kept_file", "load_partition", "own_file", "read_partition_file"]
+__all__ = [
+    "PartitionFile",
+    "find_file",
+    "groups_with_text",
+    "kept_file",
+    "load_partition",
+    "own_file",
+    "read_partition_file",
+]
