@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
@@ -106,6 +106,10 @@ async def exact_match(cloud, rng, expected):
 
 
 @given(seeds)
+@example(20)  # a token that they would have written only behind another than their own
+@example(191)  # an empty draft inside a favourite
+@example(1014)  # a draft that parts from a favourite behind its first byte
+@example(479001598)  # two favourites that the text could stand in
 def test_whatever_is_drafted_and_however_it_is_spelled_the_text_is_the_clouds_own(seed):
     scores = table(seed)
     cloud = TranslatedCloud(ScriptedCloud(scores, end_ids=THEIRS.end_ids), THEIRS, OURS)
@@ -174,6 +178,18 @@ def test_a_text_that_spells_an_end_token_ends_nothing():
     rows = ask(fixed(ROW), ScoreQuestion((0,), (8,), False, 10)).rows
     assert len(rows) == 1
     assert rows[0].ending == pytest.approx(0.04)
+
+
+def test_the_last_token_is_held_back_while_it_may_still_grow():
+    """``a`` and ``b`` come one by one and are one token here."""
+    row = {(9, 9): 0, (9, 9, 0): 1, (9, 9, 0, 1): 8}
+    inner = ScriptedCloud(lambda ids: np.eye(10)[row.get(ids, 8)] * 9, end_ids=THEIRS.end_ids)
+    question = WriteQuestion((0,), 9, 0, Sampling(), turns=(Message("user", ""),))
+
+    async def chunks():
+        return [chunk.ids async for chunk in TranslatedCloud(inner, THEIRS, OURS).write(question, "w")]
+
+    assert [ids for ids in asyncio.run(chunks()) if ids] == [(2, END)]
 
 
 def test_the_prompt_is_rendered_by_their_own_template_and_charged_in_their_tokens():
