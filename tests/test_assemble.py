@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from hybrid import assemble
 from hybrid.assemble import local_models, opening, reaching
+from hybrid.assemble.concepts import partition_of
 from hybrid.cli import app
 from hybrid.endpoint_key import endpoint_key
 from hybrid.errors import MissingCapability, UsageError
+from hybrid.partitions.partition_file import PartitionFile, own_file
 from hybrid.sources import load
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.types import CloudUsage
@@ -360,3 +362,33 @@ def test_a_policy_that_compares_tokens_is_refused_there_and_hears_which_are_not(
 def test_a_cap_that_is_no_amount_is_named():
     with pytest.raises(UsageError, match=r"^cap: 'tiny' is not an amount of USD"):
         assemble.ClientOpener(load(cap="tiny"))
+
+
+# ---- which tokens say the same -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """A vocabulary of five tokens; the user keeps concepts of it, and another file stands beside."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = SimpleNamespace(vocabulary_digest="d1", num_tokens=5)
+    for path, group in ((own_file("d1"), ((1, "a"), (3, "A"))), (tmp_path / "other.json", ((0, "b"), (4, "B")))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PartitionFile("d1", 5, (group,)).dumps())
+    return found
+
+
+@each("concepts, expected", [(None, (1, 3)), ("auto", (1, 3)), ("other.json", (0, 4))])
+def test_concepts_are_the_kept_ones_or_those_of_the_file_that_is_named(words, tmp_path, concepts, expected):
+    named = str(tmp_path / concepts) if concepts == "other.json" else concepts
+    assert partition_of(load(concepts=named), words).groups == (expected,)
+
+
+def test_concepts_that_are_off_or_of_another_vocabulary_are_refused_in_a_sentence(words, tmp_path):
+    with pytest.raises(UsageError, match="concepts off contradicts a policy that asks which tokens say the same"):
+        partition_of(load(concepts="off"), words)
+    words.vocabulary_digest = "d2"
+    with pytest.raises(UsageError, match="hybrid concepts build"):
+        partition_of(load(), words)
+    with pytest.raises(UsageError, match="another vocabulary"):
+        partition_of(load(concepts=str(tmp_path / "other.json")), words)

@@ -22,9 +22,9 @@ from hybrid.sources import CONFIG_FILE, choosing, findings_file, ledger_file, lo
 # Every setting, with a value that is not its default. Whoever adds one decides here whether a stranger may choose it.
 DECODING = {
     "policy": "local", "gate": "entropy:0.6", "judge": "js:0.1", "scope": 3, "bonus": True, "threshold": 0.25,
-    "entropy": 0.75, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9, "stop": ["END", "."],
-    "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False, "worth": "3.5",
-    "risk": 0.05, "patience": 0.5, "stream": "whole",
+    "entropy": 0.75, "concept_threshold": 0.125, "strict": True, "span": 5, "lead": 6, "hold": 7, "max_tokens": 9,
+    "stop": ["END", "."], "temperature": 1.5, "top_p": 0.5, "top_k": 4, "min_p": 0.125, "seed": 11, "overlap": False,
+    "worth": "3.5", "risk": 0.05, "patience": 0.5, "stream": "whole",
 }  # fmt: skip
 REFUSED = {
     "local": "theirs.gguf", "cloud": "https://evil.example", "cloud_model": "m", "dialect": "vllm",
@@ -38,7 +38,7 @@ REFUSED = {
     "relay_url": "https://evil.example", "relay_model": "m", "relay_price": "free",
     "relay_api_key_env": "AWS_SECRET_ACCESS_KEY", "relay_image_tokens": 1,
     "drafters": ["theirs.gguf"], "chain": "cheap", "max_active": 9, "experts": ["theirs.gguf"], "mix": "select",
-    "critic": "theirs.gguf", "cloud_vocabulary": "theirs.gguf",
+    "critic": "theirs.gguf", "concepts": "theirs.json", "cloud_vocabulary": "theirs.gguf",
 }  # fmt: skip
 
 

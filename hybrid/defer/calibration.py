@@ -16,8 +16,8 @@ LossKind: TypeAlias = Literal["verdict", "nats"]
 """What keeping a draft loses: the worth of a turned-down answer, or the expected excess of what is kept."""
 
 # Files of another version are not read: a pair is calibrated again. A program that knows no critic would take the score
-# that was fitted with one for its own, so that has a version of its own.
-CALIBRATION_VERSION, WITH_CRITIC_VERSION = 1, 2
+# that was fitted with one for its own, so that has a version of its own; and so has what was fitted with concepts.
+CALIBRATION_VERSION, WITH_CRITIC_VERSION, WITH_CONCEPTS_VERSION = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,12 @@ class Calibration:
     @property
     def version(self) -> int:
         """The version of its file."""
-        return CALIBRATION_VERSION if self.critic is None else WITH_CRITIC_VERSION
+        return _version(self.score)
+
+    @property
+    def concepts(self) -> str | None:
+        """The digest of the partition that the score was fitted with; None: without one."""
+        return self.score.concepts
 
     @property
     def kept_share(self) -> float | None:
@@ -87,8 +92,7 @@ class Calibration:
         """Read what ``to_json`` gave. Raises ValueError for anything else, another version among it."""
         try:
             score = score_from_json(kept["score"])
-            version = CALIBRATION_VERSION if score.critic is None else WITH_CRITIC_VERSION
-            if kept["version"] != version or kept["loss"] not in get_args(LossKind):
+            if kept["version"] != _version(score) or kept["loss"] not in get_args(LossKind):
                 msg = f"a calibration of version {kept['version']}, loss {kept['loss']}"
                 raise ValueError(msg)
             rows = (dict(zip(kept["question_fields"], row, strict=True)) for row in kept["questions"])
@@ -98,3 +102,9 @@ class Calibration:
         except (KeyError, TypeError) as error:
             msg = f"this is no calibration that can be read: {error!r}"
             raise ValueError(msg) from error
+
+
+def _version(score: KeptScore) -> int:
+    if score.concepts is not None:
+        return WITH_CONCEPTS_VERSION
+    return CALIBRATION_VERSION if score.critic is None else WITH_CRITIC_VERSION

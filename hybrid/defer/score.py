@@ -76,6 +76,11 @@ class Score(Protocol):
         ...
 
     @property
+    def concepts(self) -> str | None:
+        """The digest of the partition whose numbers it reads; None: it reads none."""
+        ...
+
+    @property
     def familiarity(self) -> Familiarity:
         """The words of the questions that it was fitted to."""
         ...
@@ -110,6 +115,7 @@ class PriorScore:
     kind: ClassVar[str] = "prior"
     familiarity: ClassVar[Familiarity] = NOTHING_FAMILIAR
     critic: ClassVar[str | None] = None
+    concepts: ClassVar[str | None] = None
     judge: str
     chance: float = PRIOR_CHANCE
     again: float = PRIOR_AGAIN

@@ -50,7 +50,7 @@ from hybrid.defer import (
 )
 from hybrid.policy.plan import DraftPlan, PlanCosts, PlannedCase, Worth
 from hybrid.policy.pricing import PricedDraft
-from hybrid.prob import Floats
+from hybrid.prob import Floats, Partition
 from hybrid.spend import AskPrices
 from hybrid.types import Ability
 
@@ -73,7 +73,8 @@ class Planner:
     loss a token of the pair's drafts, in nats; None: what keeping loses is a verdict. ``kept_share``: the share of
     drafted tokens that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the
     chance of being turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are
-    wanted, to learn from.
+    wanted, to learn from. ``partition``: which tokens say the same, where the score was fitted with it; a trace keeps
+    it beside the planner.
     """
 
     score: Score = PRIOR
@@ -91,6 +92,7 @@ class Planner:
     keep_below: float | None = None
     back: int = BACK
     labels: bool = True
+    partition: Partition | None = None
 
     @cached_property
     def question(self) -> QuestionForecast:
@@ -204,7 +206,7 @@ class Planner:
 
         Of what was learned online it holds what this question reads, and nothing that other questions' words taught.
         """
-        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition"}
         prices = asdict(self.prices)
         prices.pop("note")
         worth = {name: None if value is None else repr(value) for name, value in asdict(self.worth).items()}

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 
@@ -62,6 +64,12 @@ class Partition:
         order = np.argsort(self.labels, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(self.labels[order])) + 1)
         return tuple(tuple(part.tolist()) for part in parts if part.size > 1)
+
+    @cached_property
+    def digest(self) -> str:
+        """What identifies it: which tokens are together, whatever the concepts' numbers are."""
+        _, first, inverse = np.unique(self.labels, return_index=True, return_inverse=True)
+        return blake2b(first[inverse].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def over(self, num_tokens: int) -> Partition:
         """Return the partition of a vocabulary of another size: each token beyond this one's is alone."""

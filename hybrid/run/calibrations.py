@@ -1,7 +1,7 @@
 """Calibrations on disk: those that come with the package, and those that a user has bought. One file a pair and judge.
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
-what was fitted with a critic is found for that critic alone;
+what was fitted with a critic, or with concepts, is found for these alone;
 the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file that cannot
 be read is none.
 """
@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 
 import hybrid.defer
@@ -26,19 +27,26 @@ SUFFIX = ".calibration.json"
 
 
 def calibration_for(
-    local: str, cloud: str, judge: str | None = None, *, critic: str | None = None, shipped_only: bool = False
+    local: str,
+    cloud: str,
+    judge: str | None = None,
+    *,
+    critic: str | None = None,
+    concepts: str | None = None,
+    shipped_only: bool = False,
 ) -> Calibration | None:
     """Return what is known of a pair: ``local``, a model's identity, and ``cloud``, the name of the model there.
 
     ``judge``: as ``--judge`` writes it; None: any, and of the user's own the newest. None is returned for a pair, or a
     judge of it, of which nothing is known. ``critic``: a critic's identity; what was fitted with it comes first, and
-    what was fitted with another is none. ``shipped_only``: the user's own do not count.
+    what was fitted with another is none. ``concepts``: the digest of a partition, likewise. ``shipped_only``: the
+    user's own do not count.
     """
     candidates = [*([] if shipped_only else _own(local, cloud)), *_shipped()]
     fitting = (each for each in candidates if (each.local, each.cloud) == (local, cloud))
     judged = [each for each in fitting if judge in {None, each.judge}]
-    for wanted in (critic, None):
-        if found := next((each for each in judged if each.critic == wanted), None):
+    for wanted in product(dict.fromkeys((critic, None)), dict.fromkeys((concepts, None))):
+        if found := next((each for each in judged if (each.critic, each.concepts) == wanted), None):
             return found
     return None
 
@@ -51,8 +59,9 @@ def outranked(calibration: Calibration, judge: str | None = None) -> Calibration
     if any(each is calibration for each in _shipped()):
         return None
     local, cloud, critic = calibration.local, calibration.cloud, calibration.critic
-    shipped = calibration_for(local, cloud, judge, critic=critic, shipped_only=True)
-    if shipped is None or shipped.critic != critic:
+    concepts = calibration.concepts
+    shipped = calibration_for(local, cloud, judge, critic=critic, concepts=concepts, shipped_only=True)
+    if shipped is None or (shipped.critic, shipped.concepts) != (critic, concepts):
         return None
     return shipped if len(calibration.questions) < len(shipped.questions) else None
 
@@ -66,8 +75,9 @@ def keep_calibration(calibration: Calibration) -> Path:
     """
     folder = scores_folder()
     critic = "" if calibration.critic is None else f"-critic-{calibration.critic[:8]}"
+    concepts = "" if calibration.concepts is None else f"-concepts-{calibration.concepts[:8]}"
     judge = calibration.judge.replace(":", "-")
-    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{SUFFIX}"
+    path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{concepts}{SUFFIX}"
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)

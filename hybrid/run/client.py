@@ -23,6 +23,7 @@ from hybrid.defer import CriticNumbers
 from hybrid.engine import CursorContext
 from hybrid.errors import MissingCapability, UsageError, to_one_line
 from hybrid.policy import SeededCoin
+from hybrid.prob import Partition
 from hybrid.run.answer import Answer
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.chain import whole_chain
@@ -245,6 +246,10 @@ class AsyncClient:
             costs = [budget.cost(usage) for usage in builder.charges]
         known = [cost for cost in costs if cost is not None]
         return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
+
+    async def partition(self) -> Partition | None:
+        """Return which tokens of the local vocabulary say the same; None where nobody knows."""
+        return await self._contexts.known_partition()
 
     async def critic_numbers(self, prompt: Prompt, text: Ids, **choices: Unpack[AnswerChoices]) -> CriticNumbers:
         """Return what the critic says of each token of a text that answers a prompt; nothing is asked of the cloud.

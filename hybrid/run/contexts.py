@@ -8,6 +8,7 @@ money.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -120,14 +121,19 @@ class LocalContexts:
         """
         if not policy.wants_concepts and not settings.trace_rows:
             return None
+        partition = await (self._read_partition() if policy.wants_concepts else self.known_partition())
+        return None if partition is None else Concepts(partition, self.words.piece, prompt)
+
+    async def known_partition(self) -> Partition | None:
+        """Return which tokens say the same; None where nobody knows."""
+        with contextlib.suppress(UsageError):
+            return await self._read_partition()
+        return None
+
+    async def _read_partition(self) -> Partition:
         if self._partition is None:
-            try:
-                self._partition = await self._reader.do(lambda _: self._load_partition())
-            except UsageError:
-                if policy.wants_concepts:
-                    raise
-                return None
-        return Concepts(self._partition, self.words.piece, prompt)
+            self._partition = await self._reader.do(lambda _: self._load_partition())
+        return self._partition
 
     async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
         """Return a prompt as the model reads it. Raises UsageError and ContextOverflow."""

@@ -8,25 +8,28 @@ rows; what is written as JSON is read again to the last bit. Neither the questio
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer import CriticNumbers, DraftSignals
+from hybrid.defer import ConceptNumbers, CriticNumbers, DraftSignals
 from hybrid.defer.labels import LabelledDraft, LabelledQuestion
 from hybrid.defer.signals import OF_TOKENS
 from hybrid.errors import UsageError
 from hybrid.prob import (
+    Dense,
     Floats,
     GreedyAcceptance,
     MultiplicativeAcceptance,
+    Partition,
     TextRow,
     TopK,
     TopMAcceptance,
     certificate,
+    concept_kl,
     excess_loss,
     excess_with_noise,
     kl_divergence,
@@ -67,13 +70,42 @@ _MEASURES = ("kl", "kl_upper", "tv", "tv_upper", "excess")
 
 
 @dataclass(frozen=True, eq=False)
+class OverConcepts:
+    """What is known over the concepts of a partition: its ``digest``, and ``kl``, at least, in nats, shape (M,)."""
+
+    digest: str
+    kl: Floats
+
+    @classmethod
+    def of_rows(cls, partition: Partition, found: TextRows) -> OverConcepts:
+        """Measure what came with the cloud's rows."""
+        pairs = zip(found.cloud, found.local, strict=False)
+        return cls(partition.digest, np.array([concept_kl(row, local, partition).lower for row, local in pairs]))
+
+    def to_json(self, signals: DraftSignals) -> dict[str, Any]:
+        """Return plain data, and the entropies of the text's signals beside it."""
+        entropy = np.zeros(0) if signals.concepts is None else signals.concepts.entropy
+        return {"digest": self.digest, "kl": _packed(self.kl), "entropy": _packed(entropy)}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> tuple[OverConcepts, ConceptNumbers]:
+        """Read both. Raises ValueError, TypeError or KeyError for anything else."""
+        return cls(str(kept["digest"]), _unpacked(kept["kl"])), ConceptNumbers(_unpacked(kept["entropy"]))
+
+
+def _entropies(partition: Partition, rows: Sequence[Dense]) -> ConceptNumbers:
+    return ConceptNumbers(np.array([partition.entropy(row) for row in rows], dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
 class BoughtText:
     """A text of T tokens, and what the cloud's rows say of the first M of them, M at most T.
 
     Shapes (M,): ``kl`` and ``kl_upper``, the ends of KL(cloud || local) in nats; ``tv`` and ``tv_upper``, those of the
     total variation; ``excess``, log P_cloud(best) - log P_cloud(token), at least; ``certificates``, one array a rule.
     The log-probabilities of the two models may be off by ``local_noise`` and ``cloud_noise`` nats. ``nanousd``: what
-    the text cost, None where that is not known.
+    the text cost, None where that is not known. ``concepts``: what was worked out over the concepts of a partition,
+    which ``signals`` has the entropies of; None: none was known.
     """
 
     signals: DraftSignals
@@ -86,11 +118,14 @@ class BoughtText:
     local_noise: float = 0.0
     cloud_noise: float = 0.0
     nanousd: int | None = None
+    concepts: OverConcepts | None = None
 
     @classmethod
-    def of_rows(cls, words: tuple[int, ...], found: TextRows) -> BoughtText:
-        """Reduce a text's rows to numbers. ``words``: the question's ``word_buckets``."""
-        signals = DraftSignals.of_rows(words, len(found.prompt), 0, found.tokens, found.local, ended=found.ended)
+    def of_rows(cls, words: tuple[int, ...], found: TextRows, partition: Partition | None = None) -> BoughtText:
+        """Reduce a text's rows to numbers. ``words``: the question's ``word_buckets``; ``partition``: its concepts."""
+        own = None if partition is None else _entropies(partition, found.local)
+        prompt, ended = len(found.prompt), found.ended
+        signals = DraftSignals.of_rows(words, prompt, 0, found.tokens, found.local, ended=ended, concepts=own)
         known = list(zip(found.cloud, found.local, found.tokens, strict=False))
         divergences = [kl_divergence(row, local) for row, local, _ in known]
         variations = [total_variation(row, local) for row, local, _ in known]
@@ -105,6 +140,7 @@ class BoughtText:
             max((row.noise for row in found.local), default=0.0),
             max((row.noise for row in found.cloud), default=0.0),
             found.nanousd,
+            None if partition is None else OverConcepts.of_rows(partition, found),
         )
 
     def __len__(self) -> int:
@@ -115,12 +151,17 @@ class BoughtText:
         """Return which tokens a judge turns down, each by itself, shape (M,): ``kl:0.7``, ``excess:0.5``.
 
         As in a policy the lower end decides, moved outwards by the noise, but for threshold 0. Raises UsageError for
-        another judge.
+        another judge, and for ``concept:0.5`` where no concepts were known.
         """
         kind, threshold = read_judge(judge)
-        if kind == "kl":
+        if kind in {"kl", "concept"}:
+            if kind == "concept" and self.concepts is None:
+                msg = f"the labels were bought before it was known which tokens say the same: {judge} has none"
+                raise UsageError(msg)
+            # KL over concepts is never above that over tokens, so one threshold for both is one for the former.
+            values = self.kl if self.concepts is None or kind == "kl" else self.concepts.kl
             noise = -(self.local_noise + self.cloud_noise) if threshold > 0.0 else 0.0
-            return np.array([kl_with_noise(value, noise) > threshold for value in self.kl], dtype=np.bool_)
+            return np.array([kl_with_noise(value, noise) > threshold for value in values], dtype=np.bool_)
         noise = -2.0 * self.cloud_noise if threshold > 0.0 else 0.0
         return np.array([excess_with_noise(value, noise) > threshold for value in self.excess], dtype=np.bool_)
 
@@ -157,7 +198,7 @@ class BoughtText:
             "certificates": {name: _packed(values) for name, values in self.certificates.items()},
             "noise": [self.local_noise, self.cloud_noise],
             "nanousd": self.nanousd,
-        }
+        } | ({} if self.concepts is None else {"concepts": self.concepts.to_json(signals)})
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> BoughtText:
@@ -165,14 +206,16 @@ class BoughtText:
         entropy, top, second, logprob = (_unpacked(kept[name]) for name in OF_TOKENS)
         tokens = np.array(kept["tokens"], dtype=np.int64)
         words, prompt_tokens, ended = tuple(kept["words"]), kept["prompt_tokens"], kept["ended"]
-        signals = DraftSignals(words, prompt_tokens, 0, tokens, entropy, top, second, logprob, ended)
+        concepts, numbers = OverConcepts.from_json(kept["concepts"]) if "concepts" in kept else (None, None)
+        rows = entropy, top, second, logprob
+        signals = DraftSignals(words, prompt_tokens, 0, tokens, *rows, ended, concepts=numbers)
         kl, kl_upper, tv, tv_upper, excess = measures = [_unpacked(kept[name]) for name in _MEASURES]
         certificates = {name: _unpacked(kept["certificates"][name]) for name in CERTIFICATES}
         if len({len(each) for each in (*measures, *certificates.values())}) > 1 or len(kl) > len(signals):
             raise ValueError("the numbers of a text are not of one length")
         local_noise, cloud_noise = map(float, kept["noise"])
         noise_and_cost = local_noise, cloud_noise, kept["nanousd"]
-        return cls(signals, kl, kl_upper, tv, tv_upper, excess, certificates, *noise_and_cost)
+        return cls(signals, kl, kl_upper, tv, tv_upper, excess, certificates, *noise_and_cost, concepts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,14 +240,17 @@ class BoughtQuestion:
 
 
 def read_judge(judge: str) -> tuple[str, float]:
-    """Return the measure and the threshold in nats of ``kl:0.7`` or ``excess:0.5``. Raises UsageError for others."""
+    """Return the measure and the threshold in nats of ``kl:0.7``, ``concept:0.7`` or ``excess:0.5``.
+
+    Raises UsageError for others.
+    """
     kind, _, number = judge.partition(":")
     try:
         threshold = float(number)
     except ValueError:
         threshold = -1.0
-    if kind not in {"kl", "excess"} or not threshold >= 0.0:
-        msg = f"a calibration is of the judge kl:NATS or excess:NATS, not of {judge}"
+    if kind not in {"kl", "concept", "excess"} or not threshold >= 0.0:
+        msg = f"a calibration is of the judge kl:NATS, concept:NATS or excess:NATS, not of {judge}"
         raise UsageError(msg)
     return kind, threshold
 

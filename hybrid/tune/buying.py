@@ -19,6 +19,7 @@ from hybrid.config import AnswerChoices
 from hybrid.defer import CriticNumbers
 from hybrid.errors import ContextOverflow, MissingCapability
 from hybrid.policy.requests import BudgetDenied, NoAnswer
+from hybrid.prob import Partition
 from hybrid.run.conversation import TextOrTurns, turns_of, words_of
 from hybrid.run.spending import Spent
 from hybrid.run.text_rows import TextRows, Writer
@@ -45,6 +46,10 @@ class PairClient(Protocol):
 
     async def text_rows(self, prompt: TextOrTurns, writer: Writer, **choices: Unpack[AnswerChoices]) -> TextRows:
         """Have one model answer, and both read its text."""
+        ...
+
+    async def partition(self) -> Partition | None:
+        """Return which tokens say the same; None where nobody knows."""
         ...
 
     async def critic_numbers(self, prompt: TextOrTurns, text: Ids, **choices: Unpack[AnswerChoices]) -> CriticNumbers:
@@ -152,7 +157,7 @@ async def _buy(client: PairClient, each: AskedForLabels, file: LabelFile) -> Bud
         found = await client.text_rows(each.prompt, writer, **each.choices)
         if found.failed is not None:
             return found.failed
-        file.add(each.name, writer, BoughtText.of_rows(words_of(each.prompt), found))
+        file.add(each.name, writer, BoughtText.of_rows(words_of(each.prompt), found, await client.partition()))
     question = file.question(each.name)
     _mind_rows((question,) if question else ())
     return None

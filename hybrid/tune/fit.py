@@ -73,15 +73,17 @@ def fit(
     cloud: str,
     judge: str,
     critic: str | None = None,
+    concepts: str | None = None,
     seed: int = 0,
     trees: bool = True,
 ) -> Calibration:
     """Fit a score of ``judge`` to questions, and say what it would have told of each of them, unseen.
 
     ``critic``: the identity of the critic that has read all drafts; None: what a critic says of them is passed over.
+    ``concepts``: the digest of the partition that all drafts have numbers of, likewise.
     ``trees``: use scikit-learn if it is installed. Raises UsageError for fewer than ten questions.
     """
-    questions = [_read_by(critic, each) for each in questions]
+    questions = [_read_by(critic, each, concepts) for each in questions]
     if len(questions) < FEWEST:
         msg = f"{len(questions)} labelled questions: a calibration needs {FEWEST} at the least"
         raise UsageError(msg)
@@ -99,15 +101,16 @@ def fit(
         bent = _fit_recalibration(log_odds[folds != fold], turned_down[folds != fold])
         chances[folds == fold] = [recalibrated_chance(each, bent) for each in log_odds[folds == fold]]
     score = _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down))
-    score = replace(score, critic=critic)
+    score = replace(score, critic=critic, concepts=concepts)
     rows = tuple(_row(each, float(p), float(nats)) for each, p, nats in zip(questions, chances, told, strict=True))
     return Calibration(local, cloud, judge, loss, _default_worth(loss, rows), score, rows)
 
 
-def _read_by(critic: str | None, question: LabelledQuestion) -> LabelledQuestion:
-    """Return a question as a score that reads a critic's numbers, or none, is fitted to it. Raises ValueError."""
+def _read_by(critic: str | None, question: LabelledQuestion, concepts: str | None) -> LabelledQuestion:
+    """Return a question as a score that reads a critic's numbers, or concepts', is fitted to it. Raises ValueError."""
     first, *handed = (
-        replace(each, signals=read_by(critic, each.signals)) for each in (question.draft, *question.after_handback)
+        replace(each, signals=read_by(critic, each.signals, concepts))
+        for each in (question.draft, *question.after_handback)
     )
     return replace(question, draft=first, after_handback=tuple(handed))
 

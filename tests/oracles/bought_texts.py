@@ -22,7 +22,7 @@ def text(num, *, known=None, noise=0.0, apart=0.7, ended=False, draft=True):
     return TextRows((1, 2, 3), tokens, ended, tuple(local), shown[:known], nanousd=7)
 
 
-def questions(num, *, hard=0.5, length=20, apart=0.15, hard_apart=1.2):
+def questions(num, *, hard=0.5, length=20, apart=0.15, hard_apart=1.2, partition=None):
     """Questions of which a share is hard: there the local model is far from the cloud, and their words say so."""
     found = []
     for number in range(num):
@@ -30,5 +30,5 @@ def questions(num, *, hard=0.5, length=20, apart=0.15, hard_apart=1.2):
         words = (7, 100 + number % 3) if far else (8, 100 + number % 3)
         draft = text(length + number % 5, apart=hard_apart if far else apart, ended=True)
         written = text(length + number % 4, draft=False, ended=True)
-        found.append(BoughtQuestion(BoughtText.of_rows(words, draft), BoughtText.of_rows(words, written)))
+        found.append(BoughtQuestion(*(BoughtText.of_rows(words, each, partition) for each in (draft, written))))
     return found

@@ -192,6 +192,12 @@ def test_its_groups_make_the_same_partition_again():
     assert Partition.of_groups(3, []).groups == ()
 
 
+def test_its_digest_says_which_tokens_are_together_and_nothing_else():
+    partition = Partition.of_groups(4, [{0, 3}])
+    assert partition.digest == Partition(np.array([5, 2, 1, 5]), 6).digest
+    assert len({partition.digest, Partition.of_groups(4, []).digest, Partition.of_groups(4, [{0, 2}]).digest}) == 3
+
+
 def test_what_a_vocabulary_is_padded_with_is_alone():
     partition = Partition.of_groups(3, [{0, 2}]).over(5)
     assert partition.labels.tolist() == [0, 1, 0, 2, 3]

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from concept_score import concept_score
 from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
@@ -116,6 +117,16 @@ def test_what_was_fitted_with_a_critic_is_found_for_that_critic_alone(folder):
     assert read_knowledge("abc", "big", None, critic="c1").standing == ()
     assert read_knowledge("abc", "big", None, critic="c2").standing == (UNREAD,)
     assert read_knowledge("abc", "big", None, critic="c2").base.critic is None
+    assert forget_calibrations("abc", "big") == 2
+
+
+def test_what_was_fitted_with_concepts_is_found_for_these_alone(folder):
+    keep_calibration(OURS)
+    keep_calibration(replace(OURS, score=concept_score("p1")))
+    assert calibration_for("abc", "big", concepts="p1").concepts == "p1"
+    assert calibration_for("abc", "big", concepts="p2") == calibration_for("abc", "big") == OURS
+    paths = {read_knowledge("abc", "big", None, concepts=digest).state.path for digest in (None, "p1", "p2")}
+    assert len(paths) == 2
     assert forget_calibrations("abc", "big") == 2
 
 

@@ -13,11 +13,13 @@ from cases import each
 from hybrid.errors import UsageError
 from hybrid.policy import PolicyOptions
 from hybrid.policy.compose import JUDGES
+from hybrid.policy.concepts import Concepts
 from hybrid.policy.judges import DraftedSpan
 from hybrid.policy.requests import PendingToken
+from hybrid.policy.rules.concepts import concept_judge
 from hybrid.policy.rules.divergence_threshold import threshold_judge
 from hybrid.policy.rules.excess import excess_judge
-from hybrid.prob import certificate, kl_divergence
+from hybrid.prob import Partition, certificate, kl_divergence
 from hybrid.tune.bought import CERTIFICATES, BoughtQuestion, BoughtText
 
 
@@ -98,6 +100,25 @@ def test_what_is_written_as_json_is_read_again_to_the_last_bit(known):
         BoughtText.from_json(
             bought.to_json() | {"excess": ""} if known else bought.to_json() | {"excess": "AAAAAAAAAAA="}
         )
+
+
+def test_what_is_known_over_concepts_is_the_judges_own_and_is_kept_to_the_last_bit():
+    partition = Partition.of_groups(12, [{0, 1, 2, 3}, {4, 5, 6}])
+    found = text(60, noise=0.1, apart=1.5)
+    bought = BoughtText.of_rows((3,), found, partition)
+    own = concept_judge(PolicyOptions(known_concepts=Concepts(partition, lambda _: b"")), 0.3, 0.3)
+    for place, (token, local, row) in enumerate(zip(found.tokens, found.local, found.cloud, strict=True)):
+        pending = PendingToken(token, "local", "unchecked", draft_row=local)
+        verdict = own(DraftedSpan((pending,), (row,), None, bonus=False, coin=lambda *_: 0))
+        assert bought.turned_down("concept:0.3")[place] == verdict.rejected, place
+    assert 0 < bought.turned_down("concept:0.3").sum() < bought.turned_down("kl:0.3").sum()
+    read = BoughtText.from_json(json.loads(json.dumps(bought.to_json())))
+    assert read.concepts.digest == partition.digest
+    assert np.array_equal(read.concepts.kl, bought.concepts.kl)
+    assert np.array_equal(read.signals.concepts.entropy, bought.signals.concepts.entropy)
+    assert (bought.signals.concepts.entropy <= bought.signals.entropy + 1e-12).all()
+    with pytest.raises(UsageError, match="before it was known which tokens say the same"):
+        BoughtText.of_rows((3,), found).turned_down("concept:0.3")
 
 
 def test_a_label_is_cut_where_the_rows_end_and_is_the_clouds_own_text_where_a_draft_has_none():

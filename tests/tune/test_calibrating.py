@@ -14,6 +14,7 @@ from bought_texts import questions
 from hybrid.cli.calibrate import page, tables
 from hybrid.defer import CriticNumbers
 from hybrid.errors import UsageError
+from hybrid.prob import Partition
 from hybrid.spend import AskPrices, Price
 from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import EXCESS_JUDGE, calibrate_pair
@@ -81,10 +82,20 @@ def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
     assert OF_CRITIC not in proposals(without)
 
 
+def test_a_score_is_fitted_with_concepts_where_all_drafts_have_numbers_of_the_same():
+    own, other = Partition.of_groups(12, [{0, 1, 2}, {5, 6}]), Partition.of_groups(12, [{3, 4}])
+    known = questions(24, hard=0.5, length=6, partition=own)
+    pair = calibrated(known)
+    assert pair.calibration.concepts == own.digest
+    assert calibrated(known, judge="concept:0.2").calibration.judge == "concept:0.2"
+    for mixed in (questions(4, length=6), questions(4, length=6, partition=other)):
+        assert calibrated([*known, *mixed]).calibration.concepts is None
+
+
 def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
     with pytest.raises(UsageError, match="9 labelled questions"):
         calibrated(easy[:9])
-    with pytest.raises(UsageError, match="kl:NATS or excess:NATS"):
+    with pytest.raises(UsageError, match="kl:NATS, concept:NATS or excess:NATS"):
         calibrated(easy, judge="js:0.1")
 
 

@@ -112,8 +112,8 @@ class DivergenceThreshold(Judge):
 
     @property
     def reads_text(self) -> bool:
-        """KL is over cells there."""
-        return self.measure == "KL"
+        """KL is over cells there, and of these no concepts are known."""
+        return self.measure == "KL" and self.wording is None
 
     @property
     def leaves_tail(self) -> bool:
