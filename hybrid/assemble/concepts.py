@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hybrid.config import Settings
+from hybrid.engine.llama import Weights
 from hybrid.errors import UsageError
+from hybrid.partitions.partition_file import load_partition
 from hybrid.prob import Partition
-from hybrid.run.contexts import no_partition
 
 
-def partition_of(settings: Settings) -> Partition:
-    """Read the partition that the settings name. Raises UsageError where there is none."""
+def partition_of(settings: Settings, words: Weights) -> Partition:
+    """Read the partition that the settings name, or the one kept for the local vocabulary. Raises UsageError."""
     if settings.concepts == "off":
         raise UsageError("concepts off contradicts a policy that asks which tokens say the same")
-    return no_partition()
+    path = None if settings.concepts in {None, "auto"} else Path(str(settings.concepts)).expanduser()
+    return load_partition(path, words.vocabulary_digest, words.num_tokens)

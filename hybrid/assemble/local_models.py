@@ -126,7 +126,7 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
         experts,
         nearest,
         tuple(names[model] for model in _active_drafters(settings)),
-        partial(partition_of, settings),
+        partial(partition_of, settings, weights),
     )
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path, together)
 

@@ -50,7 +50,7 @@ def a_policy_that_asks(tmp_path_factory):
     (home / APP / CONFIG_FILE).write_text('policy = "kl"\n')
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(home))
-        patched.setattr("hybrid.assemble.local_models.partition_of", lambda _: SOME_CONCEPTS)
+        patched.setattr("hybrid.assemble.local_models.partition_of", lambda *_: SOME_CONCEPTS)
         yield
 
 
