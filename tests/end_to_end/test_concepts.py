@@ -41,11 +41,3 @@ def test_wording_is_kept_counted_recorded_and_replayed(tmp_path):
             again = asyncio.run(replay(path))
             assert (again.text, again.usage.wording) == (answer.text, answer.usage.wording)
             assert again.handoffs == answer.handoffs
-
-
-def test_in_an_answer_to_a_prompt_that_opens_a_fence_the_cloud_writes_its_own_words():
-    with hybrid.open(policy="concepts", raw=True, **PAIR) as client:
-        open_fence = client.generate(f"```\n{QUESTIONS[0]} ")
-        plain = client.generate(f"{QUESTIONS[0]} ")
-    assert open_fence.usage.wording == 0
-    assert plain.usage.wording > 0
