@@ -133,7 +133,7 @@ class ClientOpener:
 
     async def _open(self, stack: AsyncExitStack) -> AsyncClient:
         settings = self.settings
-        families = KnownFamilies.of_bundled() if _is_bundled_pair(settings) else None
+        families = KnownFamilies.of_pair(str(settings.local)) if _is_bundled_pair(settings) else None
         models = await open_local_models(settings, families, stack)
         weights, path, engine, account = models.weights, models.path, models.engine, self.account(stack)
 

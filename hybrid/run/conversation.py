@@ -61,6 +61,11 @@ def words_of(prompt: TextOrTurns) -> tuple[int, ...]:
     >>> words_of((Message("user", "Hi."), Message("assistant", "Hi."), Message("user", "Add 2."))) == words_of("Add 3.")
     True
     """
+    return word_buckets(last_question(prompt))
+
+
+def last_question(prompt: TextOrTurns) -> str:
+    """Return the text of a question: of a conversation, of its last one."""
     if isinstance(prompt, str):
-        return word_buckets(prompt)
-    return word_buckets(next((turn.content for turn in reversed(prompt) if turn.role == "user"), ""))
+        return prompt
+    return next((turn.content for turn in reversed(prompt) if turn.role == "user"), "")

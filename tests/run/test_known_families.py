@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import hybrid
 from hybrid.cli import app
 from hybrid.run.known_families import KnownFamilies
-from hybrid.tasks import FAMILIES, distinct
+from hybrid.tasks import FAMILIES, distinct, wordings
 from hybrid.types import Message
 
 KNOWN = KnownFamilies.of_bundled()
@@ -91,6 +91,16 @@ def test_the_command_says_what_the_bundled_pair_is_for_in_one_line_and_the_answe
     first, second, third = asyncio.run(notes())
     assert len(first) == 1
     assert (second, third) == ((), first), "a question's answer does not depend on what was asked before"
+
+
+def test_the_wordings_pair_knows_the_words_of_its_world_and_no_others():
+    families = KnownFamilies.of_pair("wordings-small")
+    problems = [problem for family in wordings.FAMILIES for problem in distinct(family, "test", 20, 0)]
+    assert all(families.told(problem.question) == "" for problem in problems)
+    assert "of 5 families (compare, gift, feeling, way, arrival; hybrid tasks list)" in families.told("who is king?")
+    with hybrid.open(policy="local", max_tokens=2, local="wordings-large") as client:
+        assert client.generate(problems[0].question).notes == ()
+        assert len(client.generate("Why is the sky blue?").notes) == 1
 
 
 def test_models_of_ones_own_are_told_nothing():

@@ -10,7 +10,7 @@ from hybrid.tasks.wordings.families import (
     grade,
     training_stream,
 )
-from hybrid.tasks.wordings.world import CONCEPT_OF, CONCEPTS, FIRST_WORDS, WORDS, Taste, meaning, say
+from hybrid.tasks.wordings.world import CONCEPT_OF, CONCEPTS, FIRST_WORDS, WORDS, Taste, is_told, meaning, say
 
 __all__ = [
     "CONCEPTS",
@@ -25,6 +25,7 @@ __all__ = [
     "Taste",
     "WordingsModel",
     "grade",
+    "is_told",
     "meaning",
     "say",
     "training_stream",

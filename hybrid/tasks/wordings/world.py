@@ -111,6 +111,11 @@ def liking(concept: str, taste: Taste) -> tuple[float, ...]:
     return tuple(share / sum(shares) for share in shares)
 
 
+def is_told(text: str) -> bool:
+    """Whether all words of a text are of this world."""
+    return not {*re.findall(r"[\w']+", text)} - {*WORDS}
+
+
 def meaning(text: str) -> tuple[str, ...]:
     """Return what a text means, or a template: its words in order, each as its concept where it says one.
 
