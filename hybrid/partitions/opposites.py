@@ -128,6 +128,28 @@ overest* | underest*
 eldest oldest | youngest
 downstream | upstream
 feminin* | masculin*
+hundreds | tens | dozens | thousands
+grandson* | granddaughter* | nephew* | niece*
+horizontal* horiz | vertical* | diagonal*
+acre acres | hectare*
+kilowatt | kwh | watt watts | volt*
+optimis* | pessimis*
+anterior | posterior
+distal | proximal
+ascend* | descend*
+inward* | outward*
+anime | manga
+conservativ* republican* | liberal* democrat*
+stdin | stdout | stderr
+whitish | yellowish | bluish | greenish | reddish
+emigra* | immigra*
+ipad* | iphone*
+bilingual* | multilingual*
+indoor* | outdoor*
+national* nationwide | statewide | worldwide global*
+obes* | overweight
+any | anybody anyone | anything
+nargs | metavar
 english | french | german | spanish | italian | russian | chinese | japanese
 """
 # A word and the same word behind one of these are no wordings of each other; nor are those of "-ful" and "-less".
@@ -173,13 +195,18 @@ def is_turned(one: str, other: str) -> bool:
     >>> is_turned("possible", "impossibly"), is_turned("hopeful", "hopeless"), is_turned("come", "become")
     (True, True, False)
     """
-    short, long = sorted((one, other), key=len)
-    return _has_turning(short, long) or _has_turning(long, short) or one.endswith("less") != other.endswith("less")
+    pairs = ((one, other), (other, one))
+    return any(_has_turning(plain, turned) or _has_less(plain, turned) for plain, turned in pairs)
 
 
 def _has_turning(plain: str, turned: str) -> bool:
     stem = plain[: max(_LEAST_STEM, min(len(plain), 5) - 1)] if len(plain) >= _LEAST_STEM else plain
     return len(stem) >= _LEAST_STEM and any(turned.startswith(prefix + stem) for prefix in _TURNING)
+
+
+def _has_less(plain: str, turned: str) -> bool:
+    stem = turned.removesuffix("less")
+    return _LEAST_STEM <= len(stem) < len(turned) and plain.startswith(stem) and not plain.startswith(turned)
 
 
 __all__ = ["NEGATIONS", "is_turned", "on_two_sides", "sides_of"]

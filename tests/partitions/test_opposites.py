@@ -50,5 +50,14 @@ def test_a_prefix_or_an_ending_that_turns_a_word_round_is_seen_either_way_round(
 
 def test_words_that_only_share_letters_are_not_turned():
     assert not any(
-        is_turned(*pair) for pair in [("run", "running"), ("come", "became"), ("big", "bigger"), ("answer", "answers")]
+        is_turned(*pair)
+        for pair in [
+            ("run", "running"),
+            ("come", "became"),
+            ("big", "bigger"),
+            ("answer", "answers"),
+            ("bless", "blessed"),
+            ("endless", "infinite"),
+            ("careless", "carelessly"),
+        ]
     )
