@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from hybrid.setting_info import ASKED, DIAL, DRAWN, KNOB, SettingInfo, SettingPlace, SettingsGroup
+from hybrid.setting_info import ASKED, DIAL, DRAWN, KNOB, OPENED, SettingInfo, SettingPlace, SettingsGroup
 
 MOST_SPAN = 256
 # What is written behind an amount, to tell it from a multiple of a price.
@@ -112,7 +112,8 @@ class DecodingSettings(PolicyChoices):
         SettingInfo(
             "Which tokens say the same: a file of `hybrid concepts build`, auto or off",
             "FILE",
-            default="auto: the one kept for the local vocabulary",
+            OPENED,
+            "auto: the one kept for the local vocabulary",
         ),
     ] = None
     trace_rows: Annotated[

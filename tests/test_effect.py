@@ -278,3 +278,15 @@ def test_a_critic_is_refused_where_nothing_is_weighed_by_what_it_says(choices):
     for policy in ("auto", "route"):
         hybrid.open(critic="mid", policy=policy)
     hybrid.open(critic="mid")  # the answers may name a policy
+
+
+@each("policy, acts", [("kl", False), ("local", False), ("concepts", True), ("auto", True), ("doubt", False)])
+def test_concepts_are_refused_where_nothing_asks_which_tokens_say_the_same(policy, acts):
+    given = {"policy": policy, "concepts": "auto"}
+    if acts:
+        check_effect(Settings(**given), given)
+    else:
+        with pytest.raises(UsageError, match=f"^concepts changes nothing in the policy {policy}: it acts in concepts"):
+            check_effect(Settings(**given), given)
+    given |= {"policy": "kl", "judge": "concept:0.2"}
+    check_effect(Settings(**given), given)

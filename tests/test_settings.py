@@ -83,7 +83,7 @@ span                  fawr-$-- None
 lead                  fawr-$-- None
 hold                  fawr-$-- None
 overlap               faw----- True
-concepts              f------- None
+concepts              f------c None
 trace_rows            -a----t- False
 worth                 faw--$-- None
 risk                  faw--$-- None

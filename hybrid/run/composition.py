@@ -105,8 +105,10 @@ def check_effect(settings: Settings, given: Mapping[str, object]) -> None:
     of a lower one, so whoever chose here could have known better. What is inherited from a lower level is ignored.
     """
     _check_dials(settings, given)
-    if given.get("concepts") is not None and not policy_of(settings).wants_concepts:
-        msg = f"concepts changes nothing in the policy {settings.policy}: it acts in concepts, and with --judge concept"
+    named = given.get("concepts") is not None
+    if named and not (weighs(settings.policy) or policy_of(settings).wants_concepts):
+        acting = "concepts and auto, and with --judge concept"
+        msg = f"concepts changes nothing in the policy {settings.policy}: it acts in {acting}"
         raise UsageError(msg)
     chosen = {name: getattr(settings, name) for name in PolicyChoices.model_fields}
     asked = {name for name in chosen.keys() & given.keys() if given[name] is not None} - {"policy"}

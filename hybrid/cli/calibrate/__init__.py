@@ -66,7 +66,10 @@ def calibrate(
         typer.Option("--local", help="GGUF file of a local model, or its name; may be given again.", metavar="GGUF"),
     ] = None,
     judge: Annotated[
-        str | None, typer.Option(help="Whose verdict is forecast: kl:NATS or excess:NATS (proposed).", metavar="NAME:X")
+        str | None,
+        typer.Option(
+            help="Whose verdict is forecast: kl:NATS, concept:NATS or excess:NATS (proposed).", metavar="NAME:X"
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the diagnosis as a page.", metavar="FILE")] = None,
     forget: Annotated[
