@@ -92,8 +92,9 @@ async def _measure(num: int, concepts: Path | None, report_progress: Any) -> dic
         }
         named = dict.fromkeys([*room.DEFAULTS, *(each.arm for rule in room.RULES for each in chosen[rule])])
         test = await tried("test", [arms[name] for name in named])
+        compared = await room.compare_tokens(world, room.draw_problems("test", num), true)
         pairs = room.count_pairs(world.partition, true, room.words_of(world.local))
-    return {"pairs": pairs.to_json()} | room.wordings_report(calibration, test, chosen)
+    return {"pairs": pairs.to_json(), "compared": compared.to_json()} | room.wordings_report(calibration, test, chosen)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -103,6 +104,12 @@ def _print(report: dict[str, Any]) -> None:
     console.print(
         f"Pairs of words that are held for one: {pairs['found']}, true {pairs['true']}; precision "
         f"{estimate(pairs['precision'])}, recall {estimate(pairs['recall'])}."
+    )
+    compared = report["compared"]
+    console.print(
+        f"Along the large model's answers, {compared['tokens']} tokens: mean KL {estimate(compared['kl'])} nats, over "
+        f"concepts {estimate(compared['concept_kl'])}; beyond 0.5 {estimate(compared['beyond'])}, of these wording "
+        f"{estimate(compared['of_these_wording'])}."
     )
     for split in ("calibration", "test"):
         tariffs = [f"{what} {tariff}" for tariff in ("U", "C") for what in ("bill", "over a coin")]

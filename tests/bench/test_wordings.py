@@ -123,6 +123,25 @@ def test_families_take_turns_and_keep_to_the_split(split):
 # ---- the pair itself -----------------------------------------------------------------------------------------------
 
 
+async def compared(problems):
+    async with open_world(MODELS / "wordings-small.gguf", MODELS / "wordings-large.gguf") as world:
+        partitions = room.world_partition(world.local), Partition.of_groups(world.local.num_tokens, [])
+        return [await room.compare_tokens(world, problems, each) for each in partitions]
+
+
+def test_along_the_large_models_answers_most_of_the_divergence_is_wording():
+    """KL over concepts is never above that over tokens, and is it where each token is alone."""
+    problems = [each for each in room.draw_problems("test", 2) if not each.mistake]
+    true, alone = asyncio.run(compared(problems))
+    assert (true.concepts <= true.tokens + 1e-9).all()
+    assert alone.concepts == pytest.approx(alone.tokens)
+    assert true.concepts.mean() < 0.2 * true.tokens.mean()
+    found = true.to_json()
+    assert found["tokens"] == true.tokens.size > 50
+    assert found["beyond"]["value"] == pytest.approx((true.tokens > 0.5).mean())
+    assert alone.to_json()["of_these_wording"]["value"] == 0.0
+
+
 async def two_answers(threshold):
     """The arms on one problem of a family's hardest level, at which the small model overlooks something."""
     async with open_world(MODELS / "wordings-small.gguf", MODELS / "wordings-large.gguf") as world:

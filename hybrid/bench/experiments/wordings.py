@@ -25,7 +25,7 @@ from hybrid.bench.experiments.section import CLOUD, LOCAL
 from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, cost, counted
 from hybrid.bench.experiments.world import World, WorldAnswer
 from hybrid.engine import Engine
-from hybrid.prob import Partition
+from hybrid.prob import Floats, FullRow, Partition, concept_kl, kl
 from hybrid.tasks import Problem, Split, distinct, wordings
 from hybrid.tasks.statistics import Estimate, wilson
 from hybrid.tasks.text_statistics import advantage, bill_ratio
@@ -158,6 +158,45 @@ def _tried(world: World, arm: Arm, problem: Problem, answered: WorldAnswer, true
 def _one_concept(world: World, at: Ids, true: Partition) -> bool:
     best = [world.local_row(at).best, world.cloud_row(at).best]
     return bool(true.labels[best[0]] == true.labels[best[1]])
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedTokens:
+    """KL(cloud || local) before each token of the cloud's own answers, over tokens and over concepts, in nats.
+
+    Shapes (T,). ``owners``: the number of the token's problem, of ``num_problems``.
+    """
+
+    owners: NDArray[np.int64]
+    num_problems: int
+    tokens: Floats
+    concepts: Floats
+
+    def to_json(self, threshold: float = 0.5) -> dict[str, Any]:
+        """Return the means, how many tokens are beyond a threshold, and how many of those are within it by concepts."""
+        beyond = self.tokens > threshold
+        return {
+            "tokens": self.tokens.size,
+            "kl": asdict(_of_problems(self.tokens, self.owners, self.num_problems)),
+            "concept_kl": asdict(_of_problems(self.concepts, self.owners, self.num_problems)),
+            "beyond": asdict(_of_problems(beyond, self.owners, self.num_problems)),
+            "of_these_wording": asdict(
+                _of_problems(self.concepts[beyond] <= threshold, self.owners[beyond], self.num_problems)
+            ),
+        }
+
+
+async def compare_tokens(world: World, problems: Sequence[Problem], true: Partition) -> ComparedTokens:
+    """Compare the two models along the cloud's greedy answers."""
+    owners, values = [], []
+    for number, problem in enumerate(problems):
+        answered = await world.answer(problem.question, CLOUD, Sampling(0.0), wordings.MAX_TOKENS)
+        for local, cloud in zip(*world.rows(answered.prompt, answered.ids), strict=True):
+            owners.append(number)
+            values.append((kl(cloud, local), concept_kl(FullRow(cloud), local, true).estimate))
+        world.forget()
+    tokens, concepts = np.array(values, dtype=np.float64).T
+    return ComparedTokens(np.array(owners), len(problems), tokens, concepts)
 
 
 # ---- what it comes to ----------------------------------------------------------------------------------------------
