@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -40,8 +41,8 @@ from hybrid.errors import MissingCapability
 from hybrid.prob import TextRow, TopK
 from hybrid.types import NO_USAGE, CloudUsage, Ids, Message, Vocabulary, num_shared
 
-# Answers whose last reading is remembered: as many as may be under way, and more.
-MOST_READINGS = 256
+# Questions of an answer that are remembered as they were spelled, and prompts as they were rendered.
+MOST_REMEMBERED = 64
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -65,7 +66,11 @@ class _Spelled:
 
 
 class TranslatedCloud:
-    """The cloud port over an endpoint whose vocabulary, ``theirs``, is not the local one, ``ours``."""
+    """The cloud port over an endpoint whose vocabulary, ``theirs``, is not the local one, ``ours``.
+
+    How it has read an answer decides how it reads on, so each answer has its own (``for_answer``): else a question
+    that is asked twice would be answered from what came of it the first time.
+    """
 
     def __init__(self, inner: Cloud, theirs: ChatWords, ours: Vocabulary) -> None:
         """Take the endpoint, which is asked in its own tokens."""
@@ -75,8 +80,14 @@ class TranslatedCloud:
         self._rows = RowTranslator(theirs, self._ours)
         self._max_context: int | None = None
         self._prompts: OrderedDict[Ids, Ids] = OrderedDict()
-        self._readings: OrderedDict[Ids, Reading] = OrderedDict()
+        self._reading = Reading()
         self._spelled: OrderedDict[tuple[Ids, Ids], _Spelled] = OrderedDict()
+
+    def for_answer(self) -> TranslatedCloud:
+        """Return the same endpoint for one answer, of which nothing was read yet."""
+        own = copy(self)
+        own._reading, own._spelled = Reading(), OrderedDict()
+        return own
 
     async def connect(self, probe: str, probe_ids: Ids, asked_at: float | None = None) -> Capabilities:  # noqa: ARG002
         """Connect, and compare the vocabulary that was named with the endpoint's own."""
@@ -99,7 +110,7 @@ class TranslatedCloud:
         start = spelled.reading.last_place(spelled.shown)
         rows = {start + number: row for number, row in enumerate(scores.rows)}
         reading = self._with_rows(spelled.reading, rows, spelled.text)
-        self._remember(self._prompt_key(question), reading)
+        self._reading = reading.recent()
         return Scores(tuple(self._rows_of(question, spelled, reading)), scores.usage)
 
     async def write(
@@ -119,7 +130,7 @@ class TranslatedCloud:
                 async for chunk in chunks:
                     yield writer.read(chunk)
         finally:
-            self._remember(self._prompt_key(question), writer.reading)
+            self._reading = writer.reading.recent()
 
     async def aclose(self) -> None:
         """Close the endpoint."""
@@ -164,7 +175,7 @@ class TranslatedCloud:
         text = shown + self._ours.bytes_of(span)
         scores = isinstance(question, ScoreQuestion)
         sampled = isinstance(question, WriteQuestion) and not question.sampling.greedy
-        reading = self._kept(self._readings.get(prompt, Reading()), text, len(shown), whole=scores or sampled)
+        reading = self._kept(self._reading, text, len(shown), whole=scores or sampled)
         end = whole_characters(text) if scores else len(text)
         rest = self._theirs.split(text[reading.start(len(reading.ids)) : end])
         reading = reading.extend(rest, tuple(len(self._words.piece(token)) for token in rest), own=False)
@@ -224,12 +235,9 @@ class TranslatedCloud:
             offset += 0 if token is None else len(self._ours.bytes_of((token,)))
         return rows
 
-    def _remember(self, prompt: Ids, reading: Reading) -> None:
-        _keep(self._readings, prompt, reading.recent())
-
 
 def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    while len(kept) > MOST_READINGS:
+    while len(kept) > MOST_REMEMBERED:
         kept.popitem(last=False)

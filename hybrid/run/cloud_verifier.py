@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from hybrid.cloud import Capabilities, Chunk, Cloud, ScoreQuestion, Scores, WriteQuestion
+from hybrid.cloud.translated import TranslatedCloud
 from hybrid.engine import Engine
 from hybrid.errors import BadReply, CloudError, CloudFailure, CloudRefusal, MissingCapability
 from hybrid.policy.requests import BudgetDenied, Check, NoAnswer, PendingToken, Scored, Span, Write, Wrote, ids
@@ -257,6 +258,8 @@ class CloudVerifier:
     def _reached(self, cloud: Cloud, can: Capabilities) -> ReachedEndpoint:
         max_context = sys.maxsize if can.max_context is None else can.max_context
         top_k = self._wanted.top_k if can.most_k is None else min(can.most_k, self._wanted.top_k)
+        if isinstance(cloud, TranslatedCloud):  # it remembers how it has read an answer
+            cloud = cloud.for_answer()
         return ReachedEndpoint(cloud, can, "score" in can.abilities, max_context, top_k)
 
     async def _ask(self, attempt: Callable[[], Awaitable[T]]) -> T:

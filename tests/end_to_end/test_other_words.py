@@ -141,6 +141,13 @@ def test_several_answers_at_once_are_those_of_one_after_another(stub):
     assert together == apart
 
 
+@pytest.mark.parametrize("policy", ["kl", "doubt"])
+def test_a_question_that_is_asked_again_is_answered_again_alike(stub, policy):
+    with opened(stub.url, policy=policy) as client:
+        first, again = ([client.generate(question).tokens for question in QUESTIONS] for _ in range(2))
+    assert [[token.id for token in tokens] for tokens in first] == [[token.id for token in tokens] for tokens in again]
+
+
 def test_without_a_vocabulary_the_sentence_says_what_to_name(stub):
     with (
         opened(stub.url, cloud_vocabulary=None) as client,
