@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from hybrid.model_names import BUNDLED
+from hybrid.model_names import BUNDLED, MODELS
 from hybrid.models import evaluation
 from hybrid.models.answering import ModelAnswer
 from hybrid.models.groups import GROUPS, LADDER, WORDINGS, group_of
@@ -22,6 +22,11 @@ def test_every_bundled_model_is_of_one_group_and_every_family_too():
     assert all(group.large in group.names for group in GROUPS)
     assert group_of("wordings-small") is WORDINGS
     assert group_of("my/model.gguf") is LADDER
+
+
+def test_the_wordings_pair_is_small():
+    """Four MiB together, as it was asked for: a wheel carries it."""
+    assert sum((MODELS / f"{name}.gguf").stat().st_size for name in WORDINGS.names) < 4 * 2**20
 
 
 def test_the_wordings_pair_is_asked_its_own_families_and_graded_by_meaning():

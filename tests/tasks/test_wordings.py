@@ -110,9 +110,9 @@ def test_a_family_says_in_how_many_ways_an_answer_is_right_at_least():
 
 
 @families
-def test_there_are_150_problems_of_every_family_to_test_and_to_calibrate(family):
+def test_there_are_100_problems_of_every_family_to_test_and_to_calibrate(family):
     for split in ("calibration", "test"):
-        found = distinct(family, split, 150, 0)
+        found = distinct(family, split, 100, 0)
         assert {problem.level for problem in found} == {*family.numbers}
         assert max(len(words_of(problem.worked)) for problem in found) < wordings.MAX_TOKENS - 10
 
@@ -129,20 +129,30 @@ def test_a_question_or_an_answer_begins_with_a_word_that_may_stand_first():
             assert {problem.question.split()[0], say(problem.worked, rng).split()[0]} <= {*FIRST_WORDS}
 
 
+COIN = "anna has the coin. anna gives the coin to ben. ben gives the coin to carl. anna gives the key to dora."
+WALK = "anna goes from the sea to the hill. then anna goes to the home. then anna returns."
+
+
 @each(
-    ("family", "question", "answer"),
+    ("family", "level", "question", "answer"),
     [
-        (0, "anna is taller than ben. who is the loftiest person?", "{height+:most} {person} is anna"),
-        (1, "anna owns the key. anna hands the key to ben. who holds the key?", "ben {has} the key"),
-        (3, "anna walks from the sea to the hill. where is anna?", "anna is in the {hill}"),
-        (4, "anna arrives behind ben. who comes last?", "{last} {person} is anna"),
+        (0, 1, "anna is taller than ben. who is the loftiest person?", "{height+:most} {person} is anna"),
+        (0, 3, "anna is taller than ben. who is not the tallest person?", "{height-:most} {person} is ben"),
+        (1, 1, "anna owns the key. anna hands the key to ben. who holds the key?", "ben {has} the key"),
+        (1, 3, f"{COIN} who has the coin?", "carl {has} the coin"),
+        (2, 3, "it is false that anna is not calm. ben is happy. how is anna?", "anna is {calm}"),
+        (3, 1, "anna walks from the sea to the hill. where is anna?", "anna is in the {hill}"),
+        (3, 3, f"{WALK} where is anna?", "anna is in the {hill}"),
+        (4, 1, "anna arrives behind ben. who comes last?", "{last} {person} is anna"),
+        (4, 3, "it is untrue that anna arrives before ben. who arrives first?", "{first} {person} is ben"),
     ],
 )
-def test_the_right_answer_of_a_small_problem_is_known(family, question, answer, monkeypatch):
-    """By hand, so that the generators are not their own judges; of four people, so that it is soon drawn."""
-    monkeypatch.setattr("hybrid.tasks.wordings.families.NAMES", ("anna", "ben", "carl", "dora"))
+def test_the_right_answer_of_a_small_problem_is_known(family, level, question, answer, monkeypatch):
+    """By hand, so that the generators are not their own judges; in a smaller world, so that it is soon drawn."""
+    for name, few in (("NAMES", "anna ben carl dora"), ("THINGS", "coin key"), ("PLACES", "sea hill home")):
+        monkeypatch.setattr(f"hybrid.tasks.wordings.families.{name}", few.split())
     rng = random.Random(0)
-    problems = (FAMILIES[family].generate(rng, 1) for _ in range(10_000))
+    problems = (FAMILIES[family].generate(rng, level) for _ in range(10_000))
     asked = next(problem for problem in problems if meaning(problem.question) == meaning(question))
     assert answer in asked.worked
 
