@@ -11,6 +11,7 @@ from hybrid.cloud import Capabilities, Cloud
 from hybrid.cloud.bounds import Timeouts
 from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.probe_result import ProbeCache
+from hybrid.cloud.renumbered import RenumberedCloud, numbers_of
 from hybrid.cloud.translated import TranslatedCloud
 from hybrid.cloud.wire import KEY_HINT, Wire
 from hybrid.config import Settings
@@ -63,7 +64,7 @@ async def reach(
         wire = wire_to(settings, url)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, theirs or engine, dialect, cache)
         opened.push_async_callback(endpoint.aclose)
-        cloud: Cloud = endpoint if theirs is None else TranslatedCloud(endpoint, theirs, engine)
+        cloud = _speaking(endpoint, theirs, engine)
         try:
             capabilities = await cloud.connect(PROBE, engine.tokenize(PROBE), asked_at)
         except VocabularyMismatch as error:
@@ -82,6 +83,14 @@ def _other_words(settings: Settings, engine: Engine) -> VocabularyFile | None:
         return theirs
     theirs.close()
     return None
+
+
+def _speaking(endpoint: Endpoint, theirs: VocabularyFile | None, engine: Engine) -> Cloud:
+    """Return the endpoint as one that speaks in our tokens: the same, the same under other numbers, or others."""
+    if theirs is None:
+        return endpoint
+    numbers = numbers_of(theirs, engine)
+    return TranslatedCloud(endpoint, theirs, engine) if numbers is None else RenumberedCloud(endpoint, numbers)
 
 
 def _mended(error: VocabularyMismatch, settings: Settings) -> VocabularyMismatch:
