@@ -69,11 +69,11 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
         "seed", "policy", "guarantee", "thoughts", "experts",
     ]  # fmt: skip
     assert list(answer["tokens"][0]) == [
-        "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text", "model",
+        "id", "text", "source", "how", "kl", "certificate", "thought", "thought_text", "model", "concept_kl",
     ]  # fmt: skip
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
-        "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens", "bytes_sent", "written_by",
+        "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens", "bytes_sent", "written_by", "wording",
     ]  # fmt: skip
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
