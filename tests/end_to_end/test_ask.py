@@ -73,7 +73,8 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     ]  # fmt: skip
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
-        "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens", "bytes_sent", "written_by", "wording",
+        "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens", "bytes_sent", "written_by",
+        "wording",
     ]  # fmt: skip
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
