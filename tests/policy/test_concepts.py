@@ -213,6 +213,8 @@ def test_a_policy_says_whether_it_asks_which_tokens_say_the_same():
     assert preset("concepts", PolicyOptions(judge="kl")).wants_concepts  # the handback does
     assert not preset("concepts", PolicyOptions(judge="kl", hold="rest")).wants_concepts
     assert not preset("kl", PolicyOptions()).wants_concepts
+    assert preset("kl", PolicyOptions()).reads_text
+    assert not preset("concepts", PolicyOptions()).reads_text  # of another vocabulary's cells no concepts are known
 
 
 def test_a_planner_that_knows_concepts_is_told_of_a_draft_over_them(toys):
