@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_divergence import (
     MAYBE_EXCLUDED,
@@ -73,6 +73,7 @@ def test_whatever_the_list_hides_the_value_is_within(case):
         assert found.lower - NEAR <= truth <= found.upper + NEAR
 
 
+@settings(max_examples=50)
 @given(large_partitioned(), st.sampled_from(SOME_K))
 def test_the_value_is_within_over_large_vocabularies(case, k):
     """What few concepts are looked at must be those that matter."""

@@ -84,12 +84,11 @@ def test_a_score_that_was_fitted_with_a_critic_says_so(easy):
 
 def test_a_score_is_fitted_with_concepts_where_all_drafts_have_numbers_of_the_same():
     own, other = Partition.of_groups(12, [{0, 1, 2}, {5, 6}]), Partition.of_groups(12, [{3, 4}])
-    known = questions(24, hard=0.5, length=6, partition=own)
-    pair = calibrated(known)
-    assert pair.calibration.concepts == own.digest
-    assert calibrated(known, judge="concept:0.2").calibration.judge == "concept:0.2"
-    for mixed in (questions(4, length=6), questions(4, length=6, partition=other)):
-        assert calibrated([*known, *mixed]).calibration.concepts is None
+    known = questions(10, hard=0.5, length=4, partition=own)
+    pair = calibrated(known, judge="concept:0.2").calibration
+    assert (pair.judge, pair.concepts) == ("concept:0.2", own.digest)
+    for mixed in (questions(1, length=4), questions(1, length=4, partition=other)):
+        assert calibrated([*known[1:], *mixed], judge="kl:0.2").calibration.concepts is None
 
 
 def test_too_few_labels_and_another_judge_are_told_in_a_sentence(easy):
