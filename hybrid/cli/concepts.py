@@ -40,6 +40,8 @@ Examples:
 
   hybrid concepts build --local real --out concepts.json
 
+  hybrid concepts build --local wordings-large --cosine 0.5 --replace
+
   hybrid concepts build --local my/model.gguf --texts-only --json
 
 Exit codes: 0 built, 1 output lost, 2 usage, 3 model unusable, 130 interrupted (143 terminated).
@@ -81,6 +83,9 @@ def build(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write FILE, not the one that is kept.", metavar="FILE")
     ] = None,
+    cosine: Annotated[
+        float, typer.Option("--cosine", help="Join words from this cosine on.", metavar="C", min=0.3, max=1.0)
+    ] = 0.6,
     texts_only: Annotated[bool, typer.Option("--texts-only", help="Join spellings, and no two words.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a file that is there, edits and all.")] = False,
     as_json: AsJson = False,
@@ -99,7 +104,7 @@ def build(
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True)
         check_writable("--out", path)
-        rules = JoinRules()
+        rules = JoinRules.from_cosine(cosine)
         rows = None if texts_only else table.rows
         groups = build_groups(table.pieces, table.special_ids, rows, rules, report)
         how = {"rows": table.rows.name, "removed_components": NUM_REMOVED, **asdict(rules)} if rows else {"rows": None}

@@ -41,6 +41,15 @@ class JoinRules:
     average: float = 0.5
     most_tokens: int = 32
 
+    @classmethod
+    def from_cosine(cls, cosine: float) -> JoinRules:
+        """Return the rules that join words from a cosine on; clusters hold together a tenth below it.
+
+        >>> JoinRules.from_cosine(0.6) == JoinRules()
+        True
+        """
+        return cls(cosine=cosine, average=round(cosine - 0.1, 6))
+
 
 @dataclass(frozen=True)
 class _Form:

@@ -67,6 +67,12 @@ def test_texts_alone_join_spellings_only(house):
     assert told("build", "--local", house.model, "--texts-only")["tokens"] == 2
 
 
+def test_a_cosine_that_nothing_reaches_joins_spellings_only(house):
+    found = told("build", "--local", house.model, "--cosine", "0.999")
+    assert (found["tokens"], found["built"]["cosine"], found["built"]["average"]) == (2, 0.999, 0.899)
+    assert invoke("build", "--local", house.model, "--cosine", "1.5").exit_code == 2
+
+
 def test_a_file_that_is_there_is_not_written_over(house):
     """Somebody may have spent an hour on it."""
     first = told("build", "--local", house.model)
