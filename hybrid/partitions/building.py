@@ -21,8 +21,8 @@ from hybrid.partitions.embedding import Directions, RowSource, directions, neare
 from hybrid.partitions.normal_form import NormalForm, TokenClass, normal_form
 from hybrid.partitions.opposites import is_turned, on_two_sides, sides_of
 
-# Joins of short words are chance: pieces of other words, letters, abbreviations.
-_LEAST_LETTERS = 3
+# A letter is a label or a variable, and it has no normal form; a word of two letters may be "so" or "as".
+_LEAST_LETTERS = 2
 _ROMAN = re.compile(r"[ivxlcdm]+")
 Report = Callable[[str], None]
 
@@ -93,17 +93,22 @@ def _forms(wordings: dict[int, NormalForm], known: Directions | None, rules: Joi
     by_form: dict[tuple[TokenClass, str, str], list[int]] = defaultdict(list)
     for token, wording in wordings.items():
         by_form[wording.token_class, wording.script, wording.form].append(token)
-    starting = any(each.starts_word for each in wordings.values())
+    known_words = _known_words(wordings.values())
     for (token_class, script, form), ids in by_form.items():
         parts = _agreeing(ids, known, rules) if token_class is TokenClass.WORD and known is not None else [ids]
         for part in parts:
             of_part = [wordings[token] for token in part]
-            whole = not starting or any(each.starts_word for each in of_part)
-            common = not all(each.is_name for each in of_part)
             long = len(form) >= _LEAST_LETTERS and not _ROMAN.fullmatch(form)
-            joins = token_class is TokenClass.WORD and whole and common and long
+            is_name = all(each.starts_word and each.is_name for each in of_part)
+            joins = token_class is TokenClass.WORD and long and (script, form) in known_words and not is_name
             for first in range(0, len(part), rules.most_tokens):
                 yield _Form(form, tuple(part[first : first + rules.most_tokens]), token_class, script, joins)
+
+
+def _known_words(wordings: Collection[NormalForm]) -> set[tuple[str, str]]:
+    """Return the forms that are words: spelt after a space, where the vocabulary marks that, and not as names only."""
+    starting = any(each.starts_word for each in wordings)
+    return {(each.script, each.form) for each in wordings if not each.is_name and (each.starts_word or not starting)}
 
 
 def _agreeing(ids: Sequence[int], known: Directions, rules: JoinRules) -> list[list[int]]:
