@@ -12,6 +12,7 @@ from word_model import write_word_model
 
 from hybrid.cli import app
 from hybrid.engine.llama import Weights
+from hybrid.engine.token_table import read_token_table
 from hybrid.partitions import building, partition_file
 from hybrid.partitions.partition_file import load_partition
 
@@ -55,6 +56,11 @@ def test_what_is_built_is_kept_for_the_vocabulary_and_found_again(house):
     assert len(set(partition.labels[[2, 3, 4]])) == 1
     assert "\n[[2, " in (house.kept / f"{found['vocabulary']}.json").read_text()
     assert str(house.folder) not in (house.kept / f"{found['vocabulary']}.json").read_text()
+
+
+def test_control_and_end_tokens_are_told_apart_before_anything_is_joined(house):
+    table = read_token_table(house.model)
+    assert (table.special_ids, len(table.pieces)) == ({0, 1}, len(WORDS))
 
 
 def test_an_untied_model_is_read_from_its_output_matrix(house):

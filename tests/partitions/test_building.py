@@ -21,12 +21,14 @@ MEANINGS = {
     "sign": ["(", "[", "{"],
     "quote": ['"', " \u201c"],
     "name": [" Anna", " Carl"],
+    "first": ["Emil", "Hugo"],
+    "also words": [" Bill", " Jack"],  # other rows than " bill" and " jack"
     "piece": ["ing", "ings"],
     "why": [" as", " because", " since"],
     "hence": ["so", "thus"],  # at the beginning of a text; after a space they have other rows
     "end": ["<end>", " END"],
 }
-STRANGERS = [" so", " thus", *(f" word{chr(97 + i)}" for i in range(26))]
+STRANGERS = [" so", " thus", " bill", " jack", " Emil", " Hugo", *(f" word{chr(97 + i)}" for i in range(26))]
 PIECES = [text.encode() for texts in [*MEANINGS.values(), STRANGERS] for text in texts]
 END = {PIECES.index(b"<end>"), PIECES.index(b" END")}
 
@@ -74,6 +76,7 @@ def test_neighbours_with_one_meaning_are_one_concept_and_nothing_else_is(table):
 
 def test_without_rows_spellings_alone_are_joined():
     spellings = [(" large", " Large", "large"), ('"', " \u201c"), (" so", "so"), (" thus", "thus")]
+    spellings += [(" Bill", " bill"), (" Jack", " jack"), (" Emil", "Emil"), (" Hugo", "Hugo")]
     assert texts(build_groups(PIECES, END, None)) == set(map(frozenset, spellings))
 
 
