@@ -65,7 +65,7 @@ class ConnectionSettings(SettingsGroup):
     )
     cloud_vocabulary: Annotated[
         Path | None,
-        SettingInfo("File of the cloud's model, for its vocabulary", "GGUF", QUOTED, "the local one's"),
+        SettingInfo("File of the cloud's model, for its vocabulary", "GGUF", PRICED, "the local one's"),
     ] = None
     dialect: Annotated[str | None, SettingInfo("The endpoint's dialect", "D", PRICED, default="found out")] = None
     api_key_env: Annotated[str, SettingInfo("Variable that holds the endpoint's key", "VAR", PROBED)] = "HYBRID_API_KEY"

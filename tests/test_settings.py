@@ -47,7 +47,7 @@ mix                   f------- 'select'
 critic                f------c None
 cloud                 f----$-c None
 cloud_model           f----$-c None
-cloud_vocabulary      f----$-c None
+cloud_vocabulary      f---p$-c None
 dialect               f---p$-c None
 api_key_env           f---p--c 'HYBRID_API_KEY'
 offline               fa------ False

@@ -23,6 +23,7 @@ from hybrid.engine.llama import Weights
 from hybrid.engine.local_memory import LocalMemory
 from hybrid.engine.noise import MEASURED, LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
+from hybrid.engine.vocabulary_file import VocabularyFile
 from hybrid.errors import UsageError
 from hybrid.run.local_habits import local_habits, render_or_text
 from hybrid.run.pair_record import JudgedTokens, seen_of_pair
@@ -43,6 +44,7 @@ class ProbeReport:
 
     ``price``: what is known of it, None: nothing; ``charged_nanousd``: the charges of its questions at that price.
     ``seen``: the tokens that the model there has judged, by judge. ``memory``: what the local model takes, and where.
+    ``asked_in``: the file whose vocabulary it was asked in, where that is not the local model's.
     """
 
     findings: ProbeResult
@@ -53,6 +55,7 @@ class ProbeReport:
     charged_nanousd: int = 0
     seen: Mapping[str, JudgedTokens] = field(default_factory=dict)
     memory: LocalMemory | None = None
+    asked_in: str | None = None
 
 
 async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
@@ -70,18 +73,22 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         local = await asyncio.to_thread(model_file, first_model(settings))
         words = await asyncio.to_thread(Weights, local, gpu_layers=settings.gpu_layers, kv_type=settings.kv_type)
         stack.callback(words.close)
+        theirs = None if settings.cloud_vocabulary is None else VocabularyFile(model_file(settings.cloud_vocabulary))
+        if theirs is not None:
+            stack.callback(theirs.close)
+        spoken = theirs or words
         url, served = settings.cloud, served_here(settings)
         if served:
             url = await stack.enter_async_context(bundled_server(await asyncio.to_thread(model_file, served)))
         wire = wire_to(settings, url)
-        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, words, settings.dialect)
+        endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, spoken, settings.dialect)
         stack.push_async_callback(endpoint.aclose)
         tell("what kind of endpoint this is")
-        said = await endpoint.discover(PROBE, words.tokenize(PROBE))
+        said = await endpoint.discover(PROBE, spoken.tokenize(PROBE))
         tell("the local model's own noise")
         noise = await asyncio.to_thread(_measured, words, settings.threads)
         habits = None
-        if said.same_words is not False:
+        if said.same_words is not False and theirs is None:
             tell("how the local model begins an answer")
             habits = await asyncio.to_thread(local_habits, words, settings.threads, noise)
         account = opening.account(stack)
@@ -89,14 +96,15 @@ async def probe(tell: Callable[[str], None], **flags: Any) -> ProbeReport:
         purse = await stack.enter_async_context(account.open_budget(settings.conversation))
         turns = (Message("user", "What is 47 + 86?"),)
         timed = account.price is None or account.price.free  # else what a token costs is money
-        ids, _ = render_or_text(words, turns)
+        ids, _ = render_or_text(spoken, turns)
         asked = Probe(endpoint, ids, turns, partial(paid_from, purse), tell, timed=timed, local=habits)
         findings = await asked.run(said, wire.url)
         if not served:  # our own server has another address the next time
-            findings_cache(words).write(findings)
+            findings_cache(spoken).write(findings)
         NoiseCache(models_file()).write(words.path, words.placement.on_gpu, noise, words.kv_type)
         advice = flag_advice(findings, settings.cloud_top_k)
         charged = purse.charged_nanousd
         seen = await asyncio.to_thread(seen_of_pair, settings.cloud, words.path, said.model)
+        asked_in = None if theirs is None else theirs.path.name
         can, memory = apply_result(said, findings), words.memory(settings.ctx)
-        return ProbeReport(findings, can, noise, advice, account.price, charged, seen, memory)
+        return ProbeReport(findings, can, noise, advice, account.price, charged, seen, memory, asked_in)

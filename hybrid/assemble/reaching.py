@@ -60,7 +60,7 @@ async def reach(
         theirs = await asyncio.to_thread(_other_words, settings, engine)
         if theirs is not None:
             opened.callback(theirs.close)
-            cache = cache and ProbeCache(findings_file(), theirs.vocabulary_digest)
+            cache = cache and findings_cache(theirs)
         wire = wire_to(settings, url)
         endpoint = Endpoint(wire, settings.cloud_model, settings.cache_salt, theirs or engine, dialect, cache)
         opened.push_async_callback(endpoint.aclose)
@@ -120,7 +120,7 @@ async def reach_by_messages(
         return endpoint, capabilities
 
 
-def findings_cache(words: Weights) -> ProbeCache:
+def findings_cache(words: Weights | VocabularyFile) -> ProbeCache:
     """Return where the findings about endpoints are kept."""
     return ProbeCache(findings_file(), words.vocabulary_digest)
 

@@ -70,7 +70,7 @@ def probe(
 
         with progress("asking the endpoint", only_on_a_terminal=True) as tell:
             found = asyncio.run(probed(tell, **flags, cloud=url, cloud_model=model))
-        works = working(found.can)
+        works = working(found.can, same_words=found.asked_in is None)
         if as_json:
             noise = {"local_noise_nats": found.local_noise.nats, "local_noise_shift": found.local_noise.shift}
             besides: dict[str, object] = {**noise, "policies": works, "hints": [*map(asdict, found.hints)]}
@@ -87,15 +87,18 @@ def probe(
 probe.__doc__ = f"{probe.__doc__}\n{EPILOG}"
 
 
-def working(can: Capabilities) -> dict[str, list[str]]:
-    """Return the policies that the endpoint can do, greedily and drawing; with another vocabulary it can do none."""
+def working(can: Capabilities, *, same_words: bool = True) -> dict[str, list[str]]:
+    """Return the policies that the endpoint can do, greedily and drawing; with another vocabulary it can do none.
+
+    ``same_words`` False: it has another one, which is known.
+    """
     from hybrid.policy import PRESETS  # noqa: PLC0415  (help needs no numpy)
     from hybrid.types import Sampling  # noqa: PLC0415
 
     abilities = frozenset() if can.same_words is False else can.abilities
     drawn = {"greedy": Sampling(), "sampled": Sampling(1.0)}
     return {
-        how: [name for name, found in PRESETS.items() if found.works(abilities, sampling)]
+        how: [name for name, found in PRESETS.items() if found.works(abilities, sampling, same_words=same_words)]
         for how, sampling in drawn.items()
     }
 
@@ -104,7 +107,12 @@ def told(probed: ProbeReport, works: dict[str, list[str]]) -> Iterator[str]:
     """Say what was found, a line each, and in words what follows from it."""
     found = probed.findings
     yield f"{found.url} serves {found.model} in the dialect {found.dialect}, {found.round_trip_ms} ms away"
-    facts = {"vocabulary": _VOCABULARY[found.same_words]} | ({} if found.same_words is False else _facts(found))
+    words = (
+        _VOCABULARY[found.same_words]
+        if probed.asked_in is None
+        else f"another; it is asked in that of {probed.asked_in}"
+    )
+    facts = {"vocabulary": words} | ({} if found.same_words is False else _facts(found))
     facts |= {"local model's noise": _local_noise(probed), "chat template": chat_words(found)}
     if (memory := probed.memory) is not None:
         facts |= {"its KV cache": memory.cache_told}
@@ -238,7 +246,7 @@ def _candidates(found: ProbeResult) -> str:
 
 def _cost(found: ProbeResult) -> str:
     if found.same_words is False:
-        return "nothing was asked: --local names a model of the endpoint's vocabulary"
+        return "nothing was asked: --local names a model of its vocabulary, --cloud-vocabulary a file of its own"
     if found.scoring_method is None:
         return "none can be asked for: this endpoint cannot score a draft"
     if found.check_tokens is None:

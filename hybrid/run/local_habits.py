@@ -13,6 +13,7 @@ from hybrid.cloud.probe_habits import CONVERSATION, QUESTIONS, LocalChat, LocalH
 from hybrid.engine import Cursor
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise
+from hybrid.engine.vocabulary import LlamaVocabulary
 from hybrid.errors import UsageError
 from hybrid.types import Ids, Message
 
@@ -31,7 +32,7 @@ def local_habits(weights: Weights, threads: int | None, noise: LocalNoise) -> Lo
     return LocalHabits(tuple(chats), weights.piece)
 
 
-def render_or_text(weights: Weights, turns: Sequence[Message]) -> tuple[Ids, bool]:
+def render_or_text(weights: LlamaVocabulary, turns: Sequence[Message]) -> tuple[Ids, bool]:
     """Return a conversation as the model's template writes it, or the first turn's text, and which of the two it is."""
     try:
         return weights.render(turns), True

@@ -72,7 +72,7 @@ def test_what_an_endpoint_calls_its_model_is_shown_and_not_obeyed(monkeypatch):
         return ProbeReport(replace(FOUND, model="m\u202egpj.\x1b[2J"), None, LocalNoise())
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
-    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
+    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda *_, **__: WORKS)
     assert "serves m\\u202egpj.\\x1b[2J in" in probe("http://there").stdout
     assert json.loads(probe("http://there", "--json").stdout)["model"] == "m\u202egpj.\x1b[2J"
 
@@ -138,7 +138,7 @@ def test_what_the_probe_was_charged_is_told_where_it_was_charged():
         ({"rows": False}, "only the local model's own doubt can decide"),
         ({"raw_rows": False}, "changed by the temperature"),
         ({"same_words": False}, "another than the local model's"),
-        ({"same_words": False}, "--local names a model of the endpoint's vocabulary"),
+        ({"same_words": False}, "--local names a model of its vocabulary, --cloud-vocabulary"),
         ({"same_words": None}, "cannot be compared"),
         ({"candidates": None}, "cannot be asked for"),
         ({"candidates": True}, "scored by id"),
@@ -218,7 +218,7 @@ def test_a_model_is_named_as_everywhere_else_or_by_the_shorter_name(monkeypatch,
         return ProbeReport(FOUND, None, LocalNoise())
 
     monkeypatch.setattr("hybrid.assemble.probe", found)
-    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda can: WORKS)
+    monkeypatch.setattr(sys.modules["hybrid.cli.probe"], "working", lambda *_, **__: WORKS)
     assert probe("http://there", flag, "large").exit_code == 0
     assert (asked["cloud"], asked["cloud_model"]) == ("http://there", "large")
 
@@ -294,6 +294,7 @@ def test_a_probe_with_another_local_model_does_not_refuse_the_right_one(start_se
         assert client.generate("What is 47 + 86?").degraded is None
     assert json.loads(probe(url, "--json", "--local", alien).stdout)["same_words"] is True
     assert len(kept(cache)["endpoints"]) == 2
+    assert "it is asked in that of alien.gguf" in probe(url, "--cloud-vocabulary", alien).stdout
 
 
 @pytest.mark.slow
