@@ -291,11 +291,11 @@ class _Side:
 def _leaves(strings: set[bytes]) -> tuple[bytes, ...]:
     """Return the strings that no other of them begins with.
 
-    >>> _leaves({b"the", b"there", b"a"})
-    (b'a', b'there')
+    >>> _leaves({b"the", b"there", b"a"}), _leaves(set())
+    ((b'a', b'there'), ())
     """
     ordered = sorted(strings)
-    after = [*ordered[1:], b""]
+    after = [*ordered, b""][1:]
     return tuple(text for text, following in zip(ordered, after, strict=True) if not following.startswith(text))
 
 

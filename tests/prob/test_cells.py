@@ -140,6 +140,15 @@ def test_a_text_that_the_target_would_not_write_tells_nothing():
     assert kl_divergence(row, Dense.from_probs(np.full(6, 1 / 6))).lower == pytest.approx(0.0, abs=1e-9)
 
 
+def test_where_neither_model_names_a_string_the_text_ends_or_nothing_is_known():
+    """The draft is sure of the end, and the target's row is silent there: no cells but the end and everything else."""
+    sure = Dense.from_probs(np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0]))
+    silent = text_row({b"cat": 1.0}, 0.0, 0.0, OURS, 0, read=b"zz")
+    found = kl_divergence(silent, sure)
+    assert (found.lower, silent.overlap(sure)) == (pytest.approx(0.0, abs=1e-9), 1.0)
+    assert kl_divergence(text_row({}, 1.0, 0.0, OURS, END), sure).upper == pytest.approx(0.0, abs=1e-9)
+
+
 def test_the_end_of_a_text_is_an_event_of_its_own_whatever_it_is_called():
     row = text_row({b"b": 0.1, b"a": 0.1}, 0.8, 0.0, OURS, END)
     sure = Dense.from_probs(np.array([0.1, 0.1, 0.0, 0.0, 0.0, 0.8]))
