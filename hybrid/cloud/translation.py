@@ -171,7 +171,8 @@ class TextWriter:
             favourites = {place: token} if row is None else {place: row.best}
             self.reading = replace(more, rows={**more.rows, **rows}, favourites={**more.favourites, **favourites})
             self._text += piece or b""
-            ended = ended or piece is None
+            if ended := piece is None:  # what a server writes behind its end is no part of the text
+                break
         told = self._emit(flush=ended or chunk.finish is not None)
         if ended and (end := min(self._ours.words.end_ids, default=None)) is not None:
             row = self._rows.row_at(self.reading, self._text, self._at, end)

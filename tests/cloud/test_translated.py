@@ -12,9 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hybrid.cloud import ScoreQuestion, WriteQuestion
+from hybrid.cloud import Chunk, ScoreQuestion, WriteQuestion
+from hybrid.cloud.exact_split import ExactSplitter
+from hybrid.cloud.reading import Reading
 from hybrid.cloud.scripted import ScriptedCloud
 from hybrid.cloud.translated import TranslatedCloud
+from hybrid.cloud.translation import RowTranslator, TextWriter
 from hybrid.errors import MissingCapability, VocabularyMismatch
 from hybrid.policy.policy import ABILITY_TEXT
 from hybrid.prob import Dense, kl_divergence
@@ -190,6 +193,12 @@ def test_the_last_token_is_held_back_while_it_may_still_grow():
         return [chunk.ids async for chunk in TranslatedCloud(inner, THEIRS, OURS).write(question, "w")]
 
     assert [ids for ids in asyncio.run(chunks()) if ids] == [(2, END)]
+
+
+def test_what_a_server_writes_behind_its_end_is_no_part_of_the_text():
+    """A server that is told to ignore the end goes on: ``a``, the end, ``b``."""
+    writer = TextWriter(RowTranslator(THEIRS, ExactSplitter(OURS)), ExactSplitter(OURS), Reading(), b"")
+    assert writer.read(Chunk((0, 8, 1), (None, None, None), finish="length")).ids == (0, END)
 
 
 def test_the_prompt_is_rendered_by_their_own_template_and_charged_in_their_tokens():
