@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from numpy.ctypeslib import as_array
 
 from hybrid.engine.gpu import Placement, gpu_devices
 from hybrid.engine.kv_cache import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize
@@ -269,7 +270,7 @@ class LlamaEngine:
             self._decode(ids[done:end], with_rows=wanted > 0)
             if wanted:
                 width = self.weights._width
-                scores = np.ctypeslib.as_array(ll.llama_get_logits(self._ctx), (wanted * width,))
+                scores = as_array(ll.llama_get_logits(self._ctx), (wanted * width,))
                 rows[filled : filled + wanted] = scores.reshape(wanted, width)[:, : self.num_tokens]
                 filled += wanted
             done = end

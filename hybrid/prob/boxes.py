@@ -26,11 +26,20 @@ def kl_in_boxes(low: Floats, high: Floats, draft_low: Floats, draft_high: Floats
     ``draft_low``, ``draft_high``: the draft's; without the second the first is exact.
     """
     draft_high = draft_low if draft_high is None else draft_high
-    nearest = _nearest(low, high, draft_low, draft_high)
+    near = (_but_for_rounding(low, draft_high), _but_for_rounding(high, draft_high))
+    nearest = _nearest(*near, draft_low, draft_high)
     lower = max(0.0, float(_term(nearest, np.clip(nearest, draft_low, draft_high)).sum()))
-    if float(nearest.sum()) < 1.0 - ROUNDING:  # the rest can only be where the draft has nothing
+    if float(nearest.sum()) < 1.0 - 2.0 * ROUNDING:  # the rest can only be where the draft has nothing
         lower = np.inf
-    return Interval(lower, max(lower, _farthest(low, high, draft_low, draft_high)))
+    far = (_but_for_rounding(low, draft_low), _but_for_rounding(high, draft_low))
+    return Interval(lower, max(lower, _farthest(*far, draft_low, draft_high)))
+
+
+def _but_for_rounding(masses: Floats, draft: Floats) -> Floats:
+    """Return the target's masses, without the last digits of a difference where the draft has nothing at all."""
+    excluded = draft <= 0.0
+    kept: Floats = np.where(excluded, 0.0, masses) if float(masses[excluded].sum()) <= ROUNDING else masses
+    return kept
 
 
 def _nearest(low: Floats, high: Floats, draft_low: Floats, draft_high: Floats) -> Floats:

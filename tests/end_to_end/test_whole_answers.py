@@ -31,7 +31,7 @@ def asked(service, local, **choices):
 @each("sampling", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "sampled"])
 def test_the_answer_is_the_clouds_own_whatever_the_local_vocabulary(service, sampling):
     theirs = asked(service, "small", policy="cloud", **sampling)
-    for policy in ({"policy": "cloud"}, {"policy": "route", "worth": "99"}):
+    for policy in ({"policy": "cloud"}, {"policy": "route", "worth": "1e6"}):
         answer = asked(service, ALIEN, **policy, **sampling)
         assert answer.text == theirs.text
         assert {token.source for token in answer.tokens} == {"cloud"}

@@ -65,6 +65,12 @@ def test_what_the_draft_excludes_and_the_target_must_have_is_infinitely_far(low,
     assert found.lower == found.upper == np.inf
 
 
+def test_the_last_digit_of_a_difference_is_no_mass_that_the_draft_excludes():
+    target, draft = np.array([0.7, 0.3, 1e-16]), np.array([0.6, 0.4, 0.0])
+    found, without = kl_in_boxes(target, target, draft), kl_in_boxes(target[:2], target[:2], draft[:2])
+    assert (found.lower, found.upper) == pytest.approx((without.lower, without.upper), abs=1e-12)
+
+
 def test_what_the_draft_excludes_and_the_target_may_have_is_infinite_at_the_upper_end_alone():
     found = kl_in_boxes(np.array([0.0, 0.6]), np.array([0.4, 1.0]), np.array([0.0, 1.0]))
     assert found.lower == pytest.approx(0.0, abs=1e-9)
