@@ -121,7 +121,7 @@ def concept_kl(target: TopK, draft: Dense, partition: Partition) -> Divergence:
         return _of_full_rows(target, draft, partition)
     split = split_support(target, draft)
     boxes, shown = _boxes(split, partition.over(draft.num_tokens))
-    tokens_upper = split.known(forward) + split.farthest(forward)
+    tokens_upper = max(0.0, split.known(forward) + split.farthest(forward))
     room = np.where(boxes.low > 0.0, 0.0, boxes.high)
     hidden = split.fill()[0] + 1  # so many caps at least hold the rest
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -73,6 +73,13 @@ def test_whatever_the_list_hides_the_value_is_within(case):
         assert found.lower - NEAR <= truth <= found.upper + NEAR
 
 
+def test_rounding_makes_no_divergence_less_than_nothing():
+    """Probabilities that were rounded sum to more than one."""
+    rounded = Dense(np.full(2, -0.6931471), log_total=0.0)
+    shown = TopK.from_dense(rounded, 1)
+    assert concept_kl(shown, rounded, Partition.of_groups(2, [{0, 1}])).estimate >= 0.0
+
+
 @settings(max_examples=50)
 @given(large_partitioned(), st.sampled_from(SOME_K))
 def test_the_value_is_within_over_large_vocabularies(case, k):
