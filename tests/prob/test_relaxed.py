@@ -85,7 +85,7 @@ def test_the_rejection_level_is_the_probability_of_the_likeliest_rejected_token(
         if listed:
             assert bound == pytest.approx(level, rel=1e-12)
         elif level is not None:
-            assert bound >= level * (1 - 1e-12)
+            assert bound >= level * (1 - 1e-12) - 1e-15  # the rest of one loses digits
 
 
 @settings(max_examples=60)
