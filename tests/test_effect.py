@@ -121,6 +121,17 @@ def test_what_is_said_of_an_endpoint_is_refused_where_none_is_named(monkeypatch)
             hybrid.open()
 
 
+def test_a_chain_of_one_model_is_refused_and_one_that_is_inherited_waits(monkeypatch):
+    for name, value in (("chain", "small>mid"), ("max_active", 2)):
+        said = f"{name} changes nothing without a second local model: give --local again, the smallest model first"
+        assert refusal(hybrid.open, **{name: value}) == refusal(hybrid.open, local="mid", **{name: value}) == said
+        assert refusal(hybrid.open, experts=["numbers", "words"], **{name: value}) == said
+        hybrid.open(local=["small", "mid"], **{name: value})
+        with monkeypatch.context() as patched:
+            patched.setenv(f"HYBRID_{name.upper()}", str(value))
+            hybrid.open()
+
+
 def test_what_files_and_variables_say_is_ignored_by_a_policy_that_has_no_use_for_it(monkeypatch):
     said = {name: value for name, (value, *_) in IDLE.items()}
     Path(CONFIG_FILE).write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))

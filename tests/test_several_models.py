@@ -90,3 +90,12 @@ def test_overlap_changes_nothing_of_what_two_experts_write_through_llama_cpp(mix
             answers = [client.generate(each, learn=False, **rule) for each in questions for rule in rules]
         found.append([(a.text, a.tokens, a.usage, a.bill, a.handoffs, a.experts) for a in answers])
     assert found[0] == found[1]
+
+
+def test_a_larger_model_that_drafts_for_a_smaller_one_is_told_of():
+    """The chain goes on as it was named."""
+    settings = {"ledger": "none", "offline": True, "policy": "local", "max_tokens": 4}
+    with hybrid.open(local=["mid", "small"], **settings) as client:
+        assert any("mid drafts for small, which is smaller" in note for note in client.notes)
+    with hybrid.open(local=["small", "mid"], **settings) as client:
+        assert not any("drafts for" in note for note in client.notes)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from hybrid.assemble.concepts import partition_of
@@ -109,6 +110,7 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
     # Of the bundled models nobody needs to know where they lie, unless layers were asked for.
     told = weights.memory(ctx, len(contexts)).notes if settings.gpu_layers or speed is None else ()
     notes = (*told, *_told_of_contexts(len(contexts), settings.parallel))
+    notes += _told_of_order([*(others[names[model]] for model in _active_drafters(settings)), weights])
     notes += _told_of_memory((weights, *others.values()), ctx, len(contexts))
     experts = tuple(names[model] for model in settings.experts)
     together = await worker.do(lambda _: _identity_of([others.get(name, weights).path for name in experts]))
@@ -243,6 +245,15 @@ def _told_of_contexts(num: int, wanted: int) -> tuple[str, ...]:
         return ()
     mend = "a lower --ctx or a smaller --kv-type fits more"
     return (f"memory has room for {num} of {wanted} contexts, so {num} at a time are answered ({mend})",)
+
+
+def _told_of_order(chain: Sequence[Weights]) -> tuple[str, ...]:
+    """Return which model of a chain drafts for a smaller one, as a sentence; the chain goes on as it was named."""
+    wrong = next((pair for pair in pairwise(chain) if pair[0].num_parameters > pair[1].num_parameters), None)
+    if wrong is None:
+        return ()
+    large, small = (each.path.stem for each in wrong)
+    return (f"{large} drafts for {small}, which is smaller: the order of --local is the smallest model first",)
 
 
 def _told_of_memory(models: Sequence[Weights], ctx: int, num_contexts: int) -> tuple[str, ...]:

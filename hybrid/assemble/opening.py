@@ -24,7 +24,7 @@ from hybrid.engine.real_models import check_installed, check_model_name
 from hybrid.errors import UsageError
 from hybrid.model_names import BUNDLED, NAMED
 from hybrid.run import AsyncClient, Client
-from hybrid.run.composition import check_effect, check_endpoint, check_pair, check_several, policy_of
+from hybrid.run.composition import check_chain, check_effect, check_endpoint, check_pair, check_several, policy_of
 from hybrid.run.deferral import PairSource
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.pair_facts import PairFacts
@@ -53,6 +53,7 @@ def open(  # noqa: A001  (hybrid.open is the front door's name)
     """
     settings = load(config=config, **flags)
     check_endpoint(settings, flags)
+    check_chain(settings, flags)
     _mind_pair(settings, config=config, **flags)
     if flags.get("policy") is not None:
         check_effect(settings, flags)

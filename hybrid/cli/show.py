@@ -13,6 +13,31 @@ from hybrid.run.events import CloudRecovered, Degraded, Event, Finished, Flushed
 
 # By who wrote a token: drafted here and checked, written here unasked, written by the cloud.
 STYLES = {"checked": "green", "local": "", "cloud": "bold magenta"}
+# By which local model, in the order in which they first wrote: the colour tells who checked.
+MARKS = ("", "underline", "italic", "underline italic")
+
+
+class LocalMarks:
+    """Marks for several local models: the first that writes has none."""
+
+    def __init__(self) -> None:
+        """Begin before any has written."""
+        self.of: dict[str | None, str] = {}
+        """The mark of each that has written."""
+
+    def style(self, provenance: str, model: str | None) -> str:
+        """Return how a token looks: its key of ``STYLES``, and who wrote it."""
+        if provenance == "cloud":
+            return STYLES[provenance]
+        mark = self.of.setdefault(model, MARKS[len(self.of) % len(MARKS)])
+        return f"{STYLES[provenance]} {mark}".strip()
+
+    def mark(self, said: Text) -> Text:
+        """Mark the names of several models where they are spoken of."""
+        for name, mark in self.of.items():
+            if name and mark:
+                said.highlight_words([name], mark)
+        return said
 
 
 class Screen:
@@ -25,6 +50,7 @@ class Screen:
         self._shown = False
         self._thoughts = thoughts
         self._thinking = False
+        self._marks = LocalMarks()
 
     def show(self, event: Event) -> None:
         """Show what a user wants to see of an event."""
@@ -45,7 +71,7 @@ class Screen:
                 self._shown = False
                 print(flush=True)  # noqa: T201  (the answer's last line)
                 if self._out.is_terminal:
-                    self._err.print(Text(summary(answer), "dim"))
+                    self._err.print(self._marks.mark(Text(summary(answer), "dim")))
             case _:
                 pass
 
@@ -78,7 +104,8 @@ class Screen:
         self._end_thought()
         self._shown = True
         if self._out.is_terminal:
-            self._out.print(styled(token), end="")
+            style = self._marks.style(provenance(token.source, token.how), token.model)
+            self._out.print(Text(escape_controls(token.text), style), end="")
         else:
             self._text(token.text)
 
@@ -90,12 +117,12 @@ class Screen:
 
 def styled(token: Token) -> Text:
     """Return a token as it looks on a terminal."""
-    return Text(escape_controls(token.text), STYLES[provenance(token)])
+    return Text(escape_controls(token.text), STYLES[provenance(token.source, token.how)])
 
 
-def provenance(token: Token) -> str:
-    """Return the key of ``STYLES`` that a token belongs to."""
-    return "cloud" if token.source == "cloud" else "checked" if token.how == "accepted" else "local"
+def provenance(source: str, how: str) -> str:
+    """Return the key of ``STYLES`` that a token belongs to, by who wrote it and how it came to stand."""
+    return "cloud" if source == "cloud" else "checked" if how == "accepted" else "local"
 
 
 def summary(answer: Answer) -> str:

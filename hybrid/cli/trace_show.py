@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from hybrid.cli.exits import exit_codes
-from hybrid.cli.show import STYLES
+from hybrid.cli.show import LocalMarks, provenance
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import escape_controls
 from hybrid.spend.price import as_usd
@@ -65,12 +66,13 @@ show.__doc__ = f"{show.__doc__}\n{SHOW_EPILOG}"
 
 def _print(log: AnswerLog) -> None:
     out = Console(highlight=False, soft_wrap=True)
-    text = Text()
+    text, marks = Text(), LocalMarks()
     for token in log.tokens.items:
-        text.append(escape_controls(token["text"]), STYLES[_provenance(token)])
+        style = marks.style(provenance(token["source"], token["how"]), token["model"])
+        text.append(escape_controls(token["text"]), style)
     out.print(text)
     for line in summary(log):
-        out.print(Text(escape_controls(line), "dim"))
+        out.print(marks.mark(Text(escape_controls(line), "dim")))
 
 
 def summary(log: AnswerLog) -> list[str]:
@@ -78,6 +80,8 @@ def summary(log: AnswerLog) -> list[str]:
     head, counts = log.head, log.head["counts"]
     total, answer = len(log.tokens.items), head["answer"]
     unasked = counts["local"] - counts["accepted"]
+    by = Counter(token["model"] for token in log.tokens.items if token["model"])
+    several = len({token["model"] for token in log.tokens.items if token["source"] == "local"}) > 1
     asked = f"{len(log.requests.items)} requests, {head['checks']} checks"
     ended = (
         "never finished" if answer is None else "cut off at its limit" if answer["finish_reason"] == "length" else ""
@@ -87,6 +91,7 @@ def summary(log: AnswerLog) -> list[str]:
     lines = [
         f"policy {head['policy']}",
         f"{total} tokens: {counts['cloud']} by the cloud, {counts['accepted']} checked, {unasked} written here unasked",
+        *(["by " + ", ".join(f"{name} {num}" for name, num in by.items())] if several else []),
         *([f"{counts['wording']} tokens kept as another wording"] if counts["wording"] else []),
         _divergences(log),
         f"{asked}; bill {cost}{alone}",
@@ -106,7 +111,3 @@ def _divergences(log: AnswerLog) -> str:
     middle = f"{median(kl[0] for kl in known):.3g}"
     above = "" if log.head["threshold"] is None else f", threshold {log.head['threshold']:g}"
     return f"KL at {len(known)} tokens: median {middle}, at most {largest} nats{above}; not known at {unknown}"
-
-
-def _provenance(token: dict[str, Any]) -> str:
-    return "cloud" if token["source"] == "cloud" else "checked" if token["how"] == "accepted" else "local"

@@ -154,6 +154,14 @@ def check_endpoint(settings: Settings, given: Mapping[str, object]) -> None:
         raise UsageError(msg)
 
 
+def check_chain(settings: Settings, given: Mapping[str, object]) -> None:
+    """Raise UsageError for a flag that is about several local models where one writes, or several side by side."""
+    name = next((name for name in ("chain", "max_active") if given.get(name) is not None), None)
+    if name and not settings.drafters:
+        msg = f"{name} changes nothing without a second local model: give --local again, the smallest model first"
+        raise UsageError(msg)
+
+
 def check_pair(settings: Settings) -> None:
     """Raise UsageError for an endpoint without a local model of the user's choice: the bundled one babbles beside it.
 

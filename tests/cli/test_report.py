@@ -114,7 +114,7 @@ def test_a_calibration_says_whether_the_demonstration_has_its_choice(compared):
     ],
 )
 def test_who_wrote_a_token_is_one_of_the_legends_three(token, key):
-    assert provenance(token) == key
+    assert provenance(token.source, token.how) == key
     assert key in report.LEGEND
 
 

@@ -59,6 +59,18 @@ def test_a_terminals_line_is_ended_however_the_answer_ends_and_a_pipe_gets_nothi
     assert shown(begun=True, finished=False) == "ab"
 
 
+def test_tokens_of_several_local_models_are_told_apart_and_the_last_line_is_the_legend(terminal, capsys, monkeypatch):
+    monkeypatch.setattr(show, "Console", partial(Console, force_terminal=True, color_system="standard"))
+    monkeypatch.setattr(show, "summary", lambda _: "by small 1, mid 2, large 1")
+    screen = show.Screen()
+    for text, source, model in [("a", "local", "small"), ("b", "local", "mid"), ("c", "cloud", "large")]:
+        screen.show(TokenEmitted(0, Token(1, text, source, "accepted", model=model)))
+    screen.show(Finished(None))
+    out, err = capsys.readouterr()
+    assert out == "\x1b[32ma\x1b[0m\x1b[4;32mb\x1b[0m\x1b[1;35mc\x1b[0m\n"
+    assert err == "\x1b[2mby small 1, \x1b[0m\x1b[2;4mmid\x1b[0m\x1b[2m 2, large 1\x1b[0m\n"
+
+
 THOUGHT = [
     TokenEmitted(0, Token(1, "", "local", "accepted", thought=True, thought_text=f"So {NASTY}")),
     TokenEmitted(1, Token(2, "", "local", "accepted", thought=True)),

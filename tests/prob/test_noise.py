@@ -177,7 +177,8 @@ def test_the_favourites_certificate_holds_for_every_target_within_the_noise(pair
     found = favourite_certificate(row)
     for other in corners(target, noise):
         moved = law(other)
-        assert found <= certificate(TopK.from_dense(moved, 4), GreedyAcceptance()) + SLACK
+        # The free token of a corner may be a millionth beyond its end.
+        assert found <= certificate(TopK.from_dense(moved, 4), GreedyAcceptance()) + 1e-6
         assert moved.best == exact.best or found == 0.0
     assert favourite_certificate(exact) == certificate(exact, GreedyAcceptance())
 

@@ -129,7 +129,7 @@ def _tokens(shown: ShownAnswer) -> str:
     reasons = report.reasons(shown.answer)
     losses = dict(enumerate(shown.excess_nats))
     return "".join(
-        f'<span class="{provenance(token)}"'
+        f'<span class="{provenance(token.source, token.how)}"'
         f' title="{_text(report.hover(token, reasons.get(position), losses.get(position)))}">{_text(token.text)}</span>'
         for position, token in enumerate(shown.answer.tokens)
     )
