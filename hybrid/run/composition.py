@@ -191,10 +191,19 @@ def check_several(settings: Settings) -> None:
         raise UsageError(msg)
 
 
+def with_parts(policy: str, chosen: Mapping[str, object], but: str = "") -> str:
+    """Name a policy, with the parts that were chosen for it, ``but`` one.
+
+    >>> with_parts("kl", {"gate": None, "judge": "concept:0.5", "scope": None})
+    'kl with judge concept:0.5'
+    """
+    parts = [f"{key} {chosen[key]}" for key in ("gate", "judge", "scope") if key != but and chosen[key] is not None]
+    return f"{policy} with {' and '.join(parts)}" if parts else policy
+
+
 def _composed(policy: str, name: str, chosen: Mapping[str, object]) -> str:
     """Name a policy, with the parts that keep a choice from acting where it would act without them."""
-    parts = [f"{key} {chosen[key]}" for key in ("gate", "judge", "scope") if key != name and chosen[key] is not None]
-    return f"{policy} with {' and '.join(parts)}" if parts and _acts_in(policy, name, chosen[name]) else policy
+    return with_parts(policy, chosen, but=name) if _acts_in(policy, name, chosen[name]) else policy
 
 
 @lru_cache(maxsize=256)  # a client is asked under the same choices again and again

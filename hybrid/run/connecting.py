@@ -15,7 +15,7 @@ from hybrid.config import Settings
 from hybrid.errors import CloudError, MissingCapability, NotAnApi, UsageError, VocabularyMismatch
 from hybrid.policy import ABILITY_TEXT, PRESETS, Policy
 from hybrid.run.cloud_verifier import Connect, Connection
-from hybrid.run.composition import keeps_whole, policy_of, sampling_of, within_reach
+from hybrid.run.composition import keeps_whole, policy_of, sampling_of, with_parts, within_reach
 
 OTHER_WORDS = "compares token with token, and the cloud model has another vocabulary"
 
@@ -104,7 +104,8 @@ class SharedConnection:
             sampling = sampling_of(settings)
             able = [name for name, found in PRESETS.items() if found.works(abilities, sampling, same_words=same_words)]
             needs = f"needs an endpoint that can {lacking}" if lacking else OTHER_WORDS
-            msg = f"policy {policy.name} {needs}; here {', '.join(able)} work"
+            asked = with_parts(policy.name, {name: getattr(settings, name) for name in ("gate", "judge", "scope")})
+            msg = f"policy {asked} {needs}; here {', '.join(able)} work"
             raise MissingCapability(msg)
         try:
             policy_of(within_reach(settings, capabilities))

@@ -168,3 +168,10 @@ def test_a_vocabulary_that_is_not_the_endpoints_is_refused(stub):
 def test_what_compares_tokens_is_refused(stub, policy):
     with opened(stub.url, policy=policy) as client, pytest.raises(MissingCapability, match="another vocabulary"):
         client.generate(QUESTIONS[0])
+
+
+def test_a_judge_that_compares_tokens_is_named_beside_a_policy_that_would_work(stub):
+    with opened(stub.url, policy="kl", judge="tv:0.5") as client, pytest.raises(MissingCapability) as refused:
+        client.generate(QUESTIONS[0])
+    assert "policy kl with judge tv:0.5 compares token with token" in str(refused.value)
+    assert ", kl, " in str(refused.value)

@@ -6,11 +6,20 @@ import asyncio
 import os
 import signal
 
+import pytest
 from cases import each
 
 from hybrid.serve.monitor import Monitor
 from hybrid.serve.served import ServeOptions
 from hybrid.serve.server import _signals
+
+
+@pytest.fixture(autouse=True)
+def hears_hangups():
+    """Tests that nohup started would not."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 class Ending:
