@@ -76,7 +76,8 @@ def object_of(line: InputLine) -> dict[str, Any]:
     except RecursionError:
         raise UsageError("the line is nested too deeply") from None
     except msgspec.DecodeError as error:
-        msg = f"the line cannot be read as JSON: {to_one_line(error)}"
+        quoted = "" if line.content.lstrip()[:1] in b'"{' else "; a question that is a text stands in double quotes"
+        msg = f"the line cannot be read as JSON: {to_one_line(error)}{quoted}"
         raise UsageError(msg) from None
     if isinstance(value, str):
         return {"prompt": value}

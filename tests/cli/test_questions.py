@@ -48,7 +48,7 @@ def test_a_line_says_what_it_asks(value, found):
 @each(
     ("value", "said"),
     [
-        (b"nope", "cannot be read as JSON"),
+        (b"nope", "; a question that is a text stands in double quotes"),
         (b'{"prompt": "torn', "cannot be read as JSON"),
         (b'"half a pair: \\ud800"', "cannot be read as JSON"),
         (b'"\xff"', "not UTF-8"),
