@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from hybrid.engine import Engine
@@ -92,7 +93,7 @@ class Completion:
         """Write token by token until an end token, a stop string or the limit."""
         text = _Text(self.ask.stops, self.slot.engine)
         seed, clock = self.ask.seed, asyncio.get_running_loop().time
-        rng = np.random.default_rng(None if seed is None else seed % 2**64)  # JSON's may be negative, numpy's not
+        rng = default_rng(None if seed is None else seed % 2**64)  # JSON's may be negative, numpy's not
         limit = min(self.ask.max_tokens, self.slot.engine.num_context - len(self.ask.ids))
         for written in range(1, limit + 1):
             token, row = self._draw(logits, rng)
@@ -116,7 +117,7 @@ class Completion:
     def _processed(biased: Dense, temperature: float) -> Dense:
         return Dense.from_logits(biased.logits / temperature) if temperature else biased
 
-    def _draw(self, logits: NDArray[np.float32], rng: np.random.Generator) -> tuple[int, Row]:
+    def _draw(self, logits: NDArray[np.float32], rng: Generator) -> tuple[int, Row]:
         raw = Dense.from_logits(logits)
         biased = raw
         if self.ask.logit_bias:

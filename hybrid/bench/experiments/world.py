@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from hybrid.bench.arms import PRICE, Arm
@@ -282,7 +283,7 @@ class MemoCloud:
         """Write until an end token or the limit."""
         await before_send()
         sent = self.sent[request_id] = SentRequest(question.prefix, 0, [])
-        rng = np.random.default_rng(question.sampling.seed)
+        rng = default_rng(question.sampling.seed)
         text, end_ids = question.prefix, self._engine.end_ids
         limit = min(question.limit, self._engine.num_context - len(text))
         for number in range(1, limit + 1):
@@ -307,7 +308,7 @@ def shown_row(row: Dense, top_k: int, actual: int | None) -> TopK:
     return TopK.from_dense(Dense(row.logits, row.log_total, UNMEASURED), top_k, actual)
 
 
-def _draw(row: Dense, question: WriteQuestion, rng: np.random.Generator) -> int:
+def _draw(row: Dense, question: WriteQuestion, rng: Generator) -> int:
     """Draw a token as the bundled server does, with its random numbers."""
     if question.ban:
         scores: NDArray[np.float64] = row.logits.astype(np.float64)
