@@ -58,10 +58,35 @@ def test_greedy_exact_gives_the_large_models_own_text_on_two_hundred_problems(or
         assert not unlike_own(client, oracles[1], problems(200))
 
 
+# Without a score a draft of ``auto`` is kept or given up whole; at this worth some are.
+BY_CELLS = [{"policy": "kl:0.5"}, {"policy": "auto", "worth": "100"}]
+
+
+def writers(url, policy):
+    """Who wrote each token of the answers to 14 problems."""
+    with opened(url, price="1/0.1/4", **policy) as client:
+        answers = [client.generate(question, max_tokens=MAX_TOKENS) for question in problems(14)]
+    assert not any(answer.degraded for answer in answers)
+    return [[(token.text, token.source) for token in answer.tokens] for answer in answers]
+
+
+def hands_over_alike(url, stub, policy):
+    """Whether most answers are written by the same hands as over the bundled server; rows differ in their noise."""
+    pairs = list(zip(writers(url, policy), writers(stub.url, policy), strict=True))
+    hands = {source for found, _ in pairs for _, source in found}
+    return sum(found == expected for found, expected in pairs) >= 12 and hands == {"cloud", "local"}
+
+
 @pytest.mark.slow
 def test_so_it_does_behind_servers_that_nobody_here_wrote(oracles, real):
     with opened(real.url, policy="greedy-exact") as client:
         assert not unlike_own(client, oracles[1], problems(14))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", BY_CELLS, ids=["kl", "auto"])
+def test_the_pen_changes_hands_there_as_it_does_here(real, stub, policy):
+    assert hands_over_alike(real.url, stub, policy)
 
 
 @pytest.mark.slow
@@ -70,6 +95,14 @@ def test_so_it_does_behind_servers_that_nobody_here_wrote(oracles, real):
 def test_so_it_does_behind_vllm(oracles, start_kept):
     with opened(start_kept("vllm").url, policy="greedy-exact") as client:
         assert not unlike_own(client, oracles[1], problems(14))
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("policy", BY_CELLS, ids=["kl", "auto"])
+def test_and_behind_vllm(stub, start_kept, policy):
+    assert hands_over_alike(start_kept("vllm").url, stub, policy)
 
 
 @pytest.mark.parametrize("policy", ["kl", "greedy-exact", "doubt", "auto"])
