@@ -45,8 +45,9 @@ class ExpertRow(Dense):
 def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
     """Return sum w_i Q_i over rows of shape (V,); weights are not negative and sum to one.
 
-    Noise: no log-probability of the sum moves by more than the parts' own may. Shift: the root of the sum of the parts'
-    squares, since the log-ratio of two sums is a mean of the parts' log-ratios.
+    Noise and shift are the largest of the parts. A log-ratio of two sums lies between those of the parts. And with r_i,
+    the part's share of the sum at a token, and pi_i P_i = P r_i, KL(P || sum) is KL(pi || w) + sum pi_i KL(P_i || Q_i);
+    of other readings it is at most that (data processing). So its root moves by at most (sum pi_i shift_i^2)^(1/2).
 
     >>> parts = [Dense.from_probs(np.array(probs)) for probs in ([0.5, 0.5], [1.0, 0.0])]
     >>> mixture(parts, (0.5, 0.5)).probs.round(6).tolist()
@@ -65,7 +66,7 @@ def mixture(parts: Sequence[Dense], weights: Sequence[float]) -> ExpertRow:
         summed = np.log(total) + top
     noise = max(part.noise for part, _ in weighed)
     shifts = [part.shift for part, _ in weighed if part.shift is not None]
-    shift = float(np.linalg.norm(shifts)) if len(shifts) == len(weighed) else None
+    shift = max(shifts) if len(shifts) == len(weighed) else None
     kept = np.result_type(*(part.logits for part, _ in weighed))  # as they came: a span holds many rows
     whole = Dense.from_logits(summed.astype(kept), noise, shift)
     return ExpertRow(whole.logits, whole.log_total, noise, shift, tuple(parts), tuple(weights))

@@ -8,13 +8,14 @@ from itertools import accumulate
 import numpy as np
 import pytest
 from cases import each
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_divergence import law, naive_kl
 from naive_mixture import best_fixed, log_loss, naive_gains, naive_mixture
 
 from hybrid.prob import Dense, MixtureWeights, SelectionWeights, TopK, mixture, selected
 from hybrid.prob.mixture import FLOOR, SHARE, gains, losses
+from hybrid.prob.readings import LIKELY, kl_shift
 
 
 def alike(num):
@@ -77,9 +78,22 @@ def test_no_log_probability_of_a_mixture_moves_by_more_than_its_parts_noise(made
 
 def test_a_shift_is_known_where_all_parts_have_one():
     parts = [Dense(law([1, 2, 3]).logits, shift=shift) for shift in (0.03, 0.04, None)]
-    assert mixture(parts[:2], (0.5, 0.5)).shift == pytest.approx(0.05)
+    assert mixture(parts[:2], (0.5, 0.5)).shift == 0.04
     assert mixture(parts, (0.4, 0.4, 0.2)).shift is None
-    assert mixture(parts, (0.5, 0.5, 0.0)).shift == pytest.approx(0.05), "what has no weight has no say"
+    assert mixture(parts, (0.5, 0.5, 0.0)).shift == 0.04, "what has no weight has no say"
+
+
+@given(several(), st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.2, 1.0]))
+def test_a_mixture_of_other_readings_shifts_by_no_more_than_one_of_its_parts(made, seed, nats):
+    """The law behind the mixture's shift, where every token is likely: what ``kl_shift`` leaves out it leaves out."""
+    _, parts, weights = made
+    rng = np.random.default_rng(seed)
+    parts = [law(part.probs + 0.05) for part in parts]
+    others = [Dense.from_logits(part.logprobs + rng.normal(0.0, nats, part.num_tokens)) for part in parts]
+    assume(min(other.probs.min() for other in others) > LIKELY)
+    shifts = [kl_shift(part.logprobs, other.logprobs) for part, other in zip(parts, others, strict=True)]
+    moved = kl_shift(mixture(parts, weights).logprobs, mixture(others, weights).logprobs)
+    assert moved <= 1.001 * max(shifts) + 1e-9, "kl_shift is good to a few per cent from above"
 
 
 @given(several(), st.integers(1, 9))
