@@ -68,7 +68,7 @@ class ChainChooser:
                 above = chain.models[upper] if upper < len(chain.models) else CLOUD
                 pair = self.scheduler.pairs[chain.models[lower], above]
                 for number in range(num):
-                    pair.observe(float(number < agreed), float(number < agreed))
+                    pair.observe(float(number < agreed))
             case RequestSettled(kind="check", nanousd=nanousd, ms=ms):
                 self._learn(check_ms=ms, check_nanousd=float(nanousd or 0))
             case RequestSettled(kind="write", usage=usage, ms=ms) if usage and usage.completion_tokens:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hybrid.defer import CriticNumbers
-from hybrid.engine import Cursor, IsCancelled, num_shared
+from hybrid.engine import Cursor, IsCancelled
 from hybrid.engine.port import never
 from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense
@@ -65,4 +65,4 @@ class CursorCritic:
     def rewind_to(self, shown: Ids) -> None:
         """Leave no token in the cache that was not shown. Where nothing was read, the cache is as it was found."""
         if self._begun:
-            self._cursor.rewind(num_shared(self._cursor.engine.ids, self._prompt + shown))
+            self._cursor.rewind_to(self._prompt + shown)

@@ -85,7 +85,7 @@ class LevelCost:
 
 @dataclass
 class PairAcceptance:
-    """The share of a smaller model's tokens that a larger one accepts: its best token greedily, 1 - TV sampled."""
+    """The share of tokens at which a smaller model's most likely one is a larger model's, too."""
 
     accepted: float = PRIOR_ACCEPTED
     compared: float = PRIOR_COMPARED
@@ -97,12 +97,11 @@ class PairAcceptance:
         """The share by now."""
         return self.accepted / self.compared
 
-    def observe(self, lower: float, upper: float) -> None:
-        """Take a token's acceptance as far as it is known: between two bounds, the less certain the less it counts."""
-        kept, weight = 1.0 - PAIR_FORGETTING, 1.0 - (upper - lower)
+    def observe(self, accepted: float) -> None:
+        """Take a token that was compared: 1 where it was accepted, else 0."""
         self.num += 1
-        self.accepted = kept * self.accepted + weight * (lower + upper) / 2.0
-        self.compared = kept * self.compared + weight
+        self.accepted = (1.0 - PAIR_FORGETTING) * self.accepted + accepted
+        self.compared = (1.0 - PAIR_FORGETTING) * self.compared + 1.0
 
 
 @dataclass(frozen=True)
@@ -151,16 +150,15 @@ class ChainScheduler:
         cloud: CloudCosts | None,
         *,
         free: bool = False,
-        most: int | None = None,
     ) -> ChosenChain:
         """Return the best chain, or the one that was chosen last where the best is hardly better.
 
         ``span``: tokens before the cloud's check; None: it checks none, or none is there. ``free``: any model may stand
-        on top, for the text is the cloud's own; else the last one does. ``most``: models in a chain.
+        on top, for the text is the cloud's own; else the last one does.
         """
         levels = (*self.names, CLOUD) if cloud is not None and span is not None else self.names
         untried = any(self.pairs[pair].num < LEAST_COMPARED for pair in combinations(levels, 2))
-        every = list(self.candidates(span, cloud, free=free, most=most))
+        every = list(self.candidates(span, cloud, free=free))
         # A model that is left out is compared with nobody: before anything is known all that were named write.
         best = (
             max(every, key=lambda chain: len(chain.models))
@@ -177,11 +175,9 @@ class ChainScheduler:
         self.chosen = best
         return best
 
-    def candidates(
-        self, span: int | None, cloud: CloudCosts | None, *, free: bool = False, most: int | None = None
-    ) -> Iterator[ChosenChain]:
+    def candidates(self, span: int | None, cloud: CloudCosts | None, *, free: bool = False) -> Iterator[ChosenChain]:
         """Yield every chain that may be, with the best spans of each."""
-        for num in range(1, min(len(self.names), most or len(self.names)) + 1):
+        for num in range(1, len(self.names) + 1):
             for models in combinations(self.names, num):
                 if free or models[-1] == self.names[-1]:
                     yield self.predict(models, span, cloud)

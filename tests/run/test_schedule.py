@@ -157,13 +157,13 @@ def test_a_batchs_time_is_learned_and_an_outlier_moves_little():
     assert cost.batch_ms(4) < 4.0
 
 
-def test_an_uncertain_acceptance_counts_less():
+def test_the_share_that_is_accepted_is_learned_from_its_prior_on():
     pair = PairAcceptance()
-    pair.observe(0.0, 1.0)
     assert pair.share == pytest.approx(2 / 3)
-    for _ in range(4000):
-        pair.observe(0.9, 0.9)
+    for number in range(4000):
+        pair.observe(float(number % 10 > 0))
     assert pair.share == pytest.approx(0.9, abs=0.01)
+    assert pair.num == 4000
 
 
 @each("num", [1, 6, 9])
@@ -198,5 +198,5 @@ def test_no_model_is_left_out_before_every_two_were_compared_often_enough():
     scheduler.pairs["mid", CLOUD].num = LEAST_COMPARED - 1
     assert scheduler.choose("auto", 8, FREE, free=True).models == NAMES
     scheduler.num_shown = 64
-    scheduler.pairs["mid", CLOUD].observe(0.9, 0.9)
+    scheduler.pairs["mid", CLOUD].observe(0.9)
     assert scheduler.choose("auto", 8, FREE, free=True).models != NAMES
