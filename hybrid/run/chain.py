@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hybrid.engine import Cursor, CursorContext
 from hybrid.errors import UsageError
 from hybrid.run.contexts import LocalModel
+from hybrid.run.schedule import SPANS
 
 # Tokens that a level has drafted below before it reads them, where nothing was measured.
 STAGE_SPAN = 4
-MOST_STAGE_SPAN = 16
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def whole_chain(local: LocalModel) -> Chain:
 def chain_of(text: str, local: LocalModel) -> Chain:
     """Read what ``--chain`` names: ``small>mid``, with the span of each draft where one is chosen: ``small*4>mid``.
 
-    Raises UsageError for a model that was not named with --local, for one out of order, and for a span that is none.
+    Raises UsageError for a model that was not named with --local, for one out of order, for a span that is none, and
+    for one of the last model.
     """
     known, models, spans = (*local.drafters, local.name), list[str](), list[int]()
     for part in text.split(">"):
@@ -51,11 +52,14 @@ def chain_of(text: str, local: LocalModel) -> Chain:
         if models and known.index(name) <= known.index(models[-1]):
             msg = f"--chain {text}: {name} does not stand above {models[-1]}: the order is {'>'.join(known)}"
             raise UsageError(msg)
-        if star and not (span.isdecimal() and 1 <= int(span) <= MOST_STAGE_SPAN):
-            msg = f"--chain {text}: {span!r} is no number of tokens between 1 and {MOST_STAGE_SPAN}"
+        if star and not (span.isdecimal() and int(span) in SPANS):
+            msg = f"--chain {text}: {span!r} is no number of tokens between {SPANS[0]} and {SPANS[-1]}"
             raise UsageError(msg)
         models.append(name)
         spans.append(int(span) if star else STAGE_SPAN)
+    if star:
+        msg = f"--chain {text}: {name} is the last and drafts for no other model, so it has no *{span}"
+        raise UsageError(msg)
     return Chain(tuple(models), tuple(spans[:-1]))
 
 

@@ -104,6 +104,7 @@ def test_a_named_chain_is_the_one_that_writes(chain):
     [
         ("large>mid", "--chain large>mid: no local model is called 'large'; --local has named small, mid"),
         ("mid>small", "--chain mid>small: small does not stand above mid: the order is small>mid"),
+        ("small>mid*2", "--chain small>mid*2: mid is the last and drafts for no other model, so it has no *2"),
         ("small*0>mid", "--chain small*0>mid: '0' is no number of tokens between 1 and 16"),
     ],
 )

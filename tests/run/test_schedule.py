@@ -178,6 +178,17 @@ def test_a_batch_of_another_size_is_foreseen_where_one_size_alone_was_timed_for_
         assert cost.batch_ms(size) == pytest.approx(20.0 * times / shape[num], rel=0.05)
 
 
+def test_a_time_that_grows_faster_than_its_tokens_never_begins_below_nothing():
+    """A line through the two has a negative constant, and a token would take less than no time."""
+    cost = LevelCost()
+    for _ in range(400):
+        cost.observe(4, 4.0)
+        cost.observe(16, 80.0)
+    assert cost.batch_ms(1) > 0.0
+    assert cost.batch_ms(8) == pytest.approx(8 * cost.batch_ms(1)), "in proportion, then"
+    assert 32.0 < cost.batch_ms(16) < 80.0
+
+
 def test_a_batch_that_took_no_time_teaches_nothing():
     cost = LevelCost()
     cost.observe(1, 0.0)
