@@ -61,6 +61,15 @@ def test_what_is_asked_and_answered_is_the_same(both, question):
     assert [ORDER[token] for token in question.prefix] == [*inner.questions[0].prefix]
 
 
+def test_padding_that_an_endpoint_tells_of_is_no_token_of_ours():
+    inner = ScriptedCloud(lambda _: [0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 8.0])
+    found = asyncio.run(RenumberedCloud(inner, numbers_of(THEIRS, OURS)).score(ScoreQuestion((0,), (), True, 7), "r"))
+    padding, tokens = found.rows[0].ids[:2].tolist(), found.rows[0].ids[2:].tolist()
+    assert len(set(padding)) == 2
+    assert min(padding) >= len(PIECES)
+    assert [ORDER[token] for token in tokens] == [4, 3, 2, 1, 0]
+
+
 def test_it_says_what_the_endpoint_says_and_compares_in_its_numbers(both):
     asked = []
 

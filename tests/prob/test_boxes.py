@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,27 @@ def test_both_ends_against_a_grid_of_three_events():
     found = kl_in_boxes(low, high, q)
     assert found.lower == pytest.approx(min(grid), abs=1e-4)
     assert max(grid) <= found.upper + 1e-9 <= max(grid) + 0.2  # one event's share of a chord above
+
+
+@each(
+    ("low", "high", "draft_low", "draft_high"),
+    [
+        ((0.5, 0.0, 0.0), (0.9, 0.5, 0.5), (0.1, 0.3, 0.3), (0.3, 0.35, 0.6)),  # the target must be below the draft
+        ((0.0, 0.0, 0.0), (0.5, 1.0, 1.0), (0.6, 0.0, 0.1), (0.8, 0.05, 0.15)),  # it must be above it
+    ],
+)
+def test_the_lower_end_of_two_sets_of_bounds_is_the_least_of_a_grid(low, high, draft_low, draft_high):
+    """For each of the target's masses the nearest of the draft's: these need not sum to one."""
+    arrays = [np.array(bounds) for bounds in (low, high, draft_low, draft_high)]
+    step = 0.0025
+    first, second = np.meshgrid(np.arange(low[0], high[0] + 1e-9, step), np.arange(low[1], high[1] + 1e-9, step))
+    third = 1.0 - first - second
+    target = np.stack((first, second, third))[:, (low[2] - 1e-9 <= third) & (third <= high[2] + 1e-9)]
+    draft = np.clip(target, arrays[2][:, None], arrays[3][:, None])
+    logs = np.log(np.maximum(target, 1e-300)) - np.log(np.maximum(draft, 1e-300))
+    least = (target * logs - target + draft).sum(axis=0).min()
+    assert kl_in_boxes(*arrays).lower == pytest.approx(least, abs=1e-3)
+    assert least > 0.05
 
 
 def test_masses_of_a_list_and_a_bucket_for_the_rest_are_the_coarse_estimate():
