@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.prob import Spelling, TextRow, TopK
+from hybrid.prob.terms import ROUNDING
 
 
 def row_to_json(row: TopK) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def _text_row(
     best: int,
     noise: float = 0.0,
 ) -> TextRow:
-    texts = tuple(map(bytes.fromhex, strings))
-    if len(texts) != len(masses) or not 0 <= best < len(words.pieces):
+    texts, shares = tuple(map(bytes.fromhex, strings)), np.array([*masses, ending, hidden], dtype=np.float64)
+    is_law = bool((shares >= 0.0).all()) and abs(float(shares.sum()) - 1.0) <= ROUNDING
+    if len(texts) != len(masses) or not all(texts) or not is_law or not 0 <= best < len(words.pieces):
         raise ValueError("no row of another vocabulary")
-    return TextRow.listed_as(best, texts, np.array(masses, dtype=np.float64), ending, hidden, words, noise)
+    return TextRow.listed_as(best, texts, shares[:-2], ending, hidden, words, noise)

@@ -49,6 +49,19 @@ def test_a_space_that_is_put_before_every_text_is_told_from_one_of_its_own():
     assert [SPACED.piece(token) for token in splitter.split(b" the")] == [b" the"]
 
 
+def test_what_is_left_of_cut_characters_changes_nothing_of_the_text_between():
+    """A model reads a text as its own tokenizer splits it; the longest tokens are only for what is no character."""
+
+    class OneByOne(Pieces):
+        def tokenize(self, text, *, special=False):
+            return tuple(text.encode())
+
+    splitter = ExactSplitter(OneByOne([*BYTES, "the"]))
+    data = "é the 中".encode()[1:-1]
+    assert splitter.split(data) == tuple(data)
+    assert splitter.split("é".encode()[1:]) == (0xA9,)
+
+
 def test_a_byte_that_nothing_spells_is_a_sentence():
     with pytest.raises(VocabularyMismatch, match=r"no token of the model spells b'z'"):
         ExactSplitter(Pieces(["a", "b"])).split(b"abz")

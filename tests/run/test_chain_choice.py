@@ -109,3 +109,25 @@ def test_an_answers_tokens_count_for_patience_and_its_price_for_the_cloud_alone(
     heard.hear(Finished(answer), BOTH)
     assert heard.scheduler.num_shown == 80
     assert choose(heard).models == (), "ten nano-dollars a token, and nothing that is drafted stands"
+
+
+@each("policy", ["local", "auto"])
+def test_where_the_cloud_checks_no_span_it_is_no_level(policy):
+    heard, settings = chooser(), Settings(policy=policy)
+    for event in compared({"below": 0.0, "across": 0.0, "above": 0.0})[:1]:
+        heard.hear(event, BOTH)
+    assert heard.choose(policy_of(settings), sampling_of(settings)).models == ("mid",)
+    assert choose(heard).models == ("small", "mid"), "beside a cloud that checks two pairs are unknown yet"
+
+
+def test_a_cloud_that_writes_faster_than_its_checks_come_back_writes_alone():
+    heard = chooser()
+    heard.hear(RequestSettled("r", "check", CloudUsage(1, 1), 900, 50.0), BOTH)
+    for event in compared({"below": 0.5, "across": 0.0, "above": 0.0}):
+        heard.hear(event, BOTH)
+    heard.hear(RequestSettled("w", "write", CloudUsage(1, 10), 100, 1000.0), BOTH)
+    assert choose(heard).models != (), "100 ms a token"
+    heard.scheduler.num_shown = LEAST_TOKENS
+    for _ in range(60):
+        heard.hear(RequestSettled("w", "write", CloudUsage(1, 10), 100, 20.0), BOTH)
+    assert choose(heard).models == (), "2 ms a token"
