@@ -222,7 +222,12 @@ def test_the_entropy_over_concepts_is_that_of_their_sums():
 def test_the_noise_of_both_rows_travels_along():
     target, draft = law([0.7, 0.2, 0.1]), Dense(law([0.2, 0.3, 0.5]).logits, noise=0.01)
     row = TopK.from_dense(Dense(target.logits, noise=0.02), 2)
-    assert concept_kl(row, draft, Partition.of_groups(3, [{0, 1}])).noise == pytest.approx(0.03)
+    partition = Partition.of_groups(3, [{0, 1}])
+    assert concept_kl(row, draft, partition).noise == pytest.approx(0.03)
+    assert concept_kl(FullRow(Dense(target.logits, noise=0.02)), draft, partition).noise == pytest.approx(0.03)
+    shifted, alone = Dense(draft.logits, noise=0.5, shift=0.01), Partition.of_groups(3, [])
+    assert concept_kl(row, shifted, alone).noise == pytest.approx(kl_divergence(row, shifted).noise)
+    assert concept_kl(row, shifted, alone).noise < 0.1, "a shift is told instead of nats, where it is less"
 
 
 @pytest.mark.parametrize("groups", [[{0, 1}, {1, 2}], [{0, 3}], [{-1, 0}]])
