@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid.errors import UsageError
-from hybrid.partitions.embedding import Ids, RowSource, Vectors, directions, nearest
+from hybrid.partitions.embedding import Ids, RowSource, Vectors, blocks_of, directions, nearest
 from hybrid.partitions.normal_form import TokenClass, normal_form
 
 NEIGHBOURS = 10
@@ -139,12 +139,8 @@ def _overlap(first: Ids, second: Ids) -> MeasuredShare:
 def _rows(source: RowSource, wanted: Ids) -> Vectors:
     """Return some rows as they stand in the matrix; ``wanted`` ascends."""
     rows = np.empty((wanted.size, source.width), dtype=np.float32)
-    block = 4096
-    for start in range(0, int(wanted[-1]) + 1, block):
-        first, last = np.searchsorted(wanted, (start, start + block))
-        if first < last:
-            read = source.read(start, int(wanted[last - 1]) + 1)
-            rows[first:last] = np.nan_to_num(read[wanted[first:last] - start], posinf=0.0, neginf=0.0)
+    for here, block in blocks_of(source, wanted):
+        rows[here] = block
     return rows
 
 

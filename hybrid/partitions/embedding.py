@@ -7,7 +7,7 @@ cosines part " US" from " us" (.17 instead of .57 in SmolLM2) and leave " begin"
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,12 +57,21 @@ def directions(source: RowSource, num_tokens: int, wanted: Ids, report: Callable
     _, vectors = np.linalg.eigh(products / num_tokens - np.outer(mean, mean))  # ascending
     kept = vectors[:, ::-1][:, removed : removed + _MOST_COMPONENTS].astype(np.float32)
     rows = np.empty((wanted.size, kept.shape[1]), dtype=np.float32)
-    for start in range(0, num_tokens, _BLOCK):
-        first, last = np.searchsorted(wanted, (start, start + _BLOCK))
-        if first < last:
-            block = _finite(source.read(start, min(start + _BLOCK, num_tokens)))[wanted[first:last] - start]
-            rows[first:last] = (block - mean.astype(np.float32)) @ kept
+    for here, block in blocks_of(source, wanted):
+        rows[here] = (block - mean.astype(np.float32)) @ kept
     return Directions(wanted, unit(rows))
+
+
+def blocks_of(source: RowSource, wanted: Ids) -> Iterator[tuple[slice, Vectors]]:
+    """Yield some rows in blocks: where a block stands among those that are ``wanted``, which ascend, and its vectors.
+
+    Numbers that are none count as zero.
+    """
+    for start in range(0, int(wanted[-1]) + 1 if wanted.size else 0, _BLOCK):
+        first, last = np.searchsorted(wanted, (start, start + _BLOCK)).tolist()
+        if first < last:
+            read = source.read(start, int(wanted[last - 1]) + 1)
+            yield slice(first, last), _finite(read[wanted[first:last] - start])
 
 
 def unit(rows: Vectors) -> Vectors:
@@ -93,4 +102,4 @@ def _finite(rows: Vectors) -> Vectors:
     return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-__all__ = ["NUM_REMOVED", "Directions", "RowSource", "directions", "nearest", "unit"]
+__all__ = ["NUM_REMOVED", "Directions", "RowSource", "blocks_of", "directions", "nearest", "unit"]
