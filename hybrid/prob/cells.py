@@ -281,10 +281,10 @@ class _Side:
 
     def bounds(self, roots: tuple[bytes, ...], hidden: float) -> tuple[Floats, Floats]:
         """Return the bounds of all cells, the end and everything else among them; ``hidden`` may be in any."""
-        beside = [sum(self.unclear.get(root[:end], 0.0) for end in range(1, len(root))) for root in roots]
+        beside = np.array([sum(self.unclear.get(root[:end], 0.0) for end in range(1, len(root))) for root in roots])
         others = max(0.0, 1.0 - sum(self.known) - self.ending - hidden)
         low = np.array([*self.known, self.ending, max(0.0, others - sum(self.unclear.values()))])
-        high = np.array([*map(float.__add__, map(float, self.known), map(float, beside)), self.ending, others]) + hidden
+        high = np.array([*(self.known + beside), self.ending, others]) + hidden
         return low, np.minimum(high, 1.0)
 
 
