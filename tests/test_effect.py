@@ -299,5 +299,7 @@ def test_concepts_are_refused_where_nothing_asks_which_tokens_say_the_same(polic
     else:
         with pytest.raises(UsageError, match=f"^concepts changes nothing in the policy {policy}: it acts in concepts"):
             check_effect(Settings(**given), given)
+    if acts:
+        hybrid.open(**given, offline=True)
     given |= {"policy": "kl", "judge": "concept:0.2"}
     check_effect(Settings(**given), given)
