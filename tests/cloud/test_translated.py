@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -170,6 +171,44 @@ def test_two_models_that_say_the_same_in_other_tokens_are_near():
     assert kl_divergence(row, ours).lower < 1e-6
     far = Dense.from_probs(np.array([0.05, 0.85, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1]) + 1e-12)
     assert kl_divergence(row, far).lower > 0.3
+
+
+def sure(*texts):
+    """A cloud that writes some tokens of theirs, and ends."""
+    row = {(9, 0, *texts[:number]): token for number, token in enumerate((*texts, 8))}
+    inner = ScriptedCloud(lambda ids: np.eye(10)[row.get(ids, 8)] * 9, end_ids=THEIRS.end_ids)
+    return TranslatedCloud(inner, THEIRS, OURS)
+
+
+@each(
+    "theirs, span",
+    [
+        ((4,), (1, 2)),
+        ((4,), (3, 1)),
+        ((0, 1), (2,)),
+        ((0, 1), (0, 1)),
+        ((2, 1), (4,)),
+        ((2, 1), (0, 0, 1)),
+        ((7,), (7, 0)),
+    ],
+)
+def test_their_own_text_is_a_draft_that_stands_however_it_is_spelled_here(theirs, span):
+    """Else a draft of the same text would be turned down for its tokens, and checked again."""
+    rows = ask(sure(*theirs), ScoreQuestion((0,), span, True, 10)).rows
+    assert [row.best for row in rows] == [*span, END]
+
+
+def test_where_their_favourite_is_another_text_the_likeliest_that_goes_on_is_named():
+    """``a`` is the favourite; after ``b`` nothing of it goes on, and ``bab`` is likelier than ``bb``."""
+    row = np.array([0.5, 0.04, 0.05, 0.1, 0.2, 0.01, 0.01, 0.01, 0.04, 0.04])
+    assert ask(fixed(row), ScoreQuestion((0,), (1, 2), False, 10)).rows[1].best == 2
+
+
+def test_where_a_drafted_token_is_longer_than_theirs_the_rows_inside_it_tell_what_follows():
+    told = ask(fixed(ROW), ScoreQuestion((0,), (2,), False, 10)).rows[0]
+    masses = dict(zip(told.strings, told.masses.tolist(), strict=True))
+    assert (masses[b"ab"], masses[b"abab"]) == pytest.approx((0.1 * 0.5, 0.1 * 0.2))
+    assert masses[b"b"] == pytest.approx(0.5), "what begins otherwise is as it was"
 
 
 def test_half_a_character_is_asked_about_as_what_goes_on_from_it():

@@ -48,6 +48,14 @@ def naive_transport(target, draft, cost):
     return found.fun
 
 
+def test_what_it_costs_between_directions_is_a_distance_from_0_to_1():
+    vectors = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 1e-9]])
+    costs = EmbeddingCost(vectors)(np.arange(4), np.arange(4))
+    assert costs[0] == pytest.approx([0.0, np.sqrt(0.5), 1.0, 0.0], abs=1e-7)
+    rounded = EmbeddingCost(np.array([[0.6, 0.8 - 1e-9]]))(np.array([0]), np.array([0]))
+    assert rounded.tolist() == [[0.0]], "rounding is no distance between a token and itself"
+
+
 @pytest.mark.slow
 @given(pairs(min_size=2), seeds)
 def test_a_row_known_in_full_costs_what_the_linear_program_says(pair, seed):
