@@ -190,3 +190,28 @@ def test_an_excess_is_what_the_token_it_takes_is_likelier_by():
     assert excess_loss(row, 4).upper == pytest.approx(np.log(0.6 / 0.2))
     assert excess_loss(row, END).lower == pytest.approx(np.log(6))
     assert favourite_certificate(row) == 0.0
+
+
+def test_where_a_model_spells_a_space_by_itself_a_wrong_name_behind_it_is_seen():
+    """Coarse cells are blind to it: all that begins with a space is one. Fine ones know, but for that space's mass."""
+    words = Spelling((b" Paris", b" London", b" ", b"<end>"), frozenset({3}))
+    target = TextRow.listed_as(0, (b" ", b" Paris"), np.array([0.02, 0.97]), 0.01, 0.0, words, 0.02)
+    wrong, right = (Dense.from_probs(np.array(probs)) for probs in ((0.01, 0.97, 0.01, 0.01), (0.97, 0.01, 0.01, 0.01)))
+    assert kl_divergence(target, wrong).lower > 3.0
+    assert kl_divergence(target, right).lower < 0.05
+    assert kl_divergence(target, Dense(wrong.logits, noise=0.01)).noise == pytest.approx(0.03)
+    coarse = target.cells(wrong)
+    assert coarse.roots == (b" ",)
+    assert coarse.target_low[0] == pytest.approx(coarse.draft_low[0])
+
+
+def test_an_excess_has_room_for_what_is_hidden_and_for_what_ends_inside_a_token():
+    row = TextRow.listed_as(2, (b"ab", b"a", b"b"), np.array([0.5, 0.2, 0.1]), 0.05, 0.15, OURS, 0.01)
+    bounds = {0: (0.7, 0.85), 1: (0.1, 0.25), 3: (0.0, 0.25), 4: (0.0, 0.35), END: (0.05, 0.2)}
+    least, most = 0.5, 0.85  # of "ab": "a" may go on so
+    for token, (low, high) in bounds.items():
+        found = excess_loss(row, token)
+        assert found.lower == pytest.approx(max(0.0, np.log(least / high))), token
+        assert found.upper == pytest.approx(max(0.0, np.log(most / low)) if low else np.inf), token
+        assert found.noise == pytest.approx(0.02)
+    assert (excess_loss(row, 2).lower, excess_loss(row, 2).upper) == (0.0, 0.0)
