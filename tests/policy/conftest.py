@@ -283,6 +283,7 @@ def toys():
         "Mix": Mix,
         "Made": Made,
         "play": play,
+        "Player": Player,
         "greedy_text": greedy_text,
         "law_of": law_of,
         "own_law": own_law,

@@ -17,11 +17,13 @@ from wrong_judges import AcceptsEverything
 
 from hybrid.errors import UsageError
 from hybrid.policy import PRESETS, CoinKey, PolicyOptions, SeededCoin, preset
+from hybrid.policy.gates import BaseGate
+from hybrid.policy.progress import Progress
 from hybrid.policy.requests import Check, Draft, Emit, ids
 from hybrid.policy.rules.block import BlockVerification
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy.rules.exact import ExactSampling, GreedyMatch
-from hybrid.policy.stages import Stage
+from hybrid.policy.stages import Stage, draft
 from hybrid.policy.target_sampler import TargetSampler
 from hybrid.types import Sampling
 
@@ -116,6 +118,41 @@ def test_a_greedy_stage_alone_gives_its_models_own_text(toys, judge, handoff):
         assert text(shown) == toys.greedy_text(mid, LENGTH, end)
         assert {token.source for token in shown} == {"local"}
         assert {token.writer for token in shown} <= {0, 1}
+
+
+class EndsAfter(BaseGate):
+    """Ends a draft with so many tokens kept."""
+
+    when_full = "check"
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+
+    def after(self, row, token, place):
+        return "write" if len(place.drafted) + 1 == self.num else None
+
+
+@each("num", [1, 2, 3, 5])
+@each("handoff", [0, 3])
+def test_where_a_gate_ends_a_draft_its_next_row_is_the_levels_own_behind_what_is_kept(toys, num, handoff):
+    """Gates are asked about it, and a divergence of the next position is measured with it."""
+    known = 0
+    for number in range(8):
+        small, mid, large = models(toys, number, size=SIZE)
+        player = toys.Player(small, large, None, LENGTH, mids=(mid,), end=-1)
+        progress = Progress(player.toss, level=2, stage_rejections=[0])
+        stage = Stage(4, GreedyMatch(), GREEDY, handoff_tokens=handoff)
+        flow, reply = draft((stage,), progress, Draft((), 8, EndsAfter(num))), None
+        try:
+            while True:
+                reply = player.answer(flow.send(reply))
+        except StopIteration as done:
+            drafted = done.value
+        assert (len(drafted.span), drafted.decision) == (num, "write")
+        if drafted.next_row is not None:
+            known += 1
+            assert drafted.next_row.probs == pytest.approx(mid(ids(drafted.span)).probs)
+    assert known > 0
 
 
 def asked_of_the_cloud(log, num_stages):
