@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gguf_mutants import Gguf
+from model_trees import split_model
 
 import hybrid
 from hybrid.errors import UsageError
+from hybrid.model_names import MODELS
 from hybrid.sources import load
 
 
@@ -44,6 +47,14 @@ def test_experts_of_two_vocabularies_are_refused_when_they_are_opened():
         hybrid.open(experts=["small", "alien"], ledger="none", offline=True),
     ):
         pass
+
+
+def test_what_several_models_take_counts_every_file_of_a_split_one(tmp_path):
+    told = []
+    for large in (MODELS / "large.gguf", split_model(Gguf.read(MODELS / "large.gguf"), tmp_path)[0]):
+        with hybrid.open(local=["small", large], ledger="none", offline=True) as client:
+            told += [note for note in client.notes if "local models take" in note]
+    assert told[0] == told[1]
 
 
 def test_two_experts_answer_from_files_and_are_named_in_the_answer(tmp_path):

@@ -23,6 +23,7 @@ from hybrid.engine.kv_cache import as_size
 from hybrid.engine.llama import Weights
 from hybrid.engine.noise import LocalNoise, NoiseCache, measure
 from hybrid.engine.real_models import model_file
+from hybrid.engine.shards import shard_files
 from hybrid.engine.speed import drafting_ms
 from hybrid.engine.vocabulary import share_words
 from hybrid.errors import EngineError, UsageError
@@ -260,7 +261,7 @@ def _told_of_memory(models: Sequence[Weights], ctx: int, num_contexts: int) -> t
     """Return what several models take together, as a sentence."""
     if len(models) == 1:
         return ()
-    held = sum(model.path.stat().st_size for model in models)
+    held = sum(file.stat().st_size for model in models for file in shard_files(model.path))
     caches = sum(model.memory(ctx, num_contexts).cache_bytes for model in models)
     return (f"{len(models)} local models take {as_size(held)}, and their KV caches {as_size(caches)}",)
 
