@@ -32,22 +32,21 @@ class Chain:
 
 
 def whole_chain(local: LocalModel) -> Chain:
-    """Return the chain of all that were named, each with the span of a pair of which nothing is known."""
+    """Return the chain of all that are loaded, each with the span of a pair of which nothing is known."""
     return Chain((*local.drafters, local.name), (STAGE_SPAN,) * len(local.drafters))
 
 
 def chain_of(text: str, local: LocalModel) -> Chain:
     """Read what ``--chain`` names: ``small>mid``, with the span of each draft where one is chosen: ``small*4>mid``.
 
-    Raises UsageError for a model that was not named with --local, for one out of order, for a span that is none, and
+    Raises UsageError for a model that is not loaded, for one out of order, for a span that is none, and
     for one of the last model.
     """
     known, models, spans = (*local.drafters, local.name), list[str](), list[int]()
     for part in text.split(">"):
         name, star, span = part.strip().partition("*")
         if name not in known:
-            named = ", ".join(known)
-            msg = f"--chain {text}: no local model is called {name!r}; --local has named {named}"
+            msg = f"--chain {text}: of the local models that are loaded ({', '.join(known)}) none is called {name!r}"
             raise UsageError(msg)
         if models and known.index(name) <= known.index(models[-1]):
             msg = f"--chain {text}: {name} does not stand above {models[-1]}: the order is {'>'.join(known)}"

@@ -89,6 +89,14 @@ def test_one_spelling_with_two_meanings_is_two_concepts():
     assert build_groups(pieces, set(), Table(rows)) == [(2, 3)]
 
 
+def test_a_roman_number_joins_no_other_word():
+    rng = np.random.default_rng(0)
+    pieces = [b" iv", b" vii", b" big", b" large", *(f" w{chr(97 + i)}q".encode() for i in range(26))]
+    same = rng.normal(size=(2, WIDTH))
+    rows = np.vstack([same[0], same[0], same[1], same[1], *rng.normal(size=(26, WIDTH))])
+    assert build_groups(pieces, set(), Table(rows)) == [(2, 3)]
+
+
 def test_a_form_with_many_spellings_is_cut_where_a_group_is_full():
     cases = ["word", "Word", "WORD", "wORD", "woRD", "worD", "WOrd"]
     assert build_groups([each.encode() for each in cases], set(), None, JoinRules(most_tokens=3)) == [

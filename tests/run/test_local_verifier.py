@@ -102,7 +102,7 @@ def test_a_named_chain_is_the_one_that_writes(chain):
 @pytest.mark.parametrize(
     ("chain", "told"),
     [
-        ("large>mid", "--chain large>mid: no local model is called 'large'; --local has named small, mid"),
+        ("large>mid", "--chain large>mid: of the local models that are loaded (small, mid) none is called 'large'"),
         ("mid>small", "--chain mid>small: small does not stand above mid: the order is small>mid"),
         ("small>mid*2", "--chain small>mid*2: mid is the last and drafts for no other model, so it has no *2"),
         ("small*0>mid", "--chain small*0>mid: '0' is no number of tokens between 1 and 16"),
@@ -112,6 +112,15 @@ def test_a_chain_that_cannot_be_is_refused_in_a_sentence(chain, told):
     with pytest.raises(UsageError) as refused, hybrid.open(local=["small", "mid"], chain=chain, offline=True) as client:
         client.generate(QUESTION)
     assert str(refused.value) == told
+
+
+def test_a_chain_of_a_model_that_max_active_leaves_out_is_refused_as_not_loaded():
+    said = r"of the local models that are loaded \(mid\) none is called 'small'"
+    with (
+        pytest.raises(UsageError, match=said),
+        hybrid.open(local=["small", "mid"], chain="small>mid", max_active=1, offline=True),
+    ):
+        pass
 
 
 def test_no_model_drafts_for_itself():
