@@ -35,13 +35,14 @@ class PotMissing(ImportError):
 
 @dataclass(frozen=True, eq=False)
 class ConceptCost:
-    """Nothing within a concept of a partition, 1 between two."""
+    """Nothing within a concept of a partition, 1 between two. A token beyond the partition's is alone."""
 
     partition: Partition
 
     def __call__(self, first: Ints, second: Ints) -> Floats:
         """Return the costs."""
-        labels = self.partition.labels
+        num_tokens = 1 + int(max(first.max(initial=-1), second.max(initial=-1)))
+        labels = self.partition.over(max(num_tokens, self.partition.labels.size)).labels
         costs: Floats = (labels[first][:, None] != labels[second]).astype(np.float64)
         return costs
 

@@ -48,6 +48,12 @@ def naive_transport(target, draft, cost):
     return found.fun
 
 
+def test_a_token_beyond_a_partition_is_a_concept_of_its_own():
+    """Models are padded, as ``concept_kl`` has it."""
+    costs = ConceptCost(Partition.of_groups(3, [{0, 1}]))(np.array([0, 4, 5]), np.array([1, 4]))
+    assert costs.tolist() == [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+
+
 def test_what_it_costs_between_directions_is_a_distance_from_0_to_1():
     vectors = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 1e-9]])
     costs = EmbeddingCost(vectors)(np.arange(4), np.arange(4))
