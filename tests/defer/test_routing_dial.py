@@ -21,9 +21,9 @@ def questions(rows: list[tuple[float, ...]]) -> RoutedQuestions:
 
 
 def reachable(asked: RoutedQuestions, weights: Any) -> list[float]:
-    """Every share of the weight that some worth sends, by trying one worth in each gap between two questions."""
+    """Every share of the weight that some worth sends, by trying one in each gap wider than rounding."""
     turns = sorted(asked.mean_excess * asked.expected / asked.told / asked.paid.mean())
-    between = [turns[0] / 2, *((a + b) / 2 for a, b in pairwise(turns) if a < b), 2 * turns[-1]]
+    between = [turns[0] / 2, *((a + b) / 2 for a, b in pairwise(turns) if a < b * (1 - 1e-9)), 2 * turns[-1]]
     return [float(weights[asked.is_sent(worth)].sum() / weights.sum()) for worth in between]
 
 
