@@ -211,6 +211,26 @@ def test_where_a_drafted_token_is_longer_than_theirs_the_rows_inside_it_tell_wha
     assert masses[b"b"] == pytest.approx(0.5), "what begins otherwise is as it was"
 
 
+def test_a_text_that_outgrows_their_context_is_refused_before_it_is_asked():
+    """Their tokens count, not ours: the mark, ``a``, and what follows."""
+
+    class Small(ScriptedCloud):
+        async def connect(self, probe, probe_ids, asked_at=None):
+            return replace(await super().connect(probe, probe_ids), max_context=5)
+
+    inner = Small(lambda _: np.log(ROW), end_ids=THEIRS.end_ids)
+    cloud = TranslatedCloud(inner, THEIRS, OURS)
+    asyncio.run(cloud.connect("a", (0,)))
+    assert len(ask(cloud, ScoreQuestion((0,), (0, 1), False, 10)).rows) > 0
+    with pytest.raises(MissingCapability, match="outgrown"):
+        ask(cloud, ScoreQuestion((0,), (0, 1, 0), False, 10))
+    writes = [WriteQuestion((0,), limit, 0, Sampling()) for limit in (2, 9)]
+    most = [cloud.max_usage(question).completion_tokens for question in writes]
+    assert most == [2, 3], "no more than there is room for"
+    with pytest.raises(MissingCapability, match="outgrown"):
+        cloud.max_usage(WriteQuestion((0, 0, 1, 0), 9, 0, Sampling(), begun=3))
+
+
 def test_half_a_character_is_asked_about_as_what_goes_on_from_it():
     rows = ask(fixed(ROW), ScoreQuestion((0,), (5, 6), True, 10)).rows
     assert set(rows[1].strings) == {b"a", b"b", b"aa", b"bb", b"bab", HALF, OTHER, b"\xc3\xa9a", b"\xa9a"}
