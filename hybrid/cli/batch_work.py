@@ -105,6 +105,9 @@ class BatchWork:
                 await asyncio.sleep(TERMINAL_EVERY_S if is_shown_on_a_terminal() else FILE_EVERY_S)
                 tell(self._progress.text(client.spent.nanousd, time.monotonic()))
 
+        if tell and is_shown_on_a_terminal():
+            tell(self._progress.text(client.spent.nanousd, time.monotonic()))
+
         telling = asyncio.create_task(keep_telling(tell)) if tell else None
         try:
             yield
