@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hybrid.defer import DraftSignals
 from hybrid.tune.bought import BoughtQuestion
 
 CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -58,8 +60,17 @@ def choose_threshold(questions: Sequence[BoughtQuestion]) -> ThresholdChoice:
 
 
 def is_clouds_own(question: BoughtQuestion) -> bool:
-    """Whether a draft is, token for token, what the cloud itself wrote."""
-    return bool(np.array_equal(question.draft.signals.tokens, question.written.signals.tokens))
+    """Whether a draft is, token for token, what the cloud itself wrote, and both ended or neither did.
+
+    By which token a text ended does not count: an endpoint seldom tells, and one of other tokens cannot.
+    """
+    draft, written = question.draft.signals, question.written.signals
+    return draft.ended == written.ended and bool(np.array_equal(_said(draft), _said(written)))
+
+
+def _said(text: DraftSignals) -> NDArray[np.int64]:
+    """Return the tokens before the one that ends a text."""
+    return text.tokens[:-1] if text.ended else text.tokens
 
 
 def _share(questions: Sequence[BoughtQuestion], nats: float) -> float:
