@@ -58,8 +58,7 @@ def test_greedy_exact_gives_the_large_models_own_text_on_two_hundred_problems(or
         assert not unlike_own(client, oracles[1], problems(200))
 
 
-# Without a score a draft of ``auto`` is kept or given up whole; at this worth some are.
-BY_CELLS = [{"policy": "kl:0.5"}, {"policy": "auto", "worth": "100"}]
+BY_CELLS = [{"policy": "kl:0.5"}, {"policy": "auto"}]
 
 
 def writers(url, policy):
