@@ -80,10 +80,13 @@ class Divergence:
 
 @dataclass(frozen=True)
 class CloudUsage:
-    """Tokens that were charged, ``cached_tokens`` among ``prompt_tokens``, and in how many ``requests`` over HTTP.
+    """Tokens that were charged, and in how many ``requests`` over HTTP.
 
-    Two counts are the client's own knowledge, for prices with a tariff: ``repeated_tokens`` of the prompt stood at the
-    beginning of an earlier prompt of the same answer that was answered; ``check_requests`` of the requests score.
+    A prompt token is cached (``cached_tokens``), written to the cache (``cache_write_tokens``), or neither, never two
+    of them. ``cache_write_tokens`` None: not told, so that all that is not cached may have been written.
+    ``reasoning_tokens``: thoughts, among ``completion_tokens``. Two counts are the client's own knowledge, for prices
+    with a tariff: ``repeated_tokens`` of the prompt stood at the beginning of an earlier prompt of the same answer that
+    was answered; ``check_requests`` of the requests score.
     """
 
     prompt_tokens: int
@@ -92,9 +95,13 @@ class CloudUsage:
     requests: int = 1
     repeated_tokens: int = 0
     check_requests: int = 0
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int = 0
 
     def __add__(self, other: CloudUsage) -> CloudUsage:
-        """Add up what was charged."""
+        """Add up what was charged. Writes are told of the sum where those of every prompt in it are."""
+        writes = [each.cache_write_tokens for each in (self, other) if each.prompt_tokens]
+        told = [each for each in writes if each is not None]
         return CloudUsage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -102,10 +109,12 @@ class CloudUsage:
             self.requests + other.requests,
             self.repeated_tokens + other.repeated_tokens,
             self.check_requests + other.check_requests,
+            sum(told) if writes and len(told) == len(writes) else None,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
     def at_least(self, known: CloudUsage) -> CloudUsage:
-        """Raise the counts to known ones; those of cached and repeated tokens and of checks stay.
+        """Raise the counts to known ones; those of cached, written, repeated and reasoning tokens and of checks stay.
 
         >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3)) == CloudUsage(5, 9, 1)
         True

@@ -65,7 +65,9 @@ class Usage:
     is below the least at which the two models' most likely tokens can differ. ``thought_tokens`` are among the local
     and the cloud tokens. ``bytes_sent``: of the bodies of all requests that left this machine, or may have.
     ``written_by``: how many tokens each model wrote, by its name. ``wording``: tokens of the local model at which KL
-    over tokens alone would have handed over, and KL over concepts did not.
+    over tokens alone would have handed over, and KL over concepts did not. ``cloud_cache_write_tokens``: those of the
+    prompts that the cloud wrote to its cache (None: some reply did not tell). ``cloud_reasoning_tokens``: the cloud's
+    thoughts, among its completion.
     """
 
     local_tokens: int
@@ -82,6 +84,8 @@ class Usage:
     bytes_sent: int = 0
     written_by: Mapping[str, int] = field(default_factory=dict)
     wording: int = 0
+    cloud_cache_write_tokens: int | None = None
+    cloud_reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True)

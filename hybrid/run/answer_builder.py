@@ -164,6 +164,8 @@ class AnswerBuilder:
             bytes_sent=self.bytes_sent,
             written_by=dict(Counter(token.model for token in tokens if token.model is not None)),
             wording=sum(token.is_wording for token in tokens),
+            cloud_cache_write_tokens=charged.cache_write_tokens,
+            cloud_reasoning_tokens=charged.reasoning_tokens,
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(

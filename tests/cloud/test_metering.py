@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cases import each
 from hypothesis import given
@@ -101,6 +103,64 @@ def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
     meter.read(Chunk((1, END), finish="stop"))
     assert meter.read(Chunk(usage=CloudUsage(4, 2, 3))).usage == CloudUsage(4, 2, 3)
     assert not list(meter.remaining())
+
+
+# ---- what a server tells of its cache's writes and of thoughts -------------------------------------------------------
+
+TOLD = st.integers(-3, 60) | st.sampled_from([None, "7", 2.5, True, [], 10**30])
+WRITE_NAMES = (
+    ("prompt_tokens_details", "cache_write_tokens"),
+    ("prompt_tokens_details", "cache_creation_tokens"),
+    ("prompt_tokens_details", "cache_creation_input_tokens"),
+    ("cache_creation_input_tokens",),
+)
+
+
+def told_usage(prompt, written, cached=0, *, total=None, reasoning=None, writes=()):
+    """A reply's usage; ``writes``: pairs of a name's path and a count."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": written, "prompt_tokens_details": {"cached_tokens": cached}}
+    usage |= {} if total is None else {"total_tokens": total}
+    usage |= {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    for (*within, name), value in writes:
+        (usage[within[0]] if within else usage)[name] = value
+    return {"usage": usage}
+
+
+@given(TOLD, TOLD, TOLD, TOLD, TOLD, st.lists(st.tuples(st.sampled_from(WRITE_NAMES), TOLD), max_size=3))
+def test_a_prompt_token_is_cached_or_written_or_neither_whatever_is_told(prompt, done, kept, total, thought, writes):
+    """And thoughts are among the completion; none of it exceeds what 64 bits hold at any price."""
+    usage = read_usage(told_usage(prompt, done, kept, total=total, reasoning=thought, writes=writes))
+    assert 0 <= usage.cached_tokens + (usage.cache_write_tokens or 0) <= usage.prompt_tokens < 2**40
+    assert 0 <= usage.reasoning_tokens <= usage.completion_tokens < 2**40
+    counts = [value for _, value in dict(writes).items() if type(value) is int and value >= 0]
+    assert (usage.cache_write_tokens is None) == (not counts), "told, or not told; never a guess"
+
+
+@each("name", WRITE_NAMES)
+def test_writes_are_read_by_the_name_that_the_service_gives_them(name):
+    assert read_usage(told_usage(100, 5, 30, writes=[(name, 70)])).cache_write_tokens == 70
+    assert read_usage(told_usage(100, 5, 30, writes=[(name, 0)])).cache_write_tokens == 0
+    assert read_usage(told_usage(100, 5, 30, writes=[(name, 71)])).cache_write_tokens == 70, "no token is two of them"
+    assert read_usage(told_usage(100, 5, 30)).cache_write_tokens is None
+
+
+@each("total", [None, 0, 130, 40])
+def test_thoughts_that_a_service_leaves_out_of_its_completion_are_charged(total):
+    """Some tell them beside it, some in the total alone; where they are within it, nothing is counted twice."""
+    beside = read_usage(told_usage(10, 20, reasoning=100, total=total))
+    assert (beside.completion_tokens, beside.reasoning_tokens) == (120, 100)
+    assert read_usage(told_usage(10, 120, reasoning=100, total=total)) == beside
+    assert read_usage(told_usage(10, 20, total=130)).completion_tokens == 120
+    assert read_usage(told_usage(10, 20, total=30, reasoning=15)).completion_tokens == 20
+
+
+@given(st.lists(st.tuples(USAGES, st.none() | COUNTS), max_size=5))
+def test_the_writes_of_a_sum_are_told_where_those_of_every_prompt_are(parts):
+    usages = [replace(usage, cache_write_tokens=writes) for usage, writes in parts]
+    total = sum(usages, NO_USAGE)
+    told = [usage.cache_write_tokens for usage in usages if usage.prompt_tokens]
+    assert total.cache_write_tokens == (None if None in told or not told else sum(told))
+    assert sum(reversed(usages), NO_USAGE) == total
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------

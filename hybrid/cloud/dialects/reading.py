@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -143,24 +144,55 @@ def read_tokens(reply: Mapping[str, Any]) -> Ids:
     return tuple(tokens)
 
 
-def usage_of(prompt: object, completion: object, cached: object = 0) -> CloudUsage:
+def usage_of(
+    prompt: object, completion: object, cached: object = 0, *, cache_writes: object = None, reasoning: object = 0
+) -> CloudUsage:
     """Build a usage from what a server tells. A value that cannot be a count was not told: 0 (``cloud.port``).
 
-    Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one.
+    Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one, or a write a read.
     """
-    whole, kept, written = [
-        value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-        for value in (prompt, cached, completion)
-    ]
+    whole, kept, written, thought = map(_count_or_none, (prompt, cached, completion, reasoning))
+    told_writes = _count_or_none(cache_writes)
+    whole, kept, written = whole or 0, kept or 0, written or 0
     kept = kept if kept <= whole else 0
     fresh, kept, written = (min(part, MOST_TOKENS) for part in (whole - kept, kept, written))
-    return CloudUsage(fresh + kept, written, kept)
+    writes = None if told_writes is None else min(told_writes, fresh)
+    usage = CloudUsage(fresh + kept, written, kept)
+    return replace(usage, cache_write_tokens=writes, reasoning_tokens=min(thought or 0, written))
+
+
+def _count_or_none(value: object) -> int | None:
+    """Take what may be a count of tokens; None for what cannot be one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def read_usage(reply: Any) -> CloudUsage:
-    """Read an OpenAI-style usage, whatever stands there, and if nothing does."""
+    """Read an OpenAI-style usage, whatever stands there, and if nothing does.
+
+    Thoughts are charged as completion. Where a service leaves them out of it, they are added: it tells more thoughts
+    than completion, or a total of more than prompt and completion (as Gemini's compatible route).
+    """
     usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
-    return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
+    thought = _count_or_none(fields_of(reply, "usage", "completion_tokens_details").get("reasoning_tokens")) or 0
+    prompt, written, total = (
+        _count_or_none(usage.get(name)) or 0 for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
+    written += thought if thought > written else 0
+    if prompt and total <= prompt + MOST_TOKENS:
+        written = max(written, total - prompt)
+    writes = [_count_or_none(at.get(name)) for at, name in _cache_writes(usage, details)]
+    most_writes = max((each for each in writes if each is not None), default=None)
+    return usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
+
+
+def _cache_writes(usage: Mapping[str, Any], details: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return where services tell how much of a prompt they wrote to their cache, beside other services' names."""
+    return [
+        (details, "cache_write_tokens"),  # OpenAI from GPT-5.6 on, OpenRouter
+        (details, "cache_creation_tokens"),  # LiteLLM
+        (details, "cache_creation_input_tokens"),  # Alibaba's compatible mode
+        (usage, "cache_creation_input_tokens"),  # Anthropic's own name, as LiteLLM passes it on
+    ]
 
 
 def fields_of(reply: Any, *path: str | int) -> Mapping[str, Any]:
