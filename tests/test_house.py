@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("hybrid/**/*.py"), *ROOT.glob("server_stub/**/*.py")])
-TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md"}
+TOP = {"pyproject.toml", "hybrid", "server_stub", "tests", "examples", "README.md", "LICENSE"}
 
 
 @functools.cache

@@ -37,6 +37,8 @@ def page(card: ModelCards) -> str:
         _lead(models),
         "## Files",
         _files(card.models),
+        "## Licence and origin",
+        _licence(),
         "## Right answers",
         _accuracy_intro(card),
         _accuracy(models, LADDER),
@@ -83,6 +85,15 @@ def _files(models: Models) -> str:
         size = f"{model.file.bytes / 2**20:.2f} MiB"
         rows.append((f"`{name}.gguf`", size, f"{model.parameters:,}", shape, f"`{model.file.sha256}`"))
     return _table(("file", "size", "parameters", "width, layers, heads, hidden", "SHA-256"), rows)
+
+
+def _licence() -> str:
+    return (
+        "MIT, as the code: the file `LICENSE` of the repository and of every package. All weights began as random "
+        "numbers and were trained by this project on problems and answers that `hybrid.tasks` generates "
+        f"(`examples/train_reference_models`). `alien` and `{STUDENT}` learned from `{LADDER.large}` as well; no other "
+        "model went into any of them."
+    )
 
 
 def _accuracy_intro(card: ModelCards) -> str:
