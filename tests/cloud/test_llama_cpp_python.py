@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS
+from arithmetic import LIKELY, tolerance
 from cases import each
 from wordlist import WordList, drive, opened, recorded
 
@@ -64,9 +64,9 @@ def assert_right(large, question, rows):
     assert len(rows) == question.num_rows
     for i, row in enumerate(rows):
         expected = large.row(question.prefix + question.span[:i])
-        likely = row.probs >= 1e-3
-        assert np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max() <= FLOAT16_NATS
-        assert np.delete(expected.probs, row.ids).max() <= row.cap * np.exp(FLOAT16_NATS)
+        likely = row.probs >= LIKELY
+        assert np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max() <= tolerance().nats
+        assert np.delete(expected.probs, row.ids).max() <= row.cap * np.exp(tolerance().nats)
 
 
 # ---- what is asked -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from arithmetic import tolerance
 from kept_servers import folder_of, serving_kept
 from real_servers import PACKAGES, missing, serving
 from server_environments import Unavailable
@@ -30,9 +31,6 @@ from hybrid.prob import Partition
 from hybrid.sources import CONFIG_FILE
 from hybrid.types import Message
 
-# Batched or one by one, llama.cpp's gap between the two best differs by up to 0.021 where it is below a nat; two tokens
-# closer than this may change places.
-NEAR_TIE_NATS = 0.03
 MODELS = Path(hybrid.__file__).parent / "models"
 # For tests that go through every policy: one of them asks which tokens say the same.
 SOME_CONCEPTS = Partition.of_groups(40, [range(10, 20), range(20, 40)])
@@ -171,7 +169,7 @@ class Oracle:
         ids, tie = (), None
         for row, token in self.rows(question, lambda row: row.best, max_tokens):
             (_, first), (_, second) = row.top(2)
-            if tie is None and first - second < NEAR_TIE_NATS:
+            if tie is None and first - second < tolerance().gap:
                 tie = len(ids)
             if token not in self.engine.end_ids:
                 ids += (token,)

@@ -7,7 +7,7 @@ import uuid
 
 import httpx
 import pytest
-from alike import NEAR_TIE_NATS
+from arithmetic import tolerance
 from endpoints import connected
 from kept_servers import free_port
 
@@ -50,7 +50,7 @@ def test_a_server_with_the_v1_runner_survives_where_one_with_v2_was_before(start
         assert len(scores.rows) == SPAN
         for i, row in enumerate(scores.rows):
             (best, first), (_, second) = oracles[1].cursor.row(question.prefix + question.span[:i]).top(2)
-            assert row.best == best or first - second <= NEAR_TIE_NATS
+            assert row.best == best or first - second <= tolerance().gap
     assert httpx.get(f"{server.url}/health", trust_env=False, timeout=60).is_success
     assert ended_by_the_field(server, prompt), "V1 takes the field by now: the precaution has lost its reason"
 

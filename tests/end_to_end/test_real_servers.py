@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alike import NEAR_TIE_NATS, assert_shown
-from asking import FLOAT16_NATS
+from alike import assert_shown
+from arithmetic import tolerance
 
 import hybrid
 import hybrid.assemble
@@ -97,7 +97,7 @@ def test_the_probe_finds_what_the_server_can_do(real, tmp_path, monkeypatch):
     assert (found.rows, found.most_k, found.takes_ids) == (True, 100, exact)
     assert (found.same_words, found.continues, found.raw_rows) == (True, True, True)
     assert (found.cached_usage, found.keeps_cache) == ((True, True) if exact else (False, None))
-    assert found.noise_nats <= FLOAT16_NATS
+    assert found.noise_nats <= tolerance().nats
     assert found.chat_alike is (True if exact else None), "only llama-server renders a chat for whoever asks"
     assert (len(found.opening_kl), habits(found.opening_kl)) == (5, "alike")
     assert found.grid == 0
@@ -155,7 +155,7 @@ def test_rows_are_those_of_the_model_itself_in_every_way_of_asking(real, oracles
                 shared, mine, theirs = np.intersect1d(row.ids, same.ids, return_indices=True)
                 assert len(shared) >= min(len(row.ids), len(same.ids)) - 2, "the twentieth may be a tie"
                 likely = row.probs[mine] >= 1e-3
-                assert np.abs(row.logprobs[mine] - same.logprobs[theirs])[likely].max() <= FLOAT16_NATS
+                assert np.abs(row.logprobs[mine] - same.logprobs[theirs])[likely].max() <= tolerance().nats
 
 
 def assert_rows(oracles, questions, answers, way):
@@ -191,7 +191,7 @@ def num_agreed(large, question):
     for i, token in enumerate(question.span):
         row = large.cursor.row(question.prefix + question.span[:i])
         (best, first), (_, second) = row.top(2)
-        if token != best or first - second <= NEAR_TIE_NATS:
+        if token != best or first - second <= tolerance().gap:
             return i
     return len(question.span)
 
@@ -246,7 +246,7 @@ def test_a_banned_token_is_never_written(real, oracles):
 def ranks(oracle, prompt, text):
     """How many tokens the model finds likelier than each one that was written."""
     rows = [oracle.cursor.row(prompt + text[:i]).logprobs for i in range(len(text))]
-    return [int((row > row[token] + FLOAT16_NATS).sum()) for row, token in zip(rows, text, strict=True)]
+    return [int((row > row[token] + tolerance().nats).sum()) for row, token in zip(rows, text, strict=True)]
 
 
 def test_tokens_are_drawn_as_asked_and_not_as_the_server_would_by_itself(real, oracles):
@@ -261,4 +261,4 @@ def test_tokens_are_drawn_as_asked_and_not_as_the_server_would_by_itself(real, o
     allowed = [sorted(set(range(words.num_tokens)) - ban)]
     for i, token in enumerate(texts[1]):
         likely = oracles[1].cursor.row(prompt + texts[1][:i]).logprobs
-        assert (likely[allowed] > likely[token] + FLOAT16_NATS).sum() < 5
+        assert (likely[allowed] > likely[token] + tolerance().nats).sum() < 5

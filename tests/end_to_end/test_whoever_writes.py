@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from arithmetic import tolerance
 from cases import each
 
 import hybrid
@@ -24,8 +25,6 @@ SEEDS = range(2)
 LISTED, HOT = 19, 4.0
 # The first seeds under which twelve tokens, any byte as likely as any other, hold a whole character of two.
 SPLIT = {"local": 2, "cloud": 6, "exact": 6, "kl": 7}
-# What llama.cpp's sums differ by, read one by one or at once (tests/conftest.py).
-NOISE_NATS = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def a_cut(**cut):
             setting = {"temperature": HOT, "seed": seed} | cut
             for token, row in desk.rows(desk.ask(**setting)):
                 left = warp(row, Sampling(**setting)).probs > 0.0
-                assert row.logprobs[token] > row.logprobs[left].min() - NOISE_NATS
+                assert row.logprobs[token] > row.logprobs[left].min() - tolerance().nats
                 places.append((row.logprobs[left] > row.logprobs[token]).sum())
         assert len(set(places)) > 1
 

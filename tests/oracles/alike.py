@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from asking import FLOAT16_NATS
+from arithmetic import LIKELY, tolerance
 from endpoints import PATIENT
 
 import hybrid
@@ -18,9 +18,6 @@ from hybrid.prob import Dense, TopK
 from hybrid.run.events import Rows
 from hybrid.tasks import FAMILIES, distinct
 
-# Batched or one by one, llama.cpp's gap between the two best differs by up to 0.021 where it is below a nat; two tokens
-# closer than this may change places.
-NEAR_TIE_NATS = 0.03
 # The thresholds at which a policy asks or hands back where none is chosen: KL, and the entropy of ``doubt``.
 THRESHOLDS = {"kl": 0.5, "doubt": 0.02}
 ENTROPY, WITHIN_NATS = 0.5, 1e-3
@@ -50,13 +47,13 @@ ROUNDING = 1e-6
 
 def assert_shown(row: TopK, expected: Dense) -> float:
     """A row is the model's own, and hides nothing likelier than its cap; return its largest error where p >= 1e-3."""
-    likely = expected.probs[row.ids] >= 1e-3
+    likely = expected.probs[row.ids] >= LIKELY
     error = float(np.abs(row.logprobs - expected.logprobs[row.ids])[likely].max())
     unseen = np.delete(expected.probs, row.ids).max()
-    assert unseen <= row.cap * np.exp(FLOAT16_NATS) + ROUNDING, (unseen, row.cap)
+    assert unseen <= row.cap * np.exp(tolerance().nats) + ROUNDING, (unseen, row.cap)
     (best, first), (_, second) = expected.top(2)
-    assert row.best == best or first - second <= NEAR_TIE_NATS
-    assert error <= FLOAT16_NATS, error
+    assert row.best == best or first - second <= tolerance().gap
+    assert error <= tolerance().nats, error
     return error
 
 
@@ -86,7 +83,7 @@ def excused(events: list[Any], position: int, threshold: float) -> bool:
         if row.at != ids[: len(row.at)]:
             continue
         for first, second in (np.sort(-side.logprobs)[:2] for side in (row.local, row.cloud) if side is not None):
-            if second - first <= NEAR_TIE_NATS:
+            if second - first <= tolerance().gap:
                 return True
         if row.local is not None and abs(row.local.entropy() - ENTROPY) <= WITHIN_NATS:
             return True

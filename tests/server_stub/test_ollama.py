@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS
+from arithmetic import tolerance
 from cases import each
 
 PROMPT = [1, 2, 0, 5, 3]
@@ -125,7 +125,7 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, prompt):
     [told] = generate(server.client, model="small", prompt=text, logprobs=True, top_logprobs=20, stream=False)
     row = oracle.row(prompt)
     entry = told["logprobs"][0]
-    assert abs(entry["logprob"] - np.max(row.logprobs)) <= FLOAT16_NATS
+    assert abs(entry["logprob"] - np.max(row.logprobs)) <= tolerance().nats
     for top, (_, logprob) in zip(entry["top_logprobs"], row.top(20), strict=True):
-        assert abs(top["logprob"] - logprob) <= FLOAT16_NATS
+        assert abs(top["logprob"] - logprob) <= tolerance().nats
     assert server.stderr == ""

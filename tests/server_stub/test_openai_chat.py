@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS, TEXT
+from arithmetic import tolerance
+from asking import TEXT
 from cases import each
 
 from hybrid.types import Message
@@ -132,7 +133,7 @@ def test_the_served_models_rows_are_its_own(chatting, oracle):
     [entry] = complete(chatting.client, **fields)["choices"][0]["logprobs"]["content"]
     row = oracle.row(oracle.weights.render([Message("user", TEXT)]))
     for top, (_, logprob) in zip(entry["top_logprobs"], row.top(20), strict=True):
-        assert abs(top["logprob"] - logprob) <= FLOAT16_NATS
+        assert abs(top["logprob"] - logprob) <= tolerance().nats
     assert chatting.stderr == ""
 
 

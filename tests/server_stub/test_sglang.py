@@ -7,7 +7,7 @@ import json
 import httpx
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS
+from asking import noise_of
 from cases import each
 
 # The keys of an answer, from sgl-project/sglang: tokenizer_manager.py, _handle_batch_output, convert_logprob_style and
@@ -359,7 +359,7 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, prompt):
     for n in range(5, len(prompt)):
         row = oracle.row(prompt[:n])
         for logprob, token, _ in [meta["input_token_logprobs"][n - 4], *meta["input_top_logprobs"][n - 4]]:
-            noise = FLOAT16_NATS if row.probs[token] >= 1e-3 else 0.5
+            noise = noise_of(row, token)
             assert abs(logprob - row.logprobs[token]) <= noise
         assert len(meta["input_top_logprobs"][n - 4]) == 40
     assert server.stderr == ""

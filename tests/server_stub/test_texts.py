@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS
+from arithmetic import tolerance
+from asking import noise_of
 from cases import each
 
 PATH = "/v1/completions"
@@ -255,8 +256,8 @@ def test_the_served_models_rows_are_its_own(start_server, oracle, dialect):
     arrays = (told["prompt"][0] if dialect == "together" else told["choices"][0])["logprobs"]
     for n in range(1, len(ids)):
         row = oracle.row(ids[:n])
-        noise = FLOAT16_NATS if row.probs[ids[n]] >= 1e-3 else 0.5
+        noise = noise_of(row, ids[n])
         assert abs(arrays["token_logprobs"][n] - row.logprobs[ids[n]]) <= noise
         best = max(arrays["top_logprobs"][n].values())
-        assert abs(best - np.max(row.logprobs)) <= FLOAT16_NATS
+        assert abs(best - np.max(row.logprobs)) <= tolerance().nats
     assert server.stderr == ""

@@ -9,7 +9,7 @@ import json
 import httpx
 import numpy as np
 import pytest
-from asking import FLOAT16_NATS
+from asking import noise_of
 from cases import each
 
 # vllm-project/vllm: token_in_token_out/protocol.py, GenerateResponseBase and GenerateChoiceBase, as 0.32 answers them.
@@ -260,4 +260,4 @@ def test_the_served_models_scores_are_its_own(start_server, oracle, prompt):
     for n, scores in enumerate(matrix(told), start=5):
         row = oracle.row(prompt[:n])
         for token, score in zip(ids[n - 5], scores, strict=True):
-            assert abs(score - row.logprobs[token]) <= (FLOAT16_NATS if row.probs[token] >= 1e-3 else 0.5)
+            assert abs(score - row.logprobs[token]) <= noise_of(row, token)
