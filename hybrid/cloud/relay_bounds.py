@@ -2,9 +2,10 @@
 
 The law (``tests/cloud/test_relay_bounds.py``): whatever template a server puts a bounded body into, with whatever
 byte-level vocabulary, it is charged no more prompt tokens than this, or the body is refused by the name of the field
-that nothing bounds. A token is a byte at the least. Texts of users and of the model stand in a prompt as they are; what
-is JSON (tools, calls and their results, schemas) may be printed anew with any indentation, with every other character
-escaped, and twice. What a server adds is told by nobody: a preamble is assumed, and grows with what usages show.
+that nothing bounds. A token is a byte at the least, of the text in whichever of its forms is tokenised
+(``normal_forms``). Texts of users and of the model stand in a prompt once; what is JSON (tools, calls and their
+results, schemas) may be printed anew with any indentation, with every other character escaped, and twice. What a server
+adds is told by nobody: a preamble is assumed, and grows with what usages show.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.cloud.dialects.chat import PREAMBLE, TURN
+from hybrid.cloud.normal_forms import max_bytes
 from hybrid.errors import UsageError
 from hybrid.types import CloudUsage
 
@@ -46,7 +48,8 @@ TURN_FIELDS = frozenset(
         *("reasoning", "reasoning_content", "thinking_blocks"),
     )
 )
-PART_FIELDS = frozenset({"type", "text", "refusal", "image_url"})
+TEXTS = ("text", "refusal")
+PART_FIELDS = frozenset({"type", *TEXTS, "image_url"})
 # Servers that join the parts of a turn put a line's end between them (vLLM), or an empty line.
 JOINED = 2
 # What Jinja's own ``tojson`` escapes for the web, as \u003c.
@@ -119,10 +122,10 @@ def printed_bytes(value: object) -> int:
     (8, 30, 30)
     """
     try:
-        text = json.dumps(value, ensure_ascii=True)
+        text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         raise UsageError("the body is nested too deeply") from None
-    return len(text) + (ESCAPED - 1) * sum(map(text.count, FOR_THE_WEB)) + _indentation(text)
+    return max_bytes(text, escaped=True) + (ESCAPED - 1) * sum(map(text.count, FOR_THE_WEB)) + _indentation(text)
 
 
 def _indentation(text: str) -> int:
@@ -170,18 +173,20 @@ def _turn_tokens(turn: Mapping[str, Any], image_tokens: int | None) -> int:
 
 
 def _part_tokens(part: Any, image_tokens: int | None) -> int:
+    """Return the most tokens of a part: all its texts count, whatever its type says which of them is meant."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(kind, str):
+    if not isinstance(kind, str) or kind not in {*TEXTS, "image_url"}:
         raise UnboundedField(f"messages[].content.type={kind}"[:80])
     _mind_names(part, PART_FIELDS - ({"image_url"} if kind != "image_url" else set()), "messages[].content.")
-    if kind == "image_url" and image_tokens is not None:
-        return image_tokens + TURN
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if kind in {"text", "refusal"} and isinstance(text, str):
-        return JOINED + len(text.encode("utf-8", "surrogatepass"))
-    if kind == "image_url":
+    texts = [part[name] for name in TEXTS if part.get(name) is not None]
+    if not all(isinstance(text, str) for text in texts) or (kind in TEXTS and part.get(kind) is None):
+        raise UnboundedField(f"messages[].content.type={kind}"[:80])
+    tokens = sum(JOINED + max_bytes(text) for text in texts)
+    if kind in TEXTS:
+        return tokens
+    if image_tokens is None:
         raise UnboundedField("messages[].content.type=image_url", "[relay] image_tokens does not bound an image")
-    raise UnboundedField(f"messages[].content.type={kind}"[:80])
+    return image_tokens + TURN + tokens
 
 
 def _mind_names(found: Mapping[str, Any], known: frozenset[str], within: str) -> None:

@@ -137,8 +137,8 @@ def test_where_not_even_the_prefix_can_be_said_nothing_is_asked_and_nothing_is_c
 
 def test_the_worst_case_is_a_token_for_every_byte_and_every_time_it_may_be_asked_again(speak):
     question = ScoreQuestion((67, *E_ACUTE), (68,), True, 3)
-    assert speak().max_usage(question) == CloudUsage((1 + AGAIN) * (4 + 1), 1 + AGAIN, requests=1 + AGAIN)
-    assert speak().max_usage(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling())) == CloudUsage(4, 9)
+    assert speak().max_usage(question) == CloudUsage((1 + AGAIN) * (5 + 1), 1 + AGAIN, requests=1 + AGAIN)
+    assert speak().max_usage(WriteQuestion((67, *E_ACUTE), 9, 3, Sampling())) == CloudUsage(5, 9)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------

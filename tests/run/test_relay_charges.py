@@ -9,6 +9,7 @@ from contextlib import suppress
 from chat_upstream import CUT, DONE, WHOLE, Script, delta, event
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from normalising import HOW, TEXTS, num_tokens
 from relays import PRICE, TOOLS, relaying
 
 from hybrid.errors import CloudError
@@ -21,16 +22,17 @@ async def read(reply, *, stream):
     return [each async for each in reply.events()]
 
 
-def charged_by(body, written):
+def charged_by(body, written, how):
     """What a server charges that prints tools as Llama 3.1's template does, in the smallest tokens there are: bytes."""
     prompt = "<|begin|>" + "".join(json.dumps(tool, indent=4) + "\n\n" for tool in body.get("tools", []))
     for turn in body["messages"]:
         prompt += f"<|start|>{turn['role']}<|end|>\n{turn['content']}<|eot|>"
-    return CloudUsage(len(prompt.encode()), min(written, body["max_tokens"]))
+    return CloudUsage(num_tokens(prompt, how), min(written, body["max_tokens"]))
 
 
 @given(
-    text=st.text(max_size=60),
+    text=TEXTS,
+    how=HOW,
     tools=st.integers(0, 3),
     limit=st.none() | st.integers(1, 60),
     written=st.integers(0, 80),
@@ -39,11 +41,11 @@ def charged_by(body, written):
     cut=st.booleans(),
 )
 @settings(max_examples=25)
-def test_what_is_recorded_is_never_below_what_was_charged(text, tools, limit, written, tells, stream, cut):
+def test_what_is_recorded_is_never_below_what_was_charged(text, how, tools, limit, written, tells, stream, cut):
     charged = []
 
     def answer(body):
-        usage = charged_by(body, written)
+        usage = charged_by(body, written, how)
         charged.append(PRICE.cost(usage))
         told = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens} if tells else None
         if not stream:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
+from hybrid.cloud.normal_forms import max_bytes
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
@@ -51,7 +52,7 @@ class Chat(OpenAi):
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
         turns = question.turns if isinstance(question, WriteQuestion) else ()
-        prompt = sum(len(turn.content.encode()) + TURN for turn in turns) + TURN + self.preamble
+        prompt = max_bytes("".join(turn.content for turn in turns)) + TURN * (len(turns) + 1) + self.preamble
         return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:  # noqa: ARG002  (others know the question's tokens)

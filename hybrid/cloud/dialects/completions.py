@@ -62,9 +62,8 @@ class Completions(OpenAi):
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """One token per byte."""
         if isinstance(question, ScoreQuestion) and self.can.scoring_method != "one request":
-            return scoring_methods.max_usage_by(
-                self.can.scoring_method, question, tokens=lambda ids: len(self.setup.text_tokens.bytes_of(ids)) + 1
-            )
+            most = self.setup.text_tokens.max_tokens
+            return scoring_methods.max_usage_by(self.can.scoring_method, question, tokens=most)
         return max_usage_in_bytes(self.setup.text_tokens, question, requests=1)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:

@@ -81,7 +81,7 @@ class LlamaCppPython(OpenAi):
 
     def _charged(self, reply: Any, sent: Ids) -> CloudUsage:
         """Return what one request of a check was charged: one token is always written."""
-        most = len(self.setup.text_tokens.bytes_of(sent)) + 1
+        most = self.setup.text_tokens.max_tokens(sent)
         return final_usage(read_usage(reply), CloudUsage(len(sent), 1), most)
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from hybrid.cloud.dialects.reading import NO_ROWS, choice_of, finish_of, guarded, number, read_usage
+from hybrid.cloud.normal_forms import max_bytes
 from hybrid.cloud.port import Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
 from hybrid.errors import BadReply, MissingCapability
 from hybrid.prob import TopK
@@ -58,6 +59,13 @@ class TextVocabulary:
             return self.bytes_of(ids).decode()
         except UnicodeDecodeError:
             return None
+
+    def max_tokens(self, ids: Iterable[int]) -> int:
+        """Return the most tokens that a server makes of what some tokens spell: one a byte, and one that opens it.
+
+        Half a character at the end counts as the three bytes of what stands for it.
+        """
+        return max_bytes(self.bytes_of(ids).decode("utf-8", "replace")) + 1
 
     def split(self, text: str) -> Ids | None:
         """Return tokens that spell a text exactly; None where no pieces do."""
@@ -106,11 +114,11 @@ def row_by_text(words: TextVocabulary, listed: Mapping[str, Any], own: str, top_
 
 
 def max_usage_in_bytes(words: TextVocabulary, question: ModelQuestion, requests: int) -> CloudUsage:
-    """Return the most that requests in text are charged: a token per byte of the prompt, and one that opens it."""
+    """Return the most that requests in text are charged: each the whole prompt anew."""
     if isinstance(question, ScoreQuestion):
-        prompt = len(words.bytes_of(question.prefix + question.span)) + 1
+        prompt = words.max_tokens(question.prefix + question.span)
         return CloudUsage(requests * prompt, requests, requests=requests)
-    return CloudUsage(requests * (len(words.bytes_of(question.prefix)) + 1), question.limit)
+    return CloudUsage(requests * words.max_tokens(question.prefix), question.limit)
 
 
 @guarded
