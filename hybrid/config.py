@@ -157,7 +157,8 @@ class MoneySettings(SettingsGroup):
     price: Annotated[
         str | None,
         SettingInfo(
-            "USD per million prompt/cached/completion tokens, perhaps /USD a request, perhaps :cached or :new; or free",
+            "USD per million prompt/cached/completion tokens, P/C/W/O with cache writes, P/C/W/O/R with USD a request, "
+            "perhaps :cached or :new; or free",
             "P/C/O",
             PRICED | SettingPlace.REPLAY,
         ),

@@ -19,7 +19,7 @@ from hybrid.spend.ledger import (
     SpendScope,
     StoredCapScope,
 )
-from hybrid.spend.price import TARIFFS, Price, Tariff, as_usd, usd_to_nanousd
+from hybrid.spend.price import TARIFFS, LongContext, Price, Tariff, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import PriceFile, endpoint_id
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Denial",
     "Grant",
     "Ledger",
+    "LongContext",
     "MaxCost",
     "MemoryLedger",
     "Price",

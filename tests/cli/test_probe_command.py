@@ -363,7 +363,7 @@ def test_a_cap_ends_the_probe_with_its_sentence(served, cache):
 @pytest.mark.slow
 def test_what_it_was_charged_is_what_the_ledger_says(served, cache, tmp_path):
     ledger = FileLedger(tmp_path / "ledger.sqlite")
-    price = ("--price", "1/0.1/4/0.001", "--ledger", ledger.file.path)
+    price = ("--price", "1/0.1/1/4/0.001", "--ledger", ledger.file.path)
     found = json.loads(probe(served["vllm"].url, "--json", *price).stdout)
     entries = LedgerAdmin(ledger).log(99)
     assert found["charged_nanousd"] == sum(entry.charged_nanousd for entry in entries) > 1_000_000 * len(entries)

@@ -80,7 +80,7 @@ def test_the_floor_falls_by_the_seed_the_question_and_what_is_learned_by_then():
 
 def test_in_nats_one_worth_holds_for_all_questions_at_this_endpoints_prices():
     keep_calibration(replace(OURS, loss="nats"))
-    for price in (PRICE, Price.parse("1/0.1/8:cached"), Price.parse("2/0.5/3/0.001")):
+    for price in (PRICE, Price.parse("1/0.1/8:cached"), Price.parse("2/0.5/2/3/0.001")):
         for dial, multiple in ((None, 1.5), ("0.4", 0.4)):
             planner = bind(source(), price=price, worth=dial).planner
             alone = [price.prompt * each.prompt_tokens + price.completion * each.cloud_tokens for each in QUESTIONS]

@@ -149,7 +149,7 @@ def test_a_stated_tariff_goes_before_what_checks_were_charged():
 )
 def test_the_cheapest_draft_length_after_checks_has_the_fewest_usd_a_token(usage):
     """The text may be paid for more than once, and so are the requests and what each of them writes."""
-    price, pace = Price.parse("1/0.1/4/0.0001"), SpanTuner()
+    price, pace = Price.parse("1/0.1/1/4/0.0001"), SpanTuner()
     checked(pace, usage)
 
     def usd(length):

@@ -17,7 +17,7 @@ POLICIES = ["kl", "cloud", "local", "doubt"]
 
 
 def test_it_is_the_sum_of_the_bills_whatever_the_price(house, run):
-    for price in ("1/0.1/4", "free", "1/0.1/4/0.01"):
+    for price in ("1/0.1/4", "free", "1/0.1/1/4/0.01"):
         h, bills, requests = house(price=price), 0, 0
         assert h.client.spent == Spent(0, 0, 0)
         for number, policy in enumerate(POLICIES, start=1):

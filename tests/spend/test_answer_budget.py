@@ -374,7 +374,7 @@ def test_an_excess_that_cannot_be_written_at_once_is_written_at_the_end():
 
 @given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 200_000))
 def test_what_takes_several_requests_is_reserved_and_fitted_with_the_price_of_each(limit, requests, cap):
-    price = Price.parse("1/0.1/4/0.00002")
+    price = Price.parse("1/0.1/1/4/0.00002")
     account = Account(price, MemoryLedger(cap), "http://gpu")
     answer = with_budget(account, lambda budget: budget.reserve(10, limit, requests=requests))
     fitting = [n for n in range(1, limit + 1) if price.worst_case(10, n, requests) <= cap]

@@ -34,7 +34,7 @@ def told(prefix, known, shared):
 @each("stated", [None, *TARIFFS])
 @each("keeps_cache", [False, True])
 def test_the_forecast_is_the_cost_of_the_price_up_to_its_rounding(stated, keeps_cache):
-    price = Price.parse("0.7/0.3/3.1/0.000001" + (f":{stated}" if stated else ""))
+    price = Price.parse("0.7/0.3/0.7/3.1/0.000001" + (f":{stated}" if stated else ""))
     for prefix, count, shared in product((1, 2, 9), (1, 5), (0, 1, 4, 20)):
         ask = AskPrices.of(price, keeps_cache=keeps_cache, shared=shared)
         assert ask.unit == "nanousd"
@@ -63,7 +63,7 @@ def test_where_a_server_tells_no_cache_and_no_tariff_is_stated_nothing_is_foreca
 @each("in_one_request", [True, False])
 def test_a_check_costs_what_the_break_even_is_computed_from(stated, in_one_request):
     """The prefix is known up to its last token, which corrected the span before."""
-    price = Price.parse(f"1/0.1/4/0.000002:{stated}")
+    price = Price.parse(f"1/0.1/1/4/0.000002:{stated}")
     ask = AskPrices.of(price, in_one_request=in_one_request)
     rates = CheckRates.of_price(price).by_method(in_one_request=in_one_request)
     for before, span in product((2, 70, 500), (1, 8)):

@@ -61,7 +61,7 @@ def test_at_the_break_even_both_cost_the_same_below_it_checks_are_dearer_and_abo
         ("7/2/31:uncached", True, (7, 7, 31, 31)),
         ("7/2/31:cached", False, (2, 7, 31, 31)),
         ("7/2/31:new", None, (0, 7, 7, 31)),
-        ("7/2/31/0.000005:cached", None, (2, 7, 36, 31)),
+        ("7/2/7/31/0.000005:cached", None, (2, 7, 36, 31)),
     ],
 )
 def test_a_price_with_its_tariff_gives_the_rates_and_a_request_s_own_price_is_paid_for_every_check(

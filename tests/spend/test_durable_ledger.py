@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from money import Clock, max_cost_of, settled
 
 from hybrid.errors import LedgerError
-from hybrid.spend import STORED_CAP_LEVELS, Denial, SpendScope
+from hybrid.spend import STORED_CAP_LEVELS, Denial, MaxCost, Price, Reservation, SpendScope
 from hybrid.spend.durable import FileLedger, LedgerAdmin
 from hybrid.spend.durable import ledger as durable_ledger
 from hybrid.spend.durable.schema import check_totals, rebuild_totals
@@ -280,3 +280,17 @@ def test_only_its_owner_may_read_a_ledger(file_ledger, scope):
     ledger.reserve(max_cost_of(1), scope)
     assert ledger.file.path.stat().st_mode & 0o077 == 0
     assert ledger.file.path.parent.stat().st_mode & 0o077 == 0 or os.name == "nt"
+
+
+def test_a_price_of_four_parts_in_an_older_ledger_is_not_read_as_one_with_cache_writes(file_ledger):
+    """It was P/C/O/R; what is written now has three parts or five."""
+    ledger = file_ledger()
+    for text in ("1/0.1/1/4/0.002:new", "2/0.1/2.5/10", "1/0.1/4", "free"):
+        assert isinstance(ledger.reserve(MaxCost(Price.parse(text), 1, 1), SOMEBODY), Reservation)
+    with ledger.file.transaction(flushed=True) as db:
+        kept = [price for (price,) in db.execute("SELECT price FROM entries ORDER BY id")]
+        db.execute("UPDATE entries SET price = '1/0.1/4/0.002:new, a page' WHERE id = 3")
+    assert [price.split(", ")[0] for price in kept] == ["1/0.1/1/4/0.002:new", "2/0.1/2.5/10/0", "1/0.1/4", "free"]
+    log = {entry.id: entry.price for entry in LedgerAdmin(ledger).log(9)}
+    assert log[3] == "1/0.1/1/4/0.002:new, a page"
+    assert log[2].startswith("2/0.1/2.5/10/0, stated by")

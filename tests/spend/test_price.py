@@ -10,12 +10,26 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
-from hybrid.spend import TARIFFS, Bill, Price, bill, usd_to_nanousd
+from hybrid.spend import TARIFFS, Bill, LongContext, Price, bill, usd_to_nanousd
 from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 10**12) | st.integers(0, 10)
 TARIFF = st.sampled_from([None, *TARIFFS])
-PRICES = st.builds(Price, RATES, RATES, RATES, RATES, repeated=TARIFF)
+PLAIN = st.builds(Price, RATES, RATES, RATES, RATES, repeated=TARIFF)
+PRICES = st.builds(
+    lambda price, more: price if more is None else replace(price, cache_write=price.prompt + 1 + more),
+    PLAIN,
+    st.none() | RATES,
+)
+
+
+def with_long_context(price, above, more):
+    """The same price, and one beyond ``above`` tokens that is higher by as much in every part."""
+    parts = (price.prompt, price.cached_prompt, price.completion, price.written_nanousd)
+    return replace(price, long_context=LongContext(above, *(part + more for part in parts)))
+
+
+LONG = st.builds(with_long_context, PRICES, st.integers(0, 300_000), RATES) | PRICES
 
 
 @st.composite
@@ -23,7 +37,8 @@ def usages(draw):
     prompt = draw(st.integers(0, 200_000))
     requests, count = draw(st.integers(0, 4)), st.integers(0, prompt)
     written, cached, repeated = draw(st.integers(0, 10_000)), draw(count), draw(count)
-    return CloudUsage(prompt, written, cached, requests, repeated, draw(st.integers(0, requests)))
+    writes = draw(st.none() | st.integers(0, prompt - cached))
+    return CloudUsage(prompt, written, cached, requests, repeated, draw(st.integers(0, requests)), writes)
 
 
 @each(
@@ -32,8 +47,10 @@ def usages(draw):
         ("1/0.1/4", Price(1_000_000_000, 100_000_000, 4_000_000_000)),
         ("0.15/0.0375/0.6", Price(150_000_000, 37_500_000, 600_000_000)),
         ("0.000000001/0/1e-9", Price(1, 0, 1)),
-        ("1/0.1/4/0.002", Price(1_000_000_000, 100_000_000, 4_000_000_000, 2_000_000)),
-        ("0/0/0/1e-9", Price(0, 0, 0, 1)),
+        ("1/0.1/1/4/0.002", Price(1_000_000_000, 100_000_000, 4_000_000_000, 2_000_000)),
+        ("0/0/0/0/1e-9", Price(0, 0, 0, 1)),
+        ("2/0.1/2.5/10", Price(2 * 10**9, 10**8, 10**10, cache_write=2_500_000_000)),
+        ("2/0.1/2.5/10/0.002", Price(2 * 10**9, 10**8, 10**10, 2_000_000, cache_write=2_500_000_000)),
         ("15/1.5/75", Price(15_000_000_000, 1_500_000_000, 75_000_000_000)),
         ("0/0/0", Price(0, 0, 0)),
         ("free", Price(0, 0, 0)),
@@ -47,6 +64,8 @@ def test_a_price_is_read_exactly(text, price):
 @given(PRICES)
 def test_a_price_is_written_as_it_is_read(price):
     assert Price.parse(str(price)) == price
+    assert Price.parse(price.in_full) == price
+    assert len(price.in_full.split("/")) != 4, "what a file keeps is never an earlier version's P/C/O/R"
     assert price.free == str(price).startswith("free")
 
 
@@ -62,7 +81,7 @@ def test_a_price_says_who_stated_it():
         "",
         "1",
         "1/2",
-        "1/2/3/4/5",
+        "1/2/3/4/5/6",
         "1/2/3/-4",
         "1/2/3/",
         "1/2/",
@@ -112,8 +131,11 @@ def test_an_amount_is_read_exactly_or_not_at_all(whole, decimals):
 @given(PRICES, usages())
 def test_a_request_costs_the_exact_sum_rounded_up_to_a_whole_nano_dollar(price, usage):
     usage = price.charged(usage)
+    fresh = usage.prompt_tokens - usage.cached_tokens
+    writes = fresh if usage.cache_write_tokens is None else usage.cache_write_tokens
     exact = (
-        Fraction(usage.prompt_tokens - usage.cached_tokens) * price.prompt
+        Fraction(fresh - writes) * price.prompt
+        + Fraction(writes) * price.written_nanousd
         + Fraction(usage.cached_tokens) * price.cached_prompt
         + Fraction(usage.completion_tokens) * price.completion
     ) / 10**6
@@ -123,7 +145,7 @@ def test_a_request_costs_the_exact_sum_rounded_up_to_a_whole_nano_dollar(price, 
 
 
 def test_a_request_has_a_price_of_its_own_and_one_that_never_left_has_none():
-    price = Price.parse("1/0.1/4/0.000003")
+    price = Price.parse("1/0.1/1/4/0.000003")
     assert price.cost(CloudUsage(1, 0)) == 1000 + 3000
     assert price.cost(CloudUsage(0, 1)) == 4000 + 3000
     assert price.cost(CloudUsage(1, 1, requests=3)) == 1000 + 4000 + 9000
@@ -145,7 +167,7 @@ def test_prompt_cached_prompt_and_completion_have_their_own_prices():
     assert price.cost(CloudUsage(100, 10, cached_tokens=60)) == 40 * 7 + 60 * 2 + 10 * 11
 
 
-@given(PRICES, usages(), st.integers(0, 1000), st.integers(0, 1000))
+@given(LONG, usages(), st.integers(0, 1000), st.integers(0, 1000))
 def test_no_request_within_its_limits_costs_more_than_the_worst_case(price, usage, more_prompt, more_limit):
     """Reserving the worst case is only safe if it is one, whatever the server cached."""
     prompt, limit = usage.prompt_tokens + more_prompt, usage.completion_tokens + more_limit
@@ -154,7 +176,7 @@ def test_no_request_within_its_limits_costs_more_than_the_worst_case(price, usag
     assert price.cost(usage) <= worst
 
 
-@given(PRICES, st.integers(1, 100_000), st.integers(0, 10_000))
+@given(LONG, st.integers(1, 100_000), st.integers(0, 10_000))
 def test_the_worst_case_can_happen(price, prompt_tokens, limit):
     """Any higher, and money that could be spent would be held back."""
     dearest = (CloudUsage(prompt_tokens, limit, cached) for cached in (0, prompt_tokens))

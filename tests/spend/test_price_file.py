@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from cases import each
 
 from hybrid.errors import UsageError
-from hybrid.spend import Price, PriceFile, endpoint_id
+from hybrid.spend import LongContext, Price, PriceFile, endpoint_id
 
 ENTRY = """
 [[price]]
@@ -43,6 +45,72 @@ def test_a_price_is_found_by_endpoint_and_model(read):
 
 def test_a_request_may_have_a_price_of_its_own(read):
     assert read(ENTRY + "request = 0.002").price("https://api.example.com", "large-1").request == 2_000_000
+
+
+TERMS = """
+cache_write = 0.1875
+cache_min_tokens = 1024
+cache_lifetime_s = 300
+batch = 0.5
+long_context = {above_tokens = 272000, prompt = 0.3, cached_prompt = 0.075, cache_write = 0.375, completion = 2}
+"""
+
+
+def test_every_term_of_todays_tariffs_is_read_exactly(read):
+    price = read(ENTRY + TERMS).price("https://api.example.com", "large-1")
+    assert price == Price(
+        *(150_000_000, 37_500_000, 1_000_000_000, 0),
+        cache_write=187_500_000,
+        cache_min_tokens=1024,
+        cache_lifetime_s=300,
+        batch=Fraction(1, 2),
+        long_context=LongContext(272_000, 300_000_000, 75_000_000, 2_000_000_000, 375_000_000),
+    )
+    assert price.terms == [
+        "nothing is cached of a prompt below 1024 tokens",
+        "the cache forgets a prompt after 300 s",
+        "0.3/0.075/0.375/2 for a request with more than 272000 prompt tokens",
+        "0.5 of it by the provider's batch API",
+    ]
+    assert read(ENTRY).price("https://api.example.com", "large-1").terms == []
+    assert read(ENTRY + "cache_write = 0.15").price("https://api.example.com", "large-1").cache_write is None
+
+
+@each(
+    ("line", "said"),
+    [
+        ("cache_write = 0.1", "entry 1: cache_write is below prompt"),
+        ("cache_write = 'dear'", "cache_write: 'dear' is not an amount"),
+        ("cache_min_tokens = 1.5", "cache_min_tokens is not a whole number"),
+        ("cache_min_tokens = -1", "cache_min_tokens is not a whole number"),
+        ("cache_lifetime_s = '5 min'", "cache_lifetime_s is not a whole number"),
+        ("cache_lifetime_s = true", "cache_lifetime_s is not a whole number"),
+        ("batch = 0", "batch is not a factor above 0 and at most 1, as 0.5"),
+        ("batch = 2", "batch is not a factor"),
+        ("batch = nan", "batch is not a factor"),
+        ("batch = 1e-300000", "batch is not a factor"),
+        ("long_context = 272000", "entry 1, long_context: not a table"),
+        ("long_context = {above_tokens = 9, prompt = 1}", "long_context: cached_prompt is missing"),
+        ("long_context = {prompt = 1, cached_prompt = 1, completion = 1}", "long_context: above_tokens is missing"),
+        (
+            "long_context = {above_tokens = 9, writes = 1}",
+            "long_context: there is no field called writes; there are ab",
+        ),
+        (
+            "long_context = {above_tokens = 9, prompt = 1, cached_prompt = 1, completion = 0.9}",
+            "long_context: completion is below that of a shorter prompt",
+        ),
+        (
+            "cache_write = 2\nlong_context = {above_tokens = 9, prompt = 1, cached_prompt = 1, completion = 1}",
+            "long_context: cache_write (left out: as its prompt) is below that of a shorter prompt",
+        ),
+    ],
+)
+def test_a_term_that_cannot_be_believed_is_refused_in_a_sentence_that_says_where(read, line, said):
+    with pytest.raises(UsageError) as found:
+        read(ENTRY + line)
+    assert said in str(found.value)
+    assert "prices.toml, entry 1" in str(found.value)
 
 
 def test_an_empty_file_knows_no_price(read):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -12,15 +13,15 @@ from hypothesis import strategies as st
 from tariff_account import STATED, Asked, TariffAccount
 
 from hybrid.errors import UsageError
-from hybrid.spend import TARIFFS, Price, PriceFile
-from hybrid.types import CloudUsage
+from hybrid.spend import TARIFFS, LongContext, Price, PriceFile, usd_to_nanousd
+from hybrid.types import CloudUsage, num_shared
 
 RATES = st.integers(0, 3_000_000)
 
 
 def priced(stated, prompt=7, cached=2, completion=31, request=0):
     """The same price twice, in USD a million: ours and the second hand's."""
-    ours = Price.parse(f"{prompt}/{cached}/{completion}/{request}" + (f":{stated}" if stated else ""))
+    ours = Price.parse(f"{prompt}/{cached}/{prompt}/{completion}/{request}" + (f":{stated}" if stated else ""))
     return ours, TariffAccount(*map(Fraction, (prompt, cached, completion, request)), stated=stated)
 
 
@@ -58,8 +59,11 @@ def test_only_what_is_new_costs_no_more_than_cached_and_that_no_more_than_what_i
     prompt = data.draw(st.integers(0, 50))
     count = st.integers(0, prompt)
     usage = CloudUsage(prompt, data.draw(st.integers(0, 9)), data.draw(count), 1, data.draw(count), data.draw(count))
+    writes = data.draw(st.none() | st.integers(0, prompt - usage.cached_tokens))
+    usage, written = replace(usage, cache_write_tokens=writes), dearer + data.draw(RATES)
     new, cached, told, uncached = (
-        Price(dearer, cheaper, *rates[2:], repeated=each).cost(usage) for each in ("new", "cached", None, "uncached")
+        Price(dearer, cheaper, *rates[2:], repeated=each, cache_write=written).cost(usage)
+        for each in ("new", "cached", None, "uncached")
     )
     assert new <= cached <= told <= uncached
 
@@ -93,10 +97,91 @@ def test_what_the_server_had_cached_beyond_what_was_repeated_keeps_the_cached_pr
     assert costs["new"] == (5 * 7 + 2 * 2) * 1000
 
 
+# ---- what is written to a cache, minimum prefixes, long contexts -----------------------------------------------------
+
+USD = st.integers(0, 40)
+
+
+@st.composite
+def price_lists(draw):
+    """A price with all terms that change a charge, ours and the second hand's; C <= P <= W, and no less beyond N."""
+
+    def amounts():
+        cached, prompt, write = sorted(draw(st.tuples(USD, USD, USD)))
+        return prompt, cached, draw(USD), write
+
+    here = amounts()
+    there = tuple(map(sum, zip(here, amounts(), strict=True)))
+    least, above, stated = draw(st.integers(0, 4)), draw(st.none() | st.integers(0, 5)), draw(st.sampled_from(STATED))
+    stated_write = draw(st.booleans())
+    here, there = (each if stated_write else (*each[:3], each[0]) for each in (here, there))
+    nano = 10**9
+    beyond = None if above is None else LongContext(above, *(usd * nano for usd in there))
+    ours = Price(
+        *(usd * nano for usd in here[:3]),
+        request=3,
+        repeated=stated,
+        cache_write=here[3] * nano if stated_write else None,
+        cache_min_tokens=least,
+        long_context=beyond if stated_write or beyond is None else replace(beyond, cache_write=None),
+    )
+    write = Fraction(here[3]) if stated_write else None
+    far = None if above is None else (above, tuple(map(Fraction, there)))
+    return ours, TariffAccount(*map(Fraction, here[:3]), Fraction(3, 10**9), stated, write, least, far)
+
+
+@st.composite
+def requests(draw):
+    prompt = tuple(draw(st.lists(st.integers(0, 1), max_size=7)))
+    told = draw(st.integers(0, len(prompt)))
+    writes = draw(st.none() | st.integers(0, len(prompt) - told))
+    check, answered = draw(st.booleans()), draw(st.booleans())
+    return Asked(prompt, draw(st.integers(0, 3)), check, told, answered, draw(st.integers(1, 2)), writes)
+
+
+@given(price_lists(), st.lists(requests(), min_size=1, max_size=4))
+def test_a_prompt_token_is_charged_as_cached_written_or_neither_as_the_second_hand_says(prices, answer):
+    """Every term of a price with every tariff: minimum prefixes, writes that are told or not, a long context."""
+    price, second_hand = prices
+    before = []
+    for asked in answer:
+        repeated = max((num_shared(asked.prompt, each) for each in before), default=0)
+        known = replace(usage_of(asked, repeated), cache_write_tokens=asked.writes)
+        charge = second_hand.charge(asked)
+        assert price.cost(known) == charge
+        assert charge <= price.worst_case(len(asked.prompt), asked.written, asked.http_requests)
+        before += [asked.prompt] * asked.answered
+
+
+def test_a_prompt_that_was_written_to_the_cache_costs_a_quarter_more_and_a_server_that_does_not_tell_is_no_excuse():
+    """49 tokens at 2/0.1/2.5/10: what is reserved covers what two large providers charge today."""
+    price = Price.parse("2/0.1/2.5/10")
+    told = {writes: price.cost(CloudUsage(49, 1, cache_write_tokens=writes)) for writes in (None, 49, 9, 0)}
+    assert told == {None: 132_500, 49: 132_500, 9: 112_500, 0: 108_000}
+    assert price.worst_case(49, 1) == 132_500
+    assert price.cost(CloudUsage(49, 1, 40, cache_write_tokens=0)) == 18_000 + 4_000 + 10_000
+
+
+def test_a_long_context_has_other_prices_for_the_whole_request():
+    price = Price(2, 1, 10, cache_write=3, long_context=LongContext(100, 4, 2, 20, 6))
+    million = 1_000_000
+    assert price.cost(CloudUsage(100, 1, 40, cache_write_tokens=0)) == -(-(60 * 2 + 40 + 10) // million)
+    assert price.at(100).written_nanousd == 3
+    assert price.at(101) == Price(4, 2, 20, cache_write=6)
+    assert price.worst_case(101 * million, million) == 101 * 6 + 20
+    assert price.worst_case(100, million) == 11, "ten for the completion, and one begun by 100 tokens"
+
+
+@given(price_lists(), st.integers(0, 12), st.integers(0, 9), st.integers(0, 5), st.integers(0, 5))
+def test_no_bound_on_a_prompt_costs_less_than_a_lower_one(prices, prompt, limit, more, longer):
+    price, _ = prices
+    assert price.worst_case(prompt, limit) <= price.worst_case(prompt + more, limit + longer)
+
+
 # ---- how it is written -----------------------------------------------------------------------------------------------
 
 
-@each("amounts", ["1/0.1/4", "1/0.1/4/0.002", "free"])
+@each("amounts", ["1/0.1/4", "1/0.1/1/4/0.002", "2/0.1/2.5/10", "2/0.1/2.5/10/0.002", "free"])
 def test_a_tariff_is_read_behind_a_price_and_written_as_it_was_read(amounts):
     for stated in TARIFFS:
         price = Price.parse(f"{amounts}:{stated}")
@@ -110,6 +195,42 @@ def test_a_tariff_is_read_behind_a_price_and_written_as_it_was_read(amounts):
 def test_what_is_no_tariff_is_refused_in_a_sentence_that_names_them(text):
     with pytest.raises(UsageError, match=r"as 1/0\.1/4\) or free, perhaps with :uncached, :cached, :new behind it"):
         Price.parse(text)
+
+
+@each(
+    ("text", "spellings"),
+    [
+        ("1/0.1/4/0.002", ("1/0.1/1/4/0.002", "1/0.1/4/0.002/0")),
+        ("0/0/0/0.5:new", ("0/0/0/0/0.5:new", "0/0/0/0.5/0:new")),
+        ("3/0.15/3/15", ("3/0.15/3/3/15", "3/0.15/3/15/0")),
+        ("3/0.15/2/15", ("3/0.15/3/2/15",)),
+    ],
+)
+def test_four_parts_that_may_be_an_earlier_versions_fee_per_request_are_refused_with_both_spellings(text, spellings):
+    """Read as P/C/W/O, a price with a fee of 0.002 USD would be a completion of 0.002: a cap would not hold."""
+    with pytest.raises(UsageError, match=r"P/C/W/O.* may be P/C/O/R") as found:
+        Price.parse(text)
+    for spelling in spellings:
+        assert spelling in str(found.value)
+        assert Price.parse(spelling).repeated == ("new" if "new" in text else None)
+    assert Price.parse(spellings[0]).request == usd_to_nanousd(text.split(":")[0].split("/")[3])
+
+
+@given(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), st.integers(0, 30))
+def test_no_price_of_an_earlier_version_is_read_as_another_unless_a_request_costs_as_much_as_a_million_tokens(old, fee):
+    prompt, cached, completion = old
+    text = f"{prompt}/{cached}/{completion}/{fee}"
+    if fee >= completion > prompt > 0:
+        price = Price.parse(text)
+        assert (price.cache_write, price.completion, price.request) == (completion * 10**9, fee * 10**9, 0)
+    else:
+        with pytest.raises(UsageError, match=f"write {prompt}/{cached}/{prompt}/{completion}/{fee} if the last is USD"):
+            Price.parse(text)
+
+
+def test_a_price_of_writes_below_the_prompts_is_refused():
+    with pytest.raises(UsageError, match=r"written to the cache \(0\.5\) costs no less than another"):
+        Price.parse("1/0.1/0.5/4/0")
 
 
 ENTRY = """

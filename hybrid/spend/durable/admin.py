@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hybrid.errors import UsageError
 from hybrid.spend.durable.ledger import FileLedger, latest_time, read_total, replace_charge
@@ -95,7 +96,7 @@ class LedgerAdmin:
         """Return the last entries, the newest first."""
         with self._file.transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} ORDER BY id DESC LIMIT ?", (num,))
-            return [LedgerEntry(*row) for row in found]
+            return list(map(_entry, found))
 
     def open_entries(self) -> list[LedgerEntry]:
         """Return the entries without a known charge, the oldest first: in flight, or never settled."""
@@ -109,7 +110,7 @@ class LedgerAdmin:
         wanted = ", ".join("?" * len(states))
         with self._file.transaction(flushed=False) as db:
             found = db.execute(f"SELECT {_FIELDS} WHERE state IN ({wanted}) ORDER BY id", states)
-            return [LedgerEntry(*row) for row in found]
+            return list(map(_entry, found))
 
     def closed(self) -> list[ClosedEndpoint]:
         """Return the closed endpoints."""
@@ -134,10 +135,10 @@ class LedgerAdmin:
             if row is None:
                 msg = f"entry {entry_id} is not in the ledger; hybrid budget log lists what is"
                 raise UsageError(msg)
-            entry = LedgerEntry(*row)
+            entry = _entry(row)
             charged = entry.charged_nanousd + entry.reserved_nanousd if charged_nanousd is None else charged_nanousd
             replace_charge(db, entry_id, charged, "reconciled")
-            return LedgerEntry(*db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
+            return _entry(db.execute(f"SELECT {_FIELDS} WHERE id = ?", (entry_id,)).fetchone())
 
     def reopen(self, endpoint: str) -> None:
         """Reopen a closed endpoint."""
@@ -153,3 +154,25 @@ class LedgerAdmin:
             moved = db.execute("UPDATE entries SET at = ? WHERE at > ?", (now, now)).rowcount
             rebuild_totals(db)
             return moved
+
+
+def _entry(row: tuple[Any, ...]) -> LedgerEntry:
+    entry = LedgerEntry(*row)
+    return replace(entry, price=todays_spelling(entry.price))
+
+
+def todays_spelling(price: str) -> str:
+    """Return a price that the ledger keeps as text as ``Price.parse`` reads it today.
+
+    What is written now never has four parts (``Price.in_full``): four are an earlier version's ``P/C/O/R``.
+
+    >>> todays_spelling("1/0.1/4/0.002:new, a page"), todays_spelling("1/0.1/4, a page")
+    ('1/0.1/1/4/0.002:new, a page', '1/0.1/4, a page')
+    """
+    stated, comma, source = price.partition(", ")
+    amounts, colon, tariff = stated.partition(":")
+    parts = amounts.split("/")
+    if len(parts) == 4:
+        prompt, cached, completion, request = parts
+        amounts = f"{prompt}/{cached}/{prompt}/{completion}/{request}"
+    return f"{amounts}{colon}{tariff}{comma}{source}"

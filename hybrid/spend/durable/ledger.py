@@ -65,7 +65,7 @@ class FileLedger:
             at = max(now, latest_time(db))  # time never runs backwards in a ledger
             who = (scope.endpoint, scope.request, scope.conversation, scope.client)
             price, worst, nonce = (
-                f"{max_cost.price}, {max_cost.price.source}",
+                f"{max_cost.price.in_full}, {max_cost.price.source}",
                 allowance.max_cost.worst_nanousd,
                 secrets.randbits(62),
             )
