@@ -29,7 +29,6 @@ app = typer.Typer(
     name="hybrid",
     help="A small model writes on this machine; a large one in the cloud is asked only where it would disagree.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
