@@ -26,7 +26,7 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any, NoReturn
 
-from hybrid.engine.port import NO_ARGS
+from hybrid.engine.port import NO_ARGS, Interrupted, IsCancelled, never
 from hybrid.engine.template import ChatTemplate, TemplateFault
 from hybrid.engine.thought_marks import ThoughtMarks, marks_of
 from hybrid.errors import UsageError
@@ -36,8 +36,8 @@ from hybrid.types import Message, TemplateArg
 # after an open turn's text: what a template writes behind it is cut off. No argument may hold one of them.
 _BEGIN, _END, _OPEN_END = MARK_CHARACTERS = "\ue000\ue001\ue002"
 _BETWEEN = "\n\n"
-# Fitted conversations kept, by their roles.
-_MOST_KEPT = 64
+# Fitted conversations kept, by their roles, and the turns in all of them: a turn takes some 400 bytes.
+_MOST_KEPT, _MOST_TURNS_KEPT = 64, 1 << 15
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,20 @@ class ChatRenderer:
         self._open_end = _OPEN_END + self._word
         self._kept: dict[str, _Fit] = {}
 
-    def pieces(self, messages: Sequence[Message], args: Mapping[str, TemplateArg], *, apart: bool) -> list[Piece]:
+    def pieces(
+        self,
+        messages: Sequence[Message],
+        args: Mapping[str, TemplateArg],
+        *,
+        apart: bool,
+        cancelled: IsCancelled = never,
+    ) -> list[Piece]:
         """Render a conversation. ``apart``: each turn's text is a piece of its own, else only where it must be.
 
-        Raises UsageError, which names the role, where the template has no place for a turn.
+        Raises UsageError, which names the role, where the template has no place for a turn; Interrupted between two
+        forms of it once ``cancelled()`` says so.
         """
-        fit = self._fit_of(messages, args)
+        fit = self._fit_of(messages, args, cancelled)
         if not apart and (whole := self._whole(fit, messages, args)) is not None:
             return [Piece(whole)]
         return self._pieces(fit, messages)
@@ -127,30 +135,37 @@ class ChatRenderer:
 
     # ---- the form that a template takes ------------------------------------------------------------------------------
 
-    def _fit_of(self, messages: Sequence[Message], args: Mapping[str, TemplateArg]) -> _Fit:
+    def _fit_of(
+        self, messages: Sequence[Message], args: Mapping[str, TemplateArg], cancelled: IsCancelled = never
+    ) -> _Fit:
         roles = tuple(message.role for message in messages)
         key = json.dumps([roles, sorted(args.items())])
         if key not in self._kept:
             try:
                 self.template.check_args(args)
                 _check_marks(args)
-                fit, fault = self._fit(roles, args)
+                fit, fault = self._fit(roles, args, cancelled)
             except TemplateFault as error:  # the template cannot be read at all
                 fit, fault = None, error
             if fit is None:
-                self._refuse(roles, args, fault)
-            if len(self._kept) >= _MOST_KEPT:
+                self._refuse(roles, args, fault, cancelled)
+            num_turns = sum(len(each.turns) for each in self._kept.values())
+            if len(self._kept) >= _MOST_KEPT or num_turns + len(roles) > _MOST_TURNS_KEPT:
                 self._kept.clear()
             self._kept[key] = fit
         return self._kept[key]
 
-    def _fit(self, roles: Sequence[str], args: Mapping[str, TemplateArg]) -> tuple[_Fit | None, TemplateFault | None]:
+    def _fit(
+        self, roles: Sequence[str], args: Mapping[str, TemplateArg], cancelled: IsCancelled
+    ) -> tuple[_Fit | None, TemplateFault | None]:
         """Return the first form that comes back whole, or how the first one that failed did: None, it lost a turn."""
         first: list[TemplateFault | None] = []
         # Where no tools are given: as Hugging Face says so, then as some older templates want to hear it.
         older = {"tools": [], "documents": [], "functions": "", "datetime": f"{self.template.loaded_at:%b %d %Y}"}
         for given in ({"tools": None, "documents": None}, older):
             for turns, appended in _forms(roles):
+                if cancelled():
+                    raise Interrupted
                 try:
                     if (fit := self._tried(turns, given, args, roles, appended=appended)) is not None:
                         return fit, None
@@ -176,7 +191,9 @@ class ChatRenderer:
             marked += marks[-1]
         elif is_open:
             marked = marked[: marked.rfind(marks[-1]) + len(marks[-1])] if marks[-1] in marked else ""
-        found = [marked.find(mark) for mark in marks]
+        # One pass: a search of its own for each mark would take the square of the turns.
+        first = {int(mark[1]): mark.start() for mark in reversed(list(self._marked.finditer(marked)))}
+        found = [first.get(i, -1) for i in range(len(roles))]
         spoken = [at for at, role in zip(found, roles, strict=True) if role not in _SYSTEM]
         if min(found) < 0 or spoken != sorted(spoken):
             return None
@@ -199,24 +216,33 @@ class ChatRenderer:
         return text if self._holds(text, messages) else None
 
     def _holds(self, text: str, messages: Sequence[Message]) -> bool:
-        """Whether all texts are in a rendered one, in order; space around them and thoughts in them may be gone."""
-        marks, at = self._marks, 0
+        """Whether all texts are in a rendered one, in order; space around them and thoughts in them may be gone.
+
+        System texts have an order of their own. Each search goes on from the end of the last one.
+        """
+        marks, ends = self._marks, {True: 0, False: 0}
         for message in messages:
-            wanted = message.content
+            wanted, is_system = message.content, message.role in _SYSTEM
             if message.role == "assistant" and marks is not None:
                 wanted = wanted.rpartition(marks.close)[2]
-            found = text.find(wanted.strip(), 0 if message.role in _SYSTEM else at)
+            found = text.find(wanted.strip(), ends[is_system])
             if found < 0:
                 return False
-            at = at if message.role in _SYSTEM else found + len(wanted.strip())
+            ends[is_system] = found + len(wanted.strip())
         return True
 
-    def _refuse(self, roles: Sequence[str], args: Mapping[str, TemplateArg], fault: TemplateFault | None) -> NoReturn:
+    def _refuse(
+        self,
+        roles: Sequence[str],
+        args: Mapping[str, TemplateArg],
+        fault: TemplateFault | None,
+        cancelled: IsCancelled,
+    ) -> NoReturn:
         """Raise UsageError: name the role without which the conversation could be rendered, if there is one."""
         said = f" ({fault})" if fault else ""
         for role in sorted(set(roles) - {"user"}, key=_RAREST.index):
             rest = [each for each in roles if each != role]
-            if rest and self._fit(rest, args)[0] is not None:
+            if rest and self._fit(rest, args, cancelled)[0] is not None:
                 msg = f"the chat template of {self.name} has no place for a turn of role {role}{said}"
                 raise UsageError(msg)
         what = f"refused the conversation ({fault})" if fault else f"drops a turn of {', '.join(roles)}"

@@ -59,11 +59,14 @@ class ChatVocabulary(Vocabulary, Protocol):
         """The arguments that the model's chat template reads; none where it has no template."""
         ...
 
-    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
+    def render(
+        self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS, cancelled: IsCancelled = never
+    ) -> Ids:
         """Return a conversation as the model's chat template writes it, ready for the assistant's turn.
 
         A last turn of the assistant's is left open. ``args`` are given to the template by name. Raises UsageError where
-        the model has no template, the template has no place for a turn, or never reads an argument.
+        the model has no template, the template has no place for a turn, or never reads an argument; Interrupted once
+        ``cancelled()`` says so.
         """
         ...
 

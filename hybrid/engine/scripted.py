@@ -57,7 +57,12 @@ class ScriptedEngine:
         """No template reads any."""
         return frozenset()
 
-    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:  # noqa: ARG002  (the port's shape)
+    def render(
+        self,
+        messages: Sequence[Message],
+        args: Mapping[str, TemplateArg] = NO_ARGS,  # noqa: ARG002  (the port's shape)
+        cancelled: IsCancelled = never,  # noqa: ARG002
+    ) -> Ids:
         """Join the turns' contents."""
         return self.tokenize(" ".join(message.content for message in messages))
 

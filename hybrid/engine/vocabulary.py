@@ -10,11 +10,13 @@ import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from hybrid.engine.chat import ChatRenderer
 from hybrid.engine.native import ll
-from hybrid.engine.port import NO_ARGS
+from hybrid.engine.port import NO_ARGS, IsCancelled, never
+from hybrid.engine.special_tokens import PART, SpecialTokens
 from hybrid.engine.template import ChatTemplate, TemplateFault
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
@@ -87,14 +89,15 @@ class LlamaVocabulary:
         except (UsageError, TemplateFault):
             return frozenset()
 
-    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
+    def render(
+        self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS, cancelled: IsCancelled = never
+    ) -> Ids:
         """Render a conversation with the file's own chat template; ``args`` are given to it by name."""
         # Somebody's text spells a control token: it is read as text, so that nobody can end their own turn with it.
         apart = any(name in message.content for message in messages for name in self._control_names)
-        ids: Ids = ()
-        for piece in self._renderer.pieces(messages, args, apart=apart):
-            ids += self._split(piece.text, add_special=False, parse_special=piece.turn is None)
-        return ids
+        pieces = self._renderer.pieces(messages, args, apart=apart, cancelled=cancelled)
+        split = (self._split(each.text, add_special=False, parse_special=each.turn is None) for each in pieces)
+        return tuple(chain.from_iterable(split))
 
     def thoughts(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> ThoughtMarks | None:
         """Return the marks around thoughts that the file's own template spells, and whether the prompt opens them."""
@@ -122,7 +125,31 @@ class LlamaVocabulary:
         unused = ll.llama_vocab_get_attr(self._vocab, token) & ll.LLAMA_TOKEN_ATTR_UNUSED
         return bool(unused) or ll.llama_vocab_get_text(self._vocab, token) == b"[PAD%d]" % token
 
+    @cached_property
+    def _specials(self) -> Mapping[bool, SpecialTokens]:
+        """The tokens that llama.cpp looks for first: all that are no words, or user-defined ones alone."""
+        own = ll.LLAMA_TOKEN_ATTR_USER_DEFINED
+        every = own | ll.LLAMA_TOKEN_ATTR_CONTROL | ll.LLAMA_TOKEN_ATTR_UNKNOWN
+        return {True: self._tokens_of(every), False: self._tokens_of(own)}
+
+    def _tokens_of(self, kinds: int) -> SpecialTokens:
+        attrs = ((token, ll.llama_vocab_get_attr(self._vocab, token)) for token in range(self._width))
+        found = {ll.llama_vocab_get_text(self._vocab, token): attr for token, attr in attrs if attr & kinds}
+        takes_space = ll.LLAMA_TOKEN_ATTR_LSTRIP
+        return SpecialTokens(
+            {text.decode("utf-8", "replace"): bool(attr & takes_space) for text, attr in found.items()}
+        )
+
     def _split(self, text: str, *, add_special: bool, parse_special: bool) -> Ids:
+        """Split a text, in parts where it is long. What begins every text stands in the first part alone."""
+        ends = ll.llama_vocab_get_add_eos(self._vocab) or ll.llama_vocab_get_add_sep(self._vocab)
+        if len(text) <= PART or (add_special and ends):
+            return self._split_part(text, add_special, parse_special)
+        parts = enumerate(self._specials[parse_special].parts(text))
+        split = (self._split_part(part, add_special and not i, parse_special) for i, part in parts)
+        return tuple(chain.from_iterable(split))
+
+    def _split_part(self, text: str, add_special: bool, parse_special: bool) -> Ids:
         raw = text.encode("utf-8", "replace")  # half a surrogate pair is no text; it becomes a question mark
         size = len(raw) + 8
         while True:

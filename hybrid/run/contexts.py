@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from hybrid.config import Settings
 from hybrid.defer import CriticNumbers
-from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, IsCancelled, Worker
+from hybrid.engine import MEND_CONTEXT, ContextPool, Cursor, CursorContext, Engine, Interrupted, IsCancelled, Worker
 from hybrid.errors import ContextOverflow, UsageError
 from hybrid.policy import Policy
 from hybrid.policy.concepts import Concepts
@@ -28,7 +28,7 @@ from hybrid.run.expert_record import ExpertRecord
 from hybrid.run.experts import ExpertCursor
 from hybrid.run.known_families import KnownFamilies
 from hybrid.run.verifier import RenderedPrompt
-from hybrid.types import Ids
+from hybrid.types import Ids, Message
 
 NO_CONCEPTS = (
     "nobody knows which tokens of the local vocabulary say the same: `hybrid concepts build` finds out, and keeps it"
@@ -136,8 +136,12 @@ class LocalContexts:
         return self._partition
 
     async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
-        """Return a prompt as the model reads it. Raises UsageError and ContextOverflow."""
-        return await self._reader.do(lambda _: self._rendered(prompt, settings))
+        """Return a prompt as the model reads it. Raises UsageError and ContextOverflow.
+
+        What cannot fit never reaches the one thread in which prompts are read: others wait there.
+        """
+        await self._check_room(turns_of(prompt, settings.system))
+        return await self._reader.do(lambda cancelled: self._rendered(prompt, settings, cancelled))
 
     def borrow(self, ids: Ids, settings: Settings, publish: Publish) -> AbstractAsyncContextManager[CursorContext]:
         """Lend a context for a prompt, its conversation's own where one holds it; ``Queued`` is told while it waits.
@@ -200,7 +204,18 @@ class LocalContexts:
         if self._nearest is not None:
             await self._nearest.aclose()
 
-    def _rendered(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
+    async def _check_room(self, turns: Sequence[Message]) -> None:
+        """Raise ContextOverflow for more turns than tokens, or more bytes than so many of the longest tokens hold."""
+        room = self.words.num_context
+        if len(turns) > room:
+            raise _overflow(len(turns), "turns", room)
+        num_bytes = sum(len(turn.content.encode("utf-8", "replace")) for turn in turns)
+        if num_bytes > room and num_bytes > room * (longest := max(map(len, await self.pieces()))):
+            raise _overflow(-(-num_bytes // longest), "tokens at least", room)
+
+    def _rendered(self, prompt: TextOrTurns, settings: Settings, cancelled: IsCancelled) -> RenderedPrompt:
+        if cancelled():  # its caller left while it stood in line
+            raise Interrupted
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             msg = "the prompt is empty"
             raise UsageError(msg)
@@ -210,11 +225,15 @@ class LocalContexts:
                 raise UsageError("template_args change nothing with raw: no chat template is used")
             rendered = RenderedPrompt(self.words.tokenize(prompt, special=True), turns)
         else:
-            rendered = RenderedPrompt(self.words.render(turns, args), turns, args, self.words.thoughts(turns, args))
+            ids = self.words.render(turns, args, cancelled)
+            rendered = RenderedPrompt(ids, turns, args, self.words.thoughts(turns, args))
         if not rendered.ids:
             msg = "the prompt is empty"
             raise UsageError(msg)
         if len(rendered.ids) >= (room := self.words.num_context):
-            msg = f"the prompt has {len(rendered.ids)} tokens and the local context holds {room}: {MEND_CONTEXT}"
-            raise ContextOverflow(msg)
+            raise _overflow(len(rendered.ids), "tokens", room)
         return rendered
+
+
+def _overflow(num: int, what: str, room: int) -> ContextOverflow:
+    return ContextOverflow(f"the prompt has {num} {what} and the local context holds {room}: {MEND_CONTEXT}")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.engine.chat import ChatRenderer
+from hybrid.engine.port import Interrupted
 from hybrid.engine.template import ChatTemplate
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
@@ -175,3 +176,59 @@ def test_thoughts_are_open_where_the_prompt_leaves_them_open():
     assert not opened([Message("user", "<think>"), Message("assistant", "so")]).opened, "somebody else's words"
     assert not opened([Message("user", "<think>")], enable_thinking=False).opened
     assert renderer(PLAIN).thoughts(conversation("u"), {}) is None
+
+
+class CountingText(str):
+    """A text that counts the characters that searches in it pass."""
+
+    __slots__ = ()
+    passed = 0
+
+    def find(self, wanted, start=0):
+        found = super().find(wanted, start)
+        CountingText.passed += (found if found >= 0 else len(self)) - start
+        return found
+
+
+@each("roles", ["au", "s", "u", "sau"])
+def test_the_search_for_turns_goes_on_where_the_last_one_ended(monkeypatch, roles):
+    """25,000 turns took 14 s: each mark and each text was looked for from the beginning, the square of the turns."""
+    write, apart = ChatTemplate.write, []
+    monkeypatch.setattr(ChatTemplate, "write", lambda *given, **k: CountingText(write(*given, **k)))
+    for num in (60, 600):
+        mine, turns = renderer(PLAIN), conversation((roles * num)[:num], "text {} ends")
+        mine.pieces(turns, {}, apart=True)  # the marks are seen
+        CountingText.passed = 0
+        (whole,) = mine.pieces(turns, {}, apart=False)
+        apart.append(CountingText.passed / len(whole.text))
+    assert 0 < apart[0] < 3
+    assert apart[1] < 2 * apart[0]
+
+
+def test_marks_are_looked_for_once(monkeypatch):
+    write = ChatTemplate.write
+    monkeypatch.setattr(ChatTemplate, "write", lambda *given, **k: CountingText(write(*given, **k)))
+    CountingText.passed = 0
+    pieces = renderer(PLAIN).pieces(conversation("ua" * 500), {}, apart=True)
+    assert CountingText.passed <= sum(len(piece.text) for piece in pieces)
+
+
+def test_fitted_conversations_hold_a_bounded_number_of_turns():
+    mine = renderer(PLAIN)
+    for length in (17_000, 17_001):
+        mine.pieces([Message("user", "a")] * length, {}, apart=True)
+        assert sum(len(fit.turns) for fit in mine._kept.values()) < 40_000
+
+
+def test_no_further_form_is_tried_for_a_caller_who_has_left(monkeypatch):
+    """A template that refuses every form is given some sixty, of a conversation as long as the context."""
+    write, tried = ChatTemplate.write, []
+    monkeypatch.setattr(ChatTemplate, "write", lambda *given, **k: tried.append(1) or write(*given, **k))
+    turns = conversation("stua")
+    with pytest.raises(UsageError):
+        renderer("{{ raise_exception('no') }}").pieces(turns, {}, apart=False)
+    assert len(tried) > 20
+    tried.clear()
+    with pytest.raises(Interrupted):
+        renderer("{{ raise_exception('no') }}").pieces(turns, {}, apart=False, cancelled=lambda: len(tried) == 5)
+    assert len(tried) == 5

@@ -61,10 +61,12 @@ class MemoEngine:
         """The arguments of the model's chat template."""
         return self._engine.template_names
 
-    def render(self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS) -> Ids:
+    def render(
+        self, messages: Sequence[Message], args: Mapping[str, TemplateArg] = NO_ARGS, cancelled: IsCancelled = never
+    ) -> Ids:
         """Render a conversation; a template takes as long as ten tokens, and every rule asks the same."""
         if args:
-            return self._engine.render(messages, args)
+            return self._engine.render(messages, args, cancelled)
         key = tuple(messages)
         if key not in self._rendered:
             self._rendered[key] = self._engine.render(messages)

@@ -1,0 +1,62 @@
+"""A long text is split in parts: its tokens are those of the whole, and no part that can be cut is long."""
+
+from __future__ import annotations
+
+import gguf
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.engine.llama import Weights
+from hybrid.engine.native import ll
+from hybrid.engine.special_tokens import SpecialTokens
+from hybrid.types import Message
+
+# Names that begin or end with others, that overlap themselves and each other, and one that begins with a space.
+OWN, CONTROL = gguf.TokenType.USER_DEFINED, gguf.TokenType.CONTROL
+ODD = [("<turn><", OWN), ("n>b", CONTROL), ("aba", OWN), ("abab", CONTROL), (" <end>", OWN), ("urn", CONTROL)]
+PARTS = ["<turn>", "<end>", " ", "\n", "he", "h", "é", "<", "turn", *(name for name, _ in ODD), "ab", "x"]
+
+
+def test_the_tokens_of_the_parts_are_those_of_the_whole(tiny_file):
+    vocabulary, cut = Weights(tiny_file(padding=ODD)), 0
+
+    @settings(max_examples=150)
+    @given(st.lists(st.sampled_from(PARTS), min_size=8, max_size=30), st.booleans(), st.integers(1, 6))
+    def law(texts, parse_special, size):
+        nonlocal cut
+        text = "".join(texts)
+        parts = list(vocabulary._specials[parse_special].parts(text, size))
+        assert "".join(parts) == text
+        assert all(len(part) >= size for part in parts[:-1])
+        whole, *ids = (
+            vocabulary._split_part(part, add_special=False, parse_special=parse_special) for part in (text, *parts)
+        )
+        assert sum(ids, ()) == whole
+        cut += len(parts) > 2
+
+    law()
+    assert cut > 15
+    vocabulary.close()
+
+
+def test_a_token_that_takes_the_space_before_it_is_no_place_to_cut():
+    """So is a name that begins with one: what stands before may take it."""
+    text = "a <x><y>b<y>c <x>"
+    assert list(SpecialTokens({"<x>": True, "<y>": False}).parts(text, 1)) == ["a <x>", "<y>b", "<y>c <x>"]
+    assert list(SpecialTokens({" <x>": False}).parts(text, 1)) == [text]
+    assert list(SpecialTokens({"": False}).parts(text, 1)) == [text]
+
+
+@pytest.mark.parametrize("parse_special", [False, True])
+def test_what_llama_cpp_is_given_at_a_time_does_not_grow_with_a_conversation(weights, monkeypatch, parse_special):
+    """It takes the square of it. ``False``: somebody's text spells a mark, and each turn's text is split alone."""
+    bundled, given, split = weights["bundled"], [], ll.llama_tokenize
+    monkeypatch.setattr(
+        ll, "llama_tokenize", lambda v, raw, size, *rest: given.append(size) or split(v, raw, size, *rest)
+    )
+    turns = [Message("user", f"word {i}" + ("" if parse_special else "<|im_end|>")) for i in range(1500)]
+    ids = bundled.render(turns)
+    assert b"".join(map(bundled.piece, ids)).decode().count("<|im_end|>\n") == 1500
+    assert sum(given) > 40_000
+    assert max(given) < 20_000
