@@ -32,6 +32,7 @@ from hybrid.cloud.port import (
     unrecorded,
 )
 from hybrid.cloud.probe_result import ProbeCache, ProbeResult, apply_result, as_probe_result
+from hybrid.cloud.reply_floor import ReplyFloor
 from hybrid.cloud.wire import ServerChanged, Wire
 from hybrid.errors import CloudError, MissingCapability, ModelNotFound, NotAnApi, Unreachable, VocabularyMismatch
 from hybrid.prob import UNMEASURED
@@ -241,14 +242,15 @@ class Endpoint:
         dialect, vocabulary = attempt.dialect, self._setup.vocabulary
         end_ids = frozenset[int]() if vocabulary is None else vocabulary.end_ids
         least, most = dialect.min_usage(question), dialect.max_usage(question)
-        meter = UsageMeter(least, most, end_ids, counts_tokens=dialect.can.counts_tokens)
+        floor = ReplyFloor(vocabulary.longest if vocabulary and dialect.can.same_words else None)
+        meter = UsageMeter(least, most, end_ids, counts_tokens=dialect.can.counts_tokens, floor=floor.num_tokens)
         has_rows = tells_rows(dialect.can, question)
         continuation = dialect.write(question)  # what it refuses was never sent, and costs nothing
         if continuation is None:
             yield Chunk(finish="length", usage=NO_USAGE)
             return
         with meter.charge_errors():
-            async with aclosing(self._read(continuation, attempt)) as chunks:
+            async with aclosing(self._read(continuation, attempt, floor)) as chunks:
                 async for told in chunks:
                     if told.usage is not None:
                         self._learn_from_usage(question, told.usage)
@@ -258,11 +260,15 @@ class Endpoint:
         for chunk in meter.remaining():
             yield chunk
 
-    async def _read(self, continuation: ContinuationRequest, attempt: _Attempt) -> AsyncGenerator[Chunk, None]:
+    async def _read(
+        self, continuation: ContinuationRequest, attempt: _Attempt, floor: ReplyFloor
+    ) -> AsyncGenerator[Chunk, None]:
         """Send the request of a continuation, and yield what the dialect reads in each event of the reply."""
         post = continuation.post
         if post.stream is None:
-            yield continuation.read(await self._post(post, attempt))
+            reply = await self._post(post, attempt)
+            floor.add(reply)
+            yield continuation.read(reply)
             return
         attempt.post = post
         events = self._wire.stream(
@@ -270,6 +276,7 @@ class Endpoint:
         )
         async with aclosing(events):
             async for event in events:
+                floor.add(event)
                 chunk = continuation.read(event)
                 yield chunk
                 if chunk.finish and post.stream != "to done":  # only [DONE] comes after the event that says why

@@ -7,7 +7,8 @@ The law of a charge, field by field (``tests/cloud/test_metering.py``). The grea
 the client knows by itself:
 
 - *prompt*: never less than the tokens sent. Told as 0 or not at all: the most that the prompt can be.
-- *completion*: never less than the tokens that came, plus the one that ended them if it was not among them.
+- *completion*: never less than the tokens that came, plus the one that ended them if it was not among them. Where what
+  comes are no tokens of ours, as in a chat, never less than what must have come (``cloud.reply_floor``).
 - *cached*: never more than the prompt.
 
 So a server that tells nothing, nonsense or too little is charged for what is known. A server that tells more is
@@ -17,7 +18,7 @@ computed and is free. The charge of any other failed request is unknown, and its
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
@@ -256,13 +257,20 @@ class UsageMeter:
     """What one request has been charged while its answer is read."""
 
     def __init__(
-        self, least: CloudUsage, most: CloudUsage, end_ids: frozenset[int], *, counts_tokens: bool = True
+        self,
+        least: CloudUsage,
+        most: CloudUsage,
+        end_ids: frozenset[int],
+        *,
+        counts_tokens: bool = True,
+        floor: Callable[[int], int] = lambda _told: 0,
     ) -> None:
         """Take what it costs at the least and at the most, and the tokens that end a text.
 
         ``counts_tokens`` False: what comes is not what is charged for, so that only a told usage is known; where none
-        is, the most that may be charged.
+        is, the most that may be charged. ``floor`` then returns the fewest tokens that came, where so many are told.
         """
+        self._floor = floor
         self._counts_tokens = counts_tokens
         self._known = replace(least, completion_tokens=0)
         self._most = most
@@ -281,7 +289,15 @@ class UsageMeter:
         if not self._counts_tokens and self._wrote and (self._wrote_since or not told.completion_tokens):
             # Nothing was told, or nonsense, or it was told before the end.
             told = told.at_least(CloudUsage(0, self._most.completion_tokens))
-        return final_usage(told, self._known, self._most.prompt_tokens)
+        return final_usage(told, self._least, self._most.prompt_tokens)
+
+    @property
+    def _least(self) -> CloudUsage:
+        """What is known, and the tokens that came where those are not counted one by one."""
+        if self._counts_tokens:
+            return self._known
+        told = self._told.completion_tokens or self._most.completion_tokens
+        return self._known.at_least(CloudUsage(0, self._floor(told)))
 
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""
@@ -312,5 +328,5 @@ class UsageMeter:
         except CloudError as error:
             error.sent = error.sent or self._came
             if error.sent:
-                error.charged = self._told.at_least(self._known)
+                error.charged = self._told.at_least(self._least)
             raise

@@ -2,10 +2,10 @@
 
 The laws (``tests/run/test_relaying.py``). Under a price or a cap a relay leaves only with its worst case reserved, told
 from its body alone (``cloud.relay_bounds``); what nothing bounds is refused by its name. The limit that is sent is what
-was reserved, so it may be lower than what was asked for. It is settled once: by the usage of a reply that ended, by all
-of its limit where none was told or it was left early, and not at all where it broke: then its reservation stands. It is
-asked again only before its first byte (``run.retrying``). Only the body goes up; nothing of a caller's headers is known
-here.
+was reserved, so it may be lower than what was asked for. It is settled once: by the usage of a reply that ended, raised
+to the tokens that came (``cloud.reply_floor``), by all of its limit where none was told or it was left early, and not
+at all where it broke: then its reservation stands. It is asked again only before its first byte (``run.retrying``).
+Only the body goes up; nothing of a caller's headers is known here.
 
 What is sent differs from what came in the model's name, the limit, and that a stream always tells its usage. Which name
 a limit has, where the caller gave none, depends on the service: OpenAI's newer models refuse the older name, and many
@@ -15,7 +15,6 @@ other servers do not know the newer one.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -26,10 +25,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hybrid.cloud.bounds import parse
 from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
 from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, whole_counts, worst_case
+from hybrid.cloud.reply_floor import ReplyFloor
 from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
@@ -44,8 +45,6 @@ if TYPE_CHECKING:  # the command line is there before HTTP is
 # The limit of an answer for which nobody has named one, where it must be reserved: enough for a call of a tool, or a
 # long page; whoever wants more names it.
 RELAY_TOKENS = 4096
-# What an event without a usage is not read for.
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
 # More than any request holds; see ``cloud.dialects.reading``.
 MOST_TOTAL = 2**32
 # Services that refuse ``max_tokens`` for their newer models.
@@ -76,10 +75,14 @@ class RelayTarget:
 
 @dataclass(frozen=True)
 class RelayedEvent:
-    """One event of a stream, as it came. ``usage``: its JSON, where it holds the usage."""
+    """One event of a stream, or a whole body, as it came. ``usage``: its JSON, where it holds the usage."""
 
     data: bytes
     usage: dict[str, Any] | None = None
+
+
+def _event_of(data: bytes, found: dict[str, Any]) -> RelayedEvent:
+    return RelayedEvent(data, found if found.get("usage") and isinstance(found["usage"], dict) else None)
 
 
 class Relayer:
@@ -146,7 +149,7 @@ class Relayer:
         wire = self._target.wire
         deadlines = wire.question_deadlines(asked_at, request.before_send)
         try:
-            raw = await wire.open_raw(CHAT, _encoded(body), request.request_id, deadlines)
+            raw = await wire.open_raw(CHAT, encoded(body), request.request_id, deadlines)
         except BaseException as error:
             if isinstance(error, CloudError):
                 wire.hide_key(error)
@@ -184,9 +187,10 @@ class RelayedReply:
         """Take a reply whose body is unread, and what settles it."""
         self.content_type, self.request_id, self.streams = raw.content_type, raw.request_id, raw.streams
         self.usage: CloudUsage | None = None
-        """What the server told of its charge, as far as it is the last word."""
+        """What the server told of its charge, as far as it is the last word; no fewer tokens than came."""
         self._told: CloudUsage | None = None
         self._told_last = False
+        self._floor = ReplyFloor()
         self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
 
     @property
@@ -200,27 +204,27 @@ class RelayedReply:
         """Bytes of the bodies that left for it, those of attempts that failed too."""
         return self._tally.bytes_sent
 
-    async def whole(self) -> bytes:
+    async def whole(self) -> RelayedEvent:
         """Return the body. Raises CloudError."""
         try:
             body = await self._caller.go_on(self._raw.whole)
         except BaseException as error:
             self._request.fail(error)
             raise
-        self._take(_read(body))
+        found = _read(body)
+        self._take(found)
         self.usage = self._told
         self.settle()
-        return body
+        return _event_of(body, found)
 
     async def events(self) -> AsyncGenerator[RelayedEvent, None]:
         """Yield the events of a stream, the one with the usage too, but not its [DONE]. Raises CloudError."""
         try:
             async with aclosing(self._raw.events()) as events:
                 while (data := await self._caller.go_on(partial(anext, events, None))) is not None:
-                    # Once a usage has come, what comes after it says whether it was the last.
-                    found = _read(data) if self._told is not None or _USAGE.search(data) else {}
+                    found = _read(data)
                     self._take(found)
-                    yield RelayedEvent(data, found if found.get("usage") else None)
+                    yield _event_of(data, found)
         except CloudError as error:
             self._request.fail(error, self.usage)
             raise
@@ -229,9 +233,9 @@ class RelayedReply:
         self.settle()
 
     def settle(self) -> None:
-        """Record the charge, once: what was told last, or else all of its limit, or what was told if that is more."""
+        """Record the charge, once: what was told last, or else all of its limit, or what was told or came if more."""
         if self.usage is None:
-            self._request.abandon(self._told)
+            self._request.abandon(self._raised(self._told or NO_USAGE))
         else:
             self._request.settle(self.usage)
 
@@ -245,12 +249,19 @@ class RelayedReply:
         Many services tell it with the reason of the end, some beside every token: such a one is the last word only
         where the reply ends with it.
         """
+        self._floor.add(found)
         if found.get("usage"):
-            self._told = final_usage(_usage_of(found, self._most), NO_USAGE, self._most.prompt_tokens)
+            told = final_usage(_usage_of(found, self._most), NO_USAGE, self._most.prompt_tokens)
+            self._told = self._raised(told)
             self._told_last = True
             self.usage = None if found.get("choices") else self._told
         elif found.get("choices"):
             self.usage, self._told_last = None, False
+
+    def _raised(self, told: CloudUsage) -> CloudUsage:
+        """Return a usage of no fewer tokens than came."""
+        least = self._floor.num_tokens(told.completion_tokens or self._most.completion_tokens)
+        return told.at_least(CloudUsage(0, least))
 
     @property
     def _most(self) -> CloudUsage:
@@ -290,13 +301,13 @@ def _usage_of(reply: Mapping[str, Any], most: CloudUsage) -> CloudUsage:
 def _read(data: bytes) -> dict[str, Any]:
     """Return the object that a body or an event holds; an empty one where it holds none."""
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+        found = parse(data, "")
+    except CloudError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def encoded(body: Mapping[str, Any]) -> bytes:
     """Return a body as JSON. Raises UsageError for what is none."""
     try:
         return msgspec.json.encode(body)

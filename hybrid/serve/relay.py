@@ -21,7 +21,7 @@ from hybrid.cloud.relay_bounds import UnboundedField
 from hybrid.errors import CloudError, CloudRefusal, HybridError
 from hybrid.run import AsyncClient
 from hybrid.run.open_request import RequestDenied
-from hybrid.run.relaying import RelayedReply, Relayer
+from hybrid.run.relaying import RelayedReply, Relayer, encoded
 from hybrid.run.retrying import EndpointHealth
 from hybrid.serve.answer_log import LEFT
 from hybrid.serve.api_error import ApiError
@@ -90,21 +90,16 @@ async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, send
                 if event.usage is None:
                     await sender.write(_event(event.data))
                 elif asked.include_usage:
-                    await sender.write(_event(_encode(_with_cost(event.usage, reply))))
+                    await sender.write(_event(encoded(_with_cost(event.usage, reply))))
                 elif event.usage.get("choices"):
-                    await sender.write(_event(_encode({**event.usage, "usage": None})))
+                    await sender.write(_event(encoded({**event.usage, "usage": None})))
         await sender.end(b"data: [DONE]\n\n")
 
 
 async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], sender: Sender) -> None:
     """Hand a whole body on, with what it cost in its usage."""
-    body = await reply.whole()
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = None
-    if isinstance(found, dict) and isinstance(found.get("usage"), dict):
-        body = _encode(_with_cost(found, reply))
+    found = await reply.whole()
+    body = found.data if found.usage is None else encoded(_with_cost(found.usage, reply))
     cost = {} if reply.nanousd is None else {"x-hybrid-cost": f"{as_usd(reply.nanousd):.9f}"}
     await sender.whole(200, {**headers, **cost}, body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -110,3 +111,16 @@ def test_however_a_reply_is_cut_no_byte_of_its_text_is_lost_or_doubled(deltas, c
     assert "".join(chunk.text for chunk in chunks) == "".join(deltas)
     told = [chunk.usage for chunk in chunks if chunk.usage is not None]
     assert told[-1] == CloudUsage(9, 5)
+
+
+@each("told, booked", [(5, 31), (40, 40)])
+def test_a_usage_below_what_came_is_raised_to_it(monkeypatch, told, booked):
+    """31 tokens of text came, and three were booked."""
+    monkeypatch.setitem(USAGE, "completion_tokens", told)
+
+    async def use(endpoint):
+        await endpoint.connect_by_messages()
+        return [chunk async for chunk in endpoint.write(replace(ASKED, limit=50), "id")]
+
+    chunks, _ = served(use, ["word "] * 31, (), ROUTES | {"/v1/chat/completions": REFUSED})
+    assert [chunk.usage for chunk in chunks if chunk.usage is not None][-1] == CloudUsage(9, booked)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import suppress
 
+from cases import each
 from chat_upstream import CUT, DONE, WHOLE, Script, delta, event
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,3 +65,35 @@ def test_what_is_recorded_is_never_below_what_was_charged(text, how, tools, limi
             assert relay.spent[1] == 0 or (stream and cut)
 
     asyncio.run(go())
+
+
+LOW = event({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13}})
+CALL = {"index": 0, "function": {"name": "f", "arguments": '{"a'}}
+
+
+@each("choices", [1, 3])
+@each("named", [{"content": "word "}, {"reasoning_content": "so "}, {"tool_calls": [CALL]}])
+def test_a_usage_below_what_came_is_raised_to_it_and_its_caller_is_told(run, named, choices):
+    """12,000 nano-USD were booked of 129,000: 31 tokens came, and three were told."""
+    deltas = [event({"choices": [{"index": i % choices, "delta": named}]}) for i in range(31)]
+
+    async def go():
+        async with relaying(Script.stream([*deltas, LOW, DONE])) as relay:
+            async with relay.open(stream=True, max_tokens=50, n=choices) as reply:
+                await read(reply, stream=True)
+            assert relay.spent == (PRICE.cost(CloudUsage(12, 31)), 0)
+            assert reply.usage.completion_tokens == 31
+
+    run(go())
+
+
+def test_a_whole_answer_is_no_fewer_tokens_than_its_log_probabilities_list(run):
+    async def go():
+        choice = {"index": 0, "message": {"content": "ab"}, "logprobs": {"content": [{"token": "a"}] * 7}}
+        usage = {"prompt_tokens": 12, "completion_tokens": 1}
+        async with relaying(Script.whole({"choices": [choice], "usage": usage})) as relay:
+            async with relay.open(max_tokens=50) as reply:
+                await reply.whole()
+            assert relay.spent == (PRICE.cost(CloudUsage(12, 7)), 0)
+
+    run(go())

@@ -41,7 +41,7 @@ def test_only_the_body_leaves_with_another_model_and_a_limit(run):
     async def go():
         async with relaying(Script.whole()) as relay:
             async with relay.open(hybrid={"conversation": "c"}, seed=3) as reply:
-                assert json.loads(await reply.whole()) == WHOLE
+                assert json.loads((await reply.whole()).data) == WHOLE
             (path, headers, _), (body,) = relay.there.requests[0], relay.there.bodies
             assert path == "/v1/chat/completions"
             assert body == {**BODY, "model": "big", "seed": 3, "max_tokens": RELAY_TOKENS}
@@ -377,7 +377,7 @@ def test_a_key_that_an_upstream_repeats_is_handed_to_nobody(run):
         stream = Script.stream([event(said), *STREAM, DONE], **{"x-request-id": "sk-ours"})
         async with relaying(Script.whole(said), stream) as relay:
             async with relay.open() as reply:
-                whole = await reply.whole()
+                whole = (await reply.whole()).data
             async with relay.open(stream=True) as reply:
                 events = await streamed(reply)
                 named = f"{reply.content_type} {reply.request_id}"
@@ -393,7 +393,7 @@ def test_a_page_in_the_place_of_an_answer_is_handed_on_and_charged_at_its_most(r
     async def go():
         async with relaying(Script(200, [b"<html>"], {"content-type": "text/html"})) as relay:
             async with relay.open(max_tokens=50) as reply:
-                assert await reply.whole() == b"<html>"
+                assert (await reply.whole()).data == b"<html>"
             assert relay.spent == (relay.most(50), 0)
 
     run(go())

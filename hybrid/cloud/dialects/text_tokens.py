@@ -45,6 +45,11 @@ class TextVocabulary:
             found[piece] = None if piece in found or not piece else token
         return found
 
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self._ids))
+
     def id_of(self, text: str | bytes) -> int | None:
         """Return the one token of this text; None if there is none, or more than one."""
         return self._ids.get(text.encode() if isinstance(text, str) else text)
