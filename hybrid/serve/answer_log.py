@@ -40,6 +40,8 @@ from hybrid.types import Divergence, Message
 
 # What ends an answer whose reader left; whatever else ends one is a failure.
 LEFT = "left"
+# What is shown of a prompt: the last turns, and the end of each. Finished answers stay, and a body may have 8 MiB.
+MOST_TURNS, LONGEST_TEXT = 64, 2**15
 # ``policy.Policy.__str__``: nats of KL(cloud || local) above which a token is turned down, or the pen goes back.
 _NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
 _KL_LIMIT = re.compile(rf"\b(?:judge|handback)=(?:kl|concept(?::{_NUMBER}:kl)?):({_NUMBER})")
@@ -295,12 +297,15 @@ def _interval(kl: Divergence | None) -> list[float | None] | None:
 
 
 def _turns(prompt: Prompt | None) -> list[list[str]] | None:
-    """Return a prompt as pairs of a role and a text."""
+    """Return a prompt as pairs of a role and a text; of a long one the end, after an ellipsis."""
     if prompt is None:
         return None
     if isinstance(prompt, str):
-        return [["user", prompt]]
-    return [
-        [turn.role, turn.content] if isinstance(turn, Message) else [str(turn["role"]), str(turn["content"])]
-        for turn in prompt
-    ]
+        return [["user", _end_of(prompt)]]
+    shown = [each if isinstance(each, Message) else Message(**each) for each in prompt[-MOST_TURNS:]]  # type: ignore[arg-type]
+    before = [] if len(prompt) <= MOST_TURNS else [[shown[0].role, "\u2026"]]
+    return [*before, *([turn.role, _end_of(turn.content)] for turn in shown)]
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else "\u2026" + text[-LONGEST_TEXT:]

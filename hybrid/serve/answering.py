@@ -61,7 +61,12 @@ async def _reply(
 ) -> Response | Listening:
     served: Served = request.app.state.served
     raw = await request.body()
-    fields, asked = await asyncio.to_thread(_read, raw, read) if len(raw) > READ_AT_ONCE else _read(raw, read)
+    if len(raw) <= READ_AT_ONCE:
+        fields, asked = _read(raw, read)
+    else:
+        await served.backend.client()  # what is read is held: not beside others while a model is loaded
+        async with served.reading:
+            fields, asked = await asyncio.to_thread(_read, raw, read)
     if asked.relay:
         return await relay_reply(served, request, fields, asked)
     form = shape(asked.model, asked.top_logprobs)

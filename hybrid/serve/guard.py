@@ -2,8 +2,8 @@
 
 The order: a request id; Host (a page of another site whose name was pointed at this machine is refused: DNS
 rebinding); Origin (a page of another site may not ask, and is told nothing by CORS); the key, compared in constant
-time; for a POST the type, the length, and how long its body takes. Plain ASGI: Starlette's own base for middleware
-hides that a caller has left. The laws: ``tests/serve/test_guard.py``.
+time; for a POST the type, the length, how long its body takes, and what all bodies under way take together. Plain
+ASGI: Starlette's own base for middleware hides that a caller has left. The laws: ``tests/serve/test_guard.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hybrid.errors import UsageError
 from hybrid.serve.api_error import ApiError
+from hybrid.serve.body_total import BodyShare, BodyTotal
 from hybrid.serve.served import ServeOptions
 
 MAX_BODY = 8 * 1024 * 1024
@@ -40,6 +41,7 @@ class Guard:
         self._app = app
         self._options = options
         self._own_key_paths = own_key_paths
+        self._bodies = BodyTotal()
         self._hosts = LOOPBACK | options.hosts | ({options.host.lower()} - EVERY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,11 +71,14 @@ class Guard:
                 await _preflight(headers, named)
                 return
             self._mind_key(headers, scope["path"])
-            bounded = _bounded(headers, receive) if scope["method"] == "POST" else receive
+            posts = scope["method"] == "POST"
+            if posts:
+                _check_head(headers)
         except ApiError as error:
             await error.response()(scope, receive, named)
             return
-        await self._app(scope, bounded, named)
+        with self._bodies.open_share() as share:  # what came of a body is held until its answer has ended
+            await self._app(scope, _bounded(receive, share) if posts else receive, named)
 
     def _mind_host(self, headers: Headers) -> None:
         """Refuse names that are not this machine's."""
@@ -185,8 +190,8 @@ async def _preflight(headers: Mapping[str, str], send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _bounded(headers: Headers, receive: Receive) -> Receive:
-    """Return how a body is received: of JSON, bounded in length and time. Raises ApiError at once where it can."""
+def _check_head(headers: Headers) -> None:
+    """Raise ApiError for a body that is not JSON, or says itself that it is too long."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         said = "the body must be JSON: content-type application/json"
@@ -194,6 +199,10 @@ def _bounded(headers: Headers, receive: Receive) -> Receive:
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > MAX_BODY:
         raise _too_long()
+
+
+def _bounded(receive: Receive, share: BodyShare) -> Receive:
+    """Return how a body is received: bounded in length and time, and by what the bodies of others take."""
     came, ended, deadline = 0, False, asyncio.get_running_loop().time() + BODY_WITHIN_S
 
     async def bounded() -> Message:
@@ -210,6 +219,7 @@ def _bounded(headers: Headers, receive: Receive) -> Receive:
         ended = not message.get("more_body", False)
         if came > MAX_BODY:
             raise _too_long()
+        share.grow(len(message.get("body", b"")))
         return message
 
     return bounded
