@@ -249,14 +249,17 @@ class Endpoint:
         if continuation is None:
             yield Chunk(finish="length", usage=NO_USAGE)
             return
+        texts: list[str] = []
         with meter.charge_errors():
             async with aclosing(self._read(continuation, attempt, floor)) as chunks:
                 async for told in chunks:
+                    texts.append(told.text)
                     if told.usage is not None:
                         self._learn_from_usage(question, told.usage)
                     chunk = meter.read(told)
                     rows = chunk.rows if has_rows else (None,) * len(chunk.ids)
                     yield replace(chunk, rows=tuple(row and replace(row, noise=self._noise) for row in rows))
+        self.dialect = self.dialect.learn_from_answer(question, meter.told, "".join(texts))
         for chunk in meter.remaining():
             yield chunk
 

@@ -275,7 +275,8 @@ class UsageMeter:
         self._known = replace(least, completion_tokens=0)
         self._most = most
         self._end_ids = end_ids
-        self._told = NO_USAGE
+        self.told = NO_USAGE
+        """What the server told, as it stands; a count of 0 was not told."""
         self._ids: list[int] = []
         self._settled: CloudUsage | None = None
         self._came = False
@@ -285,7 +286,7 @@ class UsageMeter:
     @property
     def charged(self) -> CloudUsage:
         """What was charged, if the answer is over."""
-        told = self._told
+        told = self.told
         if not self._counts_tokens and self._wrote and (self._wrote_since or not told.completion_tokens):
             # Nothing was told, or nonsense, or it was told before the end.
             told = told.at_least(CloudUsage(0, self._most.completion_tokens))
@@ -296,7 +297,7 @@ class UsageMeter:
         """What is known, and the tokens that came where those are not counted one by one."""
         if self._counts_tokens:
             return self._known
-        told = self._told.completion_tokens or self._most.completion_tokens
+        told = self.told.completion_tokens or self._most.completion_tokens
         return self._known.at_least(CloudUsage(0, self._floor(told)))
 
     def read(self, chunk: Chunk) -> Chunk:
@@ -310,7 +311,7 @@ class UsageMeter:
             self._known = self._known.at_least(CloudUsage(0, written))
         if chunk.usage is None:
             return chunk
-        self._told = chunk.usage.at_least(self._told)
+        self.told = chunk.usage.at_least(self.told)
         self._settled = self.charged
         return replace(chunk, usage=self._settled)
 
@@ -328,5 +329,5 @@ class UsageMeter:
         except CloudError as error:
             error.sent = error.sent or self._came
             if error.sent:
-                error.charged = self._told.at_least(self._least)
+                error.charged = self.told.at_least(self._least)
             raise

@@ -5,7 +5,7 @@ byte-level vocabulary, it is charged no more prompt tokens than this, or the bod
 that nothing bounds. A token is a byte at the least, of the text in whichever of its forms is tokenised
 (``normal_forms``). Texts of users and of the model stand in a prompt once; what is JSON (tools, calls and their
 results, schemas) may be printed anew with any indentation, with every other character escaped, and twice. What a server
-adds is told by nobody: a preamble is assumed, and grows with what usages show.
+adds is told by nobody: a preamble is assumed, until the endpoint has counted (``prompt_bounds``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.cloud.dialects.chat import PREAMBLE, TURN
 from hybrid.cloud.normal_forms import max_bytes
+from hybrid.cloud.prompt_bounds import TURN, BoundedPrompt, BoundedTurn, PromptCounts
 from hybrid.errors import UsageError
 from hybrid.types import CloudUsage
 
@@ -33,6 +33,8 @@ FREE = frozenset(
 )
 # Fields whose JSON a server may print into the prompt.
 PRINTED = ("tools", "tool_choice", "functions", "function_call", "response_format", "chat_template_kwargs")
+# Other fields that a template may write something for.
+SAID = ("reasoning_effort", "verbosity", "parallel_tool_calls")
 LIMITS = ("max_completion_tokens", "max_tokens")
 # Other tiers are charged more than a price says.
 PLAIN_TIERS = frozenset({"auto", "default", "flex"})
@@ -40,6 +42,8 @@ FORMATS = frozenset({"text", "json_object", "json_schema"})
 # Llama 3.1's template indents tools by four. Some services print them in a language of their own, with comment marks
 # before each line, and say twice how to call one.
 INDENT, TIMES = 4, 2
+# What a turn of text alone may be; its role is among a turn's marks.
+PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 # What a turn and a part of one may hold; what else stands there (a video, a mark that makes a prompt dearer) no bound
 # here knows.
 TURN_FIELDS = frozenset(
@@ -94,25 +98,30 @@ def limit_of(body: Mapping[str, Any]) -> int | None:
 
 
 def worst_case(
-    body: Mapping[str, Any], limit: int, image_tokens: int | None = None, preamble: int = PREAMBLE
+    body: Mapping[str, Any], limit: int, image_tokens: int | None = None, counts: PromptCounts | None = None
 ) -> CloudUsage:
     """Return the most that a body may be charged if each of its answers has ``limit`` tokens at the most.
 
     Answers are counted with a prompt each: some proxies ask once for each. ``image_tokens``: the most for an image;
-    None: that is not known. Raises UnboundedField.
+    None: that is not known. ``counts``: what the endpoint has counted so far. Raises UnboundedField.
     """
+    prompt = (counts or PromptCounts()).most(bounded_prompt(body, image_tokens)).tokens
+    choices = num_choices(body)
+    return CloudUsage(choices * prompt, choices * limit)
+
+
+def bounded_prompt(body: Mapping[str, Any], image_tokens: int | None = None) -> BoundedPrompt:
+    """Return what one prompt of a body is made of. Raises UnboundedField."""
     for name, value in body.items():
         if value is not None and name not in {*FREE, *PRINTED, *LIMITS, "n"}:
             _mind_field(name, value)
-    prompt = preamble + TURN
-    for name in PRINTED:
-        if body.get(name) is not None:
-            _mind_printed(name, body[name])
-            prompt += preamble + TIMES * printed_bytes(body[name])
-    for turn in body["messages"]:
-        prompt += TURN + _turn_tokens(turn, image_tokens)
-    choices = num_choices(body)
-    return CloudUsage(choices * prompt, choices * limit)
+    printed = [name for name in PRINTED if body.get(name) is not None]
+    for name in printed:
+        _mind_printed(name, body[name])
+    most_printed = sum(TIMES * printed_bytes(body[name]) for name in printed)
+    others = {name: body[name] for name in (*PRINTED, *SAID) if body.get(name) is not None}
+    turns = tuple(_bounded_turn(turn, image_tokens) for turn in body["messages"])
+    return BoundedPrompt(turns, _exactly(others), most_printed, len(printed))
 
 
 def printed_bytes(value: object) -> int:
@@ -161,15 +170,25 @@ def _mind_printed(name: str, value: Any) -> None:
         raise UnboundedField("response_format")
 
 
-def _turn_tokens(turn: Mapping[str, Any], image_tokens: int | None) -> int:
-    """Return the most tokens of a turn. A tool's result, and all beside the content, may be printed as JSON."""
+def _bounded_turn(turn: Mapping[str, Any], image_tokens: int | None) -> BoundedTurn:
+    """Return a turn's bound. A tool's result, and all beside role and text, may be printed as JSON."""
     _mind_names(turn, TURN_FIELDS, "messages[].")
-    content, rest = turn.get("content"), {name: value for name, value in turn.items() if name != "content"}
+    role, content = turn.get("role"), turn.get("content")
+    rest = {name: value for name, value in turn.items() if name != "content" and value is not None}
+    if isinstance(content, str) and rest.keys() == {"role"} and role in PLAIN_ROLES:
+        return BoundedTurn.of(role, content)
     tokens = TIMES * printed_bytes(rest)
-    if turn.get("role") in {"tool", "function"}:
+    if role in {"tool", "function"}:
         tokens += TIMES * printed_bytes(content)
     parts: Sequence[Any] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-    return tokens + sum(_part_tokens(part, image_tokens) for part in parts)
+    tokens += sum(_part_tokens(part, image_tokens) for part in parts)
+    calls = " that calls" if rest.keys() & {"tool_calls", "function_call"} else ""
+    return BoundedTurn(f"{role}{calls}", _exactly(turn), tokens)
+
+
+def _exactly(value: object) -> bytes:
+    """Return bytes that only an equal value has."""
+    return b"json " + json.dumps(value, sort_keys=True).encode()
 
 
 def _part_tokens(part: Any, image_tokens: int | None) -> int:

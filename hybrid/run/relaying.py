@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hybrid.cloud.bounds import parse
-from hybrid.cloud.dialects.chat import CHAT, PREAMBLE
+from hybrid.cloud.dialects.chat import CHAT
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
-from hybrid.cloud.relay_bounds import LIMITS, limit_of, num_choices, whole_counts, worst_case
+from hybrid.cloud.prompt_bounds import CountedAnswer, PromptCounts
+from hybrid.cloud.relay_bounds import LIMITS, bounded_prompt, limit_of, num_choices, whole_counts, worst_case
 from hybrid.cloud.reply_floor import ReplyFloor
 from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
@@ -92,7 +93,7 @@ class Relayer:
         """Take the route, and what is remembered of its endpoint."""
         self.health = health
         self._target = target
-        self._preamble = PREAMBLE
+        self._counts = PromptCounts()
         host = urlsplit(target.wire.url).hostname or ""
         self._limit_name = LIMITS[0] if host.endswith(NEW_NAMES) else LIMITS[1]
 
@@ -132,7 +133,7 @@ class Relayer:
             finally:
                 try:
                     reply.settle()
-                    self._learn(sent, reply.usage)
+                    self._learn(sent, reply)
                 finally:
                     await reply.aclose()
 
@@ -161,21 +162,19 @@ class Relayer:
         return RelayedReply(raw, request, budget, tally, caller)
 
     def _worst_prompt(self, body: Mapping[str, Any]) -> int:
-        return worst_case(body, 1, self._target.image_tokens, self._preamble).prompt_tokens
+        return worst_case(body, 1, self._target.image_tokens, self._counts).prompt_tokens
 
     def _limit(self, body: dict[str, Any], limit: int) -> None:
         """Put the limit that was reserved into a body, by the name that its caller or else its service has for it."""
         names = [name for name in LIMITS if body.get(name) is not None] or [self._limit_name]
         body |= dict.fromkeys(names, limit)
 
-    def _learn(self, body: Mapping[str, Any], usage: CloudUsage | None) -> None:
-        """Learn that the server adds more to a conversation than was assumed."""
-        if usage is not None:
-            try:
-                least = worst_case(body, 1, self._target.image_tokens, 0).prompt_tokens
-            except UsageError:
-                return  # of what has no bound nothing is learned
-            self._preamble = max(self._preamble, usage.prompt_tokens - least)
+    def _learn(self, body: Mapping[str, Any], reply: RelayedReply) -> None:
+        """Learn how many tokens the server makes of a body, where a whole reply told it."""
+        if reply.usage is not None and reply.told_prompt:
+            with suppress(UsageError):  # of what has no bound nothing is learned
+                prompt = bounded_prompt(body, self._target.image_tokens)
+                self._counts = self._counts.learn(prompt, reply.told_prompt, reply.counted_answer)
 
 
 class RelayedReply:
@@ -188,9 +187,12 @@ class RelayedReply:
         self.content_type, self.request_id, self.streams = raw.content_type, raw.request_id, raw.streams
         self.usage: CloudUsage | None = None
         """What the server told of its charge, as far as it is the last word; no fewer tokens than came."""
+        self.told_prompt = 0
+        """How many tokens the prompt has, as the server told it last; 0: it did not."""
         self._told: CloudUsage | None = None
         self._told_last = False
         self._floor = ReplyFloor()
+        self._texts: list[str] | None = []  # None: there are several answers, or other things than text
         self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
 
     @property
@@ -203,6 +205,13 @@ class RelayedReply:
     def bytes_sent(self) -> int:
         """Bytes of the bodies that left for it, those of attempts that failed too."""
         return self._tally.bytes_sent
+
+    @property
+    def counted_answer(self) -> CountedAnswer | None:
+        """The answer and its tokens, where the server told them, and there is one answer of text alone."""
+        if self.usage is None or not self._texts:
+            return None
+        return CountedAnswer.of("".join(self._texts), self.usage.completion_tokens)
 
     async def whole(self) -> RelayedEvent:
         """Return the body. Raises CloudError."""
@@ -250,7 +259,13 @@ class RelayedReply:
         where the reply ends with it.
         """
         self._floor.add(found)
+        for choice in found["choices"] if isinstance(found.get("choices"), list) else ():
+            if (text := _text_of(choice)) is None:
+                self._texts = None
+            elif self._texts is not None:
+                self._texts.append(text)
         if found.get("usage"):
+            self.told_prompt = read_usage(found).prompt_tokens
             told = final_usage(_usage_of(found, self._most), NO_USAGE, self._most.prompt_tokens)
             self._told = self._raised(told)
             self._told_last = True
@@ -285,17 +300,24 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
 
 
 def _usage_of(reply: Mapping[str, Any], most: CloudUsage) -> CloudUsage:
-    """Read a usage. Some services leave reasoning out of the completion, and count it in the total alone.
-
-    Where neither tells what was written, it is all of the limit.
-    """
+    """Read a usage. Some services tell a total alone; where nothing tells what was written, it is all of the limit."""
     said = fields_of(reply, "usage")
     told, total, written = read_usage(reply), said.get("total_tokens"), said.get("completion_tokens")
-    if isinstance(total, int) and not isinstance(total, bool) and told.prompt_tokens < total <= MOST_TOTAL:
-        told = replace(told, completion_tokens=max(told.completion_tokens, total - told.prompt_tokens))
+    if not told.prompt_tokens and isinstance(total, int) and not isinstance(total, bool) and 0 < total <= MOST_TOTAL:
+        # Where it is told how much of it was written, the prompt is the rest; else each is as much as it can be.
+        completion = told.completion_tokens or max(min(total, most.completion_tokens), total - most.prompt_tokens)
+        prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
+        return replace(told, prompt_tokens=prompt, completion_tokens=completion)
     if not told.completion_tokens and (isinstance(written, bool) or written != 0):
         return replace(told, completion_tokens=most.completion_tokens)
     return told
+
+
+def _text_of(choice: Any) -> str | None:
+    """Return the text of the only choice or of its delta; None where there may be others, or other things than text."""
+    part = fields_of(choice, "delta") or fields_of(choice, "message")
+    other = fields_of(choice).get("index") or part.get("tool_calls") or part.get("function_call")
+    return None if other else str(part.get("content") or "")
 
 
 def _read(data: bytes) -> dict[str, Any]:

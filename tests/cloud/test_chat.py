@@ -20,7 +20,7 @@ from vocabularies import WORDS, A, B, C, Pieces
 from wordlist import opened
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
-from hybrid.cloud.dialects.chat import PREAMBLE, Chat
+from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.dialect import DialectConfig
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.discover import DIALECTS
@@ -159,51 +159,43 @@ def test_an_event_that_cannot_be_believed_is_refused(told, error):
         read(told)
 
 
+# The longest system message of a published template; the marks around a turn.
+MESSAGE, MARKS = 1024, 16
+
+
 def test_the_worst_case_is_a_token_per_byte_and_some_for_every_turn():
     """The letter with its accent has three bytes where it is decomposed."""
-    assert Chat(SETUP, preamble=0).max_usage(WRITE) == CloudUsage(8 + 4 + 3 * 16, 4)
+    assert Chat(SETUP).max_usage(WRITE) == CloudUsage(8 + 4 + 3 * MARKS + MESSAGE, 4)
 
 
 @given(st.lists(st.tuples(TEXTS, HOW), min_size=1, max_size=4), HOW)
 def test_a_server_that_normalises_turn_by_turn_or_the_whole_charges_no_more(turns, how):
     """One that composes as Qwen's tokeniser does charged 140 % of a reservation in bytes as sent."""
     write = replace(WRITE, turns=tuple(Message("user", text) for text, _ in turns))
-    most = Chat(SETUP, preamble=0).max_usage(write).prompt_tokens
+    most = Chat(SETUP).max_usage(write).prompt_tokens - MESSAGE
     by_turn = sum(num_tokens(f"<|user|>{text}<|end|>", own) for text, own in turns)
     whole = num_tokens("".join(f"<|user|>{text}<|end|>" for text, _ in turns), how)
     assert most >= max(by_turn, whole)
 
 
-def test_a_longer_preamble_than_is_allowed_for_is_learned():
-    """A system message of its own costs more than a short question."""
-    chat = Chat(SETUP)
-    assert chat.max_usage(WRITE).prompt_tokens == 8 + 4 + 3 * 16 + PREAMBLE
-    known = chat.min_usage(WRITE).prompt_tokens
-    seen = chat.learn_from_usage(WRITE, CloudUsage(known + PREAMBLE + 75, 2))
-    assert seen.max_usage(WRITE).prompt_tokens == 8 + 4 + 3 * 16 + PREAMBLE + 75
-    assert seen.learn_from_usage(WRITE, CloudUsage(known + PREAMBLE + 30, 2)) == seen, "the longest that was seen"
+def test_what_the_server_counted_of_a_conversation_is_reserved_as_counted():
+    """And its answer as it was written, twice at the most."""
+    chat = Chat(SETUP).learn_from_answer(WRITE, CloudUsage(40, 3), "cabcabcab")
+    longer = replace(WRITE, turns=(*TURNS, Message("assistant", "cabcabcab"), Message("user", "a")))
+    assert chat.max_usage(WRITE).prompt_tokens == 40 + MARKS
+    assert chat.max_usage(longer).prompt_tokens == 40 + 2 * 3 + MARKS + 1 + MARKS + MARKS
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=6))
-def test_what_one_conversation_teaches_lowers_the_reservation_of_no_other(seen):
+def test_what_a_conversation_without_a_system_message_teaches_says_nothing_of_one_with_it(seen):
     """A template adds its default system message only where a conversation brings none."""
     plain, turned = (replace(WRITE, turns=turns) for turns in ((USER,), (Message("system", "cab"), USER)))
     chat = Chat(SETUP)
-    for with_system, more in seen:
-        asked = turned if with_system else plain
-        before = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
-        chat = chat.learn_from_usage(asked, CloudUsage(chat.min_usage(asked).prompt_tokens + more, 2))
-        after = [chat.max_usage(question).prompt_tokens for question in (plain, turned)]
-        assert all(a >= b for a, b in zip(after, before, strict=True))
-        assert chat.max_usage(asked).prompt_tokens >= chat.min_usage(asked).prompt_tokens + more
-
-
-def test_what_was_learned_holds_for_any_conversation():
-    """Another question of as many turns: what is added to it is what was added to the first one."""
-    seen = Chat(SETUP).learn_from_usage(WRITE, CloudUsage(Chat(SETUP).min_usage(WRITE).prompt_tokens + 75 + 12, 2))
-    other = replace(WRITE, turns=(Message("system", "a"), Message("user", "abcab" * 9)))
-    for spelled_as in (Chat(SETUP).min_usage(other).prompt_tokens, 1 + 45):
-        assert spelled_as + 75 + 12 <= seen.max_usage(other).prompt_tokens
+    for with_system, told in seen:
+        asked, other = (turned, plain) if with_system else (plain, turned)
+        before = chat.max_usage(other).prompt_tokens
+        chat = chat.learn_from_answer(asked, CloudUsage(told, 2), "ab")
+        assert chat.max_usage(other).prompt_tokens >= before
 
 
 def test_nobody_but_the_server_knows_how_many_tokens_a_text_has():
@@ -212,6 +204,6 @@ def test_nobody_but_the_server_knows_how_many_tokens_a_text_has():
     assert Chat(SETUP).min_usage(plain) == CloudUsage(0, 0)
 
 
-def test_a_server_that_tells_fewer_tokens_than_were_sent_has_told_nothing_of_what_it_adds():
+def test_a_prompt_that_was_not_told_teaches_nothing():
     plain = replace(WRITE, turns=(Message("user", "cab"),))
-    assert Chat(SETUP).learn_from_usage(plain, CloudUsage(1, 1)) == Chat(SETUP)
+    assert Chat(SETUP).learn_from_answer(plain, CloudUsage(0, 1), "a").counts == Chat(SETUP).counts

@@ -13,7 +13,7 @@ from wordlist import able
 
 from hybrid.cloud import ScoreQuestion, WriteQuestion
 from hybrid.cloud.bounds import QuestionDeadlines, Timeouts, parse
-from hybrid.cloud.dialects.chat import PREAMBLE, Chat
+from hybrid.cloud.dialects.chat import Chat
 from hybrid.cloud.dialects.completions import Completions
 from hybrid.cloud.dialects.dialect import DialectConfig, Post
 from hybrid.cloud.dialects.fireworks import Fireworks
@@ -355,22 +355,23 @@ def test_a_question_that_needs_no_request_costs_nothing():
     assert [chunk.usage for chunk in chunks] == [NO_USAGE]
 
 
-# ---- what a server puts before a conversation ----------------------------------------------------------------------
-
-
-def test_a_usage_of_a_chat_service_teaches_what_it_adds_beyond_the_allowance():
-    """The question is two tokens of ours; another vocabulary is taken to have one for it."""
-    said = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}]}
-    usage = {"choices": [], "usage": {"prompt_tokens": 2 + PREAMBLE + 75, "completion_tokens": 1}}
-    found = endpoint(able(Chat(SETUP), rows=False), said, usage, said, usage)
-    before = found.max_usage(WRITE).prompt_tokens
+@each(("prompt", "reserved"), [(12, 12 + 16), (2000, 2000 + 16), (0, None), ("12", None), (float("nan"), None)])
+def test_a_usage_of_a_chat_service_teaches_how_many_tokens_a_conversation_has(prompt, reserved):
+    """Once, and only what it told: what was booked for want of a count is no count."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": 1}
+    ended = {"choices": [{"delta": {"content": "c"}, "finish_reason": "length"}], "usage": usage}
+    found, question = endpoint(able(Chat(SETUP), rows=False)), replace(WRITE, turns=(Message("user", "cab"),))
+    before = found.max_usage(question).prompt_tokens
 
     async def ask():
-        return [chunk async for chunk in found.write(WRITE, "r")]
+        found._wire.left = [ended]
+        return [chunk async for chunk in found.write(question, "r")]
 
-    chunks = asyncio.run(ask())
-    assert last_usage(chunks).prompt_tokens == 2 + PREAMBLE + 75
-    assert found.max_usage(WRITE).prompt_tokens == before + 75 + 1
+    charged = [last_usage(asyncio.run(ask())).prompt_tokens for _ in range(3)]
+    assert (charged, found.max_usage(question).prompt_tokens) == (
+        [prompt if reserved else before] * 3,
+        reserved or before,
+    )
 
 
 def test_a_reply_that_cannot_be_believed_keeps_its_reservation():

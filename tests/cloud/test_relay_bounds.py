@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from normalising import HOW as NORMALISED
 from normalising import LONGER, num_tokens
 
-from hybrid.cloud.relay_bounds import UnboundedField, printed_bytes, worst_case
+from hybrid.cloud.relay_bounds import UnboundedField, bounded_prompt, printed_bytes, worst_case
 from hybrid.errors import UsageError
 
 TEXT = st.text(max_size=30) | st.sampled_from(["<>&'\"\\\n\t", "é中😀", "x" * 50, "", LONGER])
@@ -99,7 +99,7 @@ HOW = st.fixed_dictionaries(
 def test_no_template_makes_more_bytes_of_a_body_and_a_token_is_a_byte_at_the_least(body, how, forms):
     marks = 40 * len(body["messages"]) + 20
     told = num_tokens(rendered(body, how), forms) - marks
-    assert worst_case(body, 1, preamble=0).prompt_tokens >= told
+    assert bounded_prompt(body).published(0) >= told
 
 
 @given(JSON)
@@ -129,7 +129,7 @@ def test_how_long_a_print_is_is_counted_without_making_it():
 def test_parts_of_a_turn_that_a_server_joins_with_lines_ends_stay_below():
     parts = ["a"] * 5_000
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": part} for part in parts]}]}
-    assert worst_case(body, 1, preamble=0).prompt_tokens >= len("\n".join(parts))
+    assert bounded_prompt(body).published(0) >= len("\n".join(parts))
 
 
 @each("part, more", [({"type": "text", "text": ""}, "refusal"), ({"type": "image_url", "image_url": {}}, "text")])

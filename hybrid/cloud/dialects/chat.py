@@ -11,37 +11,31 @@ does nothing after that. Traps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
 from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
-from hybrid.cloud.normal_forms import max_bytes
 from hybrid.cloud.port import Capabilities, Chunk, ModelQuestion, ScoreQuestion, WriteQuestion
+from hybrid.cloud.prompt_bounds import BoundedPrompt, BoundedTurn, CountedAnswer, PromptCounts
 from hybrid.errors import MissingCapability
 from hybrid.types import CloudUsage
 
 CHAT = "/v1/chat/completions"
 # As the local model's template has it: many servers' templates drop a role that they do not know.
 ROLES = {"developer": "system"}
-# A turn is more than its text: names of roles and marks around them, in any template a few tokens.
-TURN = 16
-# What a server may put before a conversation, whose length nothing tells beforehand. The longest default system message
-# of a published template that was looked at (Ministral 3) has 2,400 characters, gpt-oss's 220. At three characters a
-# token, which is few for English, that is 800; rounded up.
-PREAMBLE = 1024
 
 
 @dataclass(frozen=True)
 class Chat(OpenAi):
-    """The dialect of the chat route. ``preamble``: the most tokens that a server may add to a conversation."""
+    """The dialect of the chat route. ``counts``: what the server has told of the prompts that it made."""
 
     can: Capabilities = Capabilities(
         dialect="openai-chat", ids=False, continues=False, scoring_method=None, scoring_methods=(), most_k=20
     )
-    preamble: int = PREAMBLE
+    counts: PromptCounts = field(default=PromptCounts(), compare=False)
 
     def _score(self, question: ScoreQuestion) -> ScoreFlow:
         """Refuse: no draft can be put to it."""
@@ -50,25 +44,18 @@ class Chat(OpenAi):
         raise MissingCapability(msg)
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """One token per byte of the conversation, a few for each turn, and what the server puts before it."""
-        turns = question.turns if isinstance(question, WriteQuestion) else ()
-        prompt = max_bytes("".join(turn.content for turn in turns)) + TURN * (len(turns) + 1) + self.preamble
-        return CloudUsage(prompt, question.limit if isinstance(question, WriteQuestion) else 1)
+        """Return what the server has counted of the conversation, and the most tokens of all that is new."""
+        limit = question.limit if isinstance(question, WriteQuestion) else 1
+        return CloudUsage(self.counts.most(_bounded(question)).tokens, limit)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:  # noqa: ARG002  (others know the question's tokens)
         """Return nothing: its vocabulary may be any, so that only it knows how many tokens a text has."""
         return CloudUsage(0, 0)
 
-    def learn_from_usage(self, question: ModelQuestion, usage: CloudUsage) -> Self:
-        """Learn too the most tokens that the server adds to a conversation: they are reserved from then on.
-
-        A smaller number lowers nothing: a template may add its default system message where a conversation brings none.
-        Half as many tokens as ours are taken for the texts, which is few for any other vocabulary.
-        """
-        turns = question.turns if isinstance(question, WriteQuestion) else ()
-        spelled = sum(len(self.setup.text_tokens.split(turn.content) or ()) for turn in turns)
-        more = usage.prompt_tokens - spelled // 2
-        return replace(self, preamble=max(self.preamble, more))
+    def learn_from_answer(self, question: WriteQuestion, told: CloudUsage, text: str) -> Self:
+        """Learn how many tokens the server makes of a conversation, and of its own answer."""
+        answer = CountedAnswer.of(text, told.completion_tokens) if told.completion_tokens else None
+        return replace(self, counts=self.counts.learn(_bounded(question), told.prompt_tokens, answer))
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         """Ask for the whole answer; nothing once it has begun."""
@@ -96,6 +83,10 @@ class Chat(OpenAi):
 SPEC = DialectSpec("openai-chat", Chat, (CHAT, {}))
 # The same route without log-probabilities: only a reply shows the difference.
 TEXT_SPEC = DialectSpec("text-chat", partial(Chat, can=replace(Chat.can, dialect="text-chat", rows=False)))
+
+
+def _bounded(question: ModelQuestion) -> BoundedPrompt:
+    return BoundedPrompt(tuple(BoundedTurn.of(turn.role, turn.content) for turn in question.turns))
 
 
 @guarded

@@ -154,6 +154,10 @@ class Dialect(ABC):
         can = replace(self.can, keeps_cache=keeps_cache, tells_cache=True)
         return self if can == self.can else replace(self, can=can)
 
+    def learn_from_answer(self, question: WriteQuestion, told: CloudUsage, text: str) -> Self:  # noqa: ARG002
+        """Return the dialect with what a whole answer shows: its usage as the server told it, and its text."""
+        return self
+
     def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Return the dialect with what an error shows of its endpoint; itself if that is nothing new.
 
