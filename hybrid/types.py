@@ -9,9 +9,12 @@ Ids: TypeAlias = tuple[int, ...]
 TokenSource: TypeAlias = Literal["local", "cloud"]
 TokenOutcome: TypeAlias = Literal["accepted", "unchecked", "recovered", "bonus", "written"]
 FinishReason: TypeAlias = Literal["stop", "length"]
-DegradedKind: TypeAlias = Literal["unreachable", "bad reply", "refused", "capability", "context", "budget", "charge"]
+DegradedKind: TypeAlias = Literal[
+    "unreachable", "bad reply", "refused", "capability", "context", "budget", "charge", "paced"
+]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
-policy needs; its context is full; no money is left for it; it charged more than a request may cost."""
+policy needs; its context is full; no money is left for it; it charged more than a request may cost. ``paced``: it was
+asked for less than it would have been, had a day's pacing not lowered the worth."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 TemplateArg: TypeAlias = str | int | float | bool | None
 """A value that a chat template is given by name, as JSON has it."""

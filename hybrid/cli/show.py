@@ -60,8 +60,8 @@ class Screen:
                 self._token(token)
             case Flushed(text) if text:
                 self._text(text)
-            case Degraded(why):
-                self._note(f"the local model goes on alone: {why}")
+            case Degraded(why, kind):
+                self._note(why if kind == "paced" else f"the local model goes on alone: {why}")
             case NoteAdded(why):
                 self._note(why)
             case CloudRecovered():

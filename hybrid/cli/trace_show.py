@@ -98,7 +98,10 @@ def summary(log: AnswerLog) -> list[str]:
         *(f"hand-off at token {position + 1}, {tokens} tokens: {why}" for position, why, tokens in head["handoffs"]),
         *head["notes"],
     ]
-    lines += [f"the local model went on alone: {head['degraded']['why']}"] if head["degraded"] else []
+    if degraded := head["degraded"]:
+        lines.append(
+            degraded["why"] if degraded["kind"] == "paced" else f"the local model went on alone: {degraded['why']}"
+        )
     return [*lines, ended] if ended else lines
 
 

@@ -131,13 +131,7 @@ def _is_priced(costs: PlanCosts) -> bool:
 
 
 def _at_worth(planner: Planner, times: float) -> Planner:
-    worth = planner.worth
-    scaled = (
-        replace(worth, multiple=worth.multiple * times)
-        if worth.amount is None
-        else replace(worth, amount=worth.amount * times)
-    )
-    return replace(planner, worth=scaled, floor=0.0)
+    return replace(planner, worth=planner.worth.times(times), unpaced_worth=None, floor=0.0)
 
 
 def _next_change(action_at: Callable[[float], str], chosen: str, step: float) -> WorthChange | None:

@@ -89,7 +89,7 @@ def decode(
         stalled, num_shown = len(progress.at) == num_shown, len(progress.at)
         if stalled or progress.decided:
             one = Draft(progress.at, 1, NEVER, rejections=progress.rejections_at(0))
-            yield from emit(progress, (yield from draft(policy.stages, progress, one)).span)
+            yield from emit(progress, (yield from draft(policy.stages, progress, one)).span, progress.take_opening())
         elif policy.planner is not None:
             yield from _planned_round(policy, policy.planner, progress)
         else:
@@ -116,7 +116,9 @@ def _decide_early(policy: Policy, planner: Planner, progress: Progress) -> Flow[
     progress.decided = plan.action != "check"
     if plan.action == "write":
         yield from write(_own_rule(policy), progress, TO_THE_END, plan.why, plan)
-    elif plan.action == "check":
+        return
+    progress.opening = plan if plan.paced else None
+    if plan.action == "check":
         progress.checked_span = plan.at
 
 
@@ -135,6 +137,8 @@ def _planned_round(policy: Policy, planner: Planner, progress: Progress) -> Flow
         spans=progress.checked_span is not None,
         toss=lambda odds: progress.toss_floor(planner, odds),
     )
+    if (opening := progress.take_opening()) is not None:  # this first short span is what it decided
+        plan = replace(opening, at=plan.at)
     match plan.action:
         case "keep":
             yield from emit(progress, drafted.span[: plan.at], plan)

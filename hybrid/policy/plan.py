@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hybrid.defer import DraftSignals, Forecast
@@ -42,6 +43,20 @@ class Worth:
         """Return the number, and that an amount is one."""
         return f"{self.multiple:g}" if self.amount is None else f"{self.amount:g} each"
 
+    def times(self, factor: float) -> Worth:
+        """Return so many times the worth."""
+        return Worth(self.multiple * factor, None if self.amount is None else self.amount * factor)
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return plain data, exact to the last bit; JSON has no infinity."""
+        return {name: None if value is None else repr(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, str | None]) -> Worth:
+        """Read what ``to_json`` gave. Raises ValueError, TypeError or AttributeError."""
+        worth = {name: None if value is None else float(value) for name, value in kept.items()}
+        return cls(**worth)  # type: ignore[arg-type]  # no multiple is None
+
 
 @dataclass(frozen=True)
 class PlanCosts:
@@ -79,8 +94,9 @@ class DraftPlan:
     before it are shown, the others dropped. ``limit``: how many tokens the cloud writes (None: to the end), and in a
     check how many after a rejection (None: what is cheaper then; 0: none but the one that replaces the rejected, and
     the next drafts are as short as this check). ``floor``: a coin had this checked, which would have been kept.
-    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``signals``,
-    ``forecast`` and ``case`` are what it was decided from, for whoever learns of the outcome or explains it.
+    ``propensity``: the chance with which that coin falls as it did; 1 where none was tossed. ``paced``: without a day's
+    pacing more would have been asked. ``signals``, ``forecast`` and ``case`` are what it was decided from, for whoever
+    learns of the outcome or explains it.
     """
 
     action: PlanAction
@@ -89,6 +105,7 @@ class DraftPlan:
     costs: PlanCosts | None = None
     floor: bool = False
     propensity: float = 1.0
+    paced: bool = False
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
     case: PlannedCase | None = field(default=None, compare=False, repr=False)
@@ -99,6 +116,14 @@ class DraftPlan:
         if self.action != "write" or self.costs is None:
             return None
         return f"expected to be turned down with chance {self.costs.turned_down:.2g}"
+
+    def asks_less(self, other: DraftPlan) -> bool:
+        """Whether a plan of the same draft at a higher worth asks the cloud for more: it does wherever the two differ.
+
+        The cost of an action is its bill and the worth times its loss. The least of such sums has, at a higher worth, a
+        higher bill and a lower loss, or is the same action. Only a coin can have this one ask where the other keeps.
+        """
+        return other.action != "keep" and (self.action, self.at, self.limit) != (other.action, other.at, other.limit)
 
 
 @dataclass(frozen=True)

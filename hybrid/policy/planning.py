@@ -74,7 +74,8 @@ class Planner:
     drafted tokens that the judge keeps, for short spans; None: not known. ``keep_below``: keep exactly where the
     chance of being turned down is at most this, whatever it costs. ``labels``: the rows of what the cloud writes are
     wanted, to learn from. ``partition``: which tokens say the same, where the score was fitted with it; a trace keeps
-    it beside the planner.
+    it beside the planner. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
+    Each plan is then made by both, and says where the higher one would have asked for more (``DraftPlan.paced``).
     """
 
     score: Score = PRIOR
@@ -93,11 +94,19 @@ class Planner:
     back: int = BACK
     labels: bool = True
     partition: Partition | None = None
+    unpaced_worth: Worth | None = None
 
     @cached_property
     def question(self) -> QuestionForecast:
         """What the question alone lets expect."""
         return self.score.before(self.words, self.prompt_tokens)
+
+    @cached_property
+    def unpaced(self) -> Planner | None:
+        """The same planner at the worth without a day's pacing; None where pacing has not lowered it."""
+        if self.unpaced_worth is None:
+            return None
+        return replace(self, worth=self.unpaced_worth, unpaced_worth=None)
 
     @property
     def whole(self) -> bool:
@@ -130,15 +139,19 @@ class Planner:
         """
         if spans:
             return DraftPlan("check", len(signals), limit=0)
-        forecast = self.score.forecast(signals)
-        draft = PricedDraft(self, len(signals), signals.shown, known, forecast, final=final)
-        case = PlannedCase(self, final, known)
+        forecast, case = self.score.forecast(signals), PlannedCase(self, final, known)
+
+        def priced(planner: Planner) -> PricedDraft:
+            return PricedDraft(planner, len(signals), signals.shown, known, forecast, final=final)
+
+        draft = priced(self)
         plan = replace(self._cheapest(draft), signals=signals, forecast=forecast, case=case)
-        if plan.action != "keep" or not self.floor or not draft.can_check or toss is None or not plan.at:
-            return plan
-        if toss(np.array([self.floor, 1.0 - self.floor])) == 0:
-            return replace(plan, action="check", floor=True, propensity=self.floor)
-        return replace(plan, propensity=1.0 - self.floor)
+        if plan.action == "keep" and self.floor and draft.can_check and toss is not None and plan.at:
+            if toss(np.array([self.floor, 1.0 - self.floor])) == 0:
+                plan = replace(plan, action="check", floor=True, propensity=self.floor)
+            else:
+                plan = replace(plan, propensity=1.0 - self.floor)
+        return self._marked(plan, lambda unpaced: unpaced._cheapest(priced(unpaced)))
 
     def after_rejection(self, shown: int, left: int | None, known: int) -> DraftPlan:
         """Decide how much the cloud writes after a rejection, with ``shown`` tokens of the answer.
@@ -153,7 +166,8 @@ class Planner:
         rest, back = draft.continuations(at, np.array([expected]), np.array([known], dtype=np.float64))
         keep = float(draft.lost(1.0, np.array([expected]), self.question.excess)[0])
         costs = PlanCosts(keep, None, float(rest[0]), None, 1.0, None, draft.worth, draft.alone)
-        return DraftPlan("write", 0, self.back if back[0] < rest[0] else None, costs)
+        plan = DraftPlan("write", 0, self.back if back[0] < rest[0] else None, costs)
+        return self._marked(plan, lambda unpaced: unpaced.after_rejection(shown, left, known))
 
     def opening(self) -> DraftPlan:
         """Decide by the question alone, before anything is drafted: keep whatever will be drafted, or write it all.
@@ -168,7 +182,12 @@ class Planner:
         costs = PlanCosts(keep, None, write, spans, question.turned_down, None, draft.worth, draft.alone)
         action = _least(costs, self._forced(question.turned_down))
         plan = DraftPlan("check", span, 0, costs) if action == "spans" else DraftPlan(action, 0, None, costs)
-        return replace(plan, case=PlannedCase(self, final=False, known=0))
+        plan = replace(plan, case=PlannedCase(self, final=False, known=0))
+        return self._marked(plan, lambda unpaced: unpaced.opening())
+
+    def _marked(self, plan: DraftPlan, plan_by: Callable[[Planner], DraftPlan]) -> DraftPlan:
+        """Say in a plan whether the planner without pacing would have asked for more; ``plan_by``: its plan."""
+        return plan if self.unpaced is None else replace(plan, paced=plan.asks_less(plan_by(self.unpaced)))
 
     def _cheapest(self, draft: PricedDraft) -> DraftPlan:
         """Return the cheapest action, ties to keep."""
@@ -209,11 +228,11 @@ class Planner:
         kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "partition"}
         prices = asdict(self.prices)
         prices.pop("note")
-        worth = {name: None if value is None else repr(value) for name, value in asdict(self.worth).items()}
         return kept | {
             "score": score_to_json(cast(KeptScore, self._score_of_question())),
             "prices": prices,
-            "worth": worth,
+            "worth": self.worth.to_json(),
+            "unpaced_worth": self.unpaced_worth and self.unpaced_worth.to_json(),
             "words": list(self.words),
             "abilities": sorted(self.abilities),
         }
@@ -227,11 +246,12 @@ class Planner:
     def from_json(cls, kept: Mapping[str, Any]) -> Planner:
         """Read what ``to_json`` gave. Raises ValueError."""
         try:
-            worth = {name: None if value is None else float(value) for name, value in kept["worth"].items()}
+            unpaced = kept.get("unpaced_worth")  # a trace of before it was kept has none
             made = {
+                "worth": Worth.from_json(kept["worth"]),
+                "unpaced_worth": None if unpaced is None else Worth.from_json(unpaced),
                 "score": score_from_json(kept["score"]),
                 "prices": AskPrices(**kept["prices"]),
-                "worth": Worth(**worth),  # type: ignore[arg-type]  # no multiple is None
                 "words": tuple(map(int, kept["words"])),
                 "abilities": frozenset(kept["abilities"]),
             }

@@ -42,8 +42,9 @@ class Progress:
     row does not determine its distribution; 0: as many as at first. ``sent``: the answer's part of all
     that the cloud has read or written. ``last_divergence``: the KL in nats that was measured last, with its
     position, of the token ``last_measured``. ``checked_span``: the drafts from here on are so short, and each is
-    checked. ``decided``: no draft is weighed any more. ``expert``: which of several local models a judge has found near
-    enough to write the next draft.
+    checked. ``decided``: no draft is weighed any more. ``opening``: what the question alone decided where pacing has
+    lowered it, until it is told with what is first shown or checked. ``expert``: which of several local models a judge
+    has found near enough to write the next draft.
     """
 
     coin: Coin
@@ -61,7 +62,13 @@ class Progress:
     last_measured: PendingToken | None = None
     checked_span: int | None = None
     decided: bool = False
+    opening: DraftPlan | None = None
     expert: int | None = None
+
+    def take_opening(self) -> DraftPlan | None:
+        """Return what the question alone decided, where it was not told yet."""
+        opening, self.opening = self.opening, None
+        return opening
 
     def toss(self, probs: Floats, offset: int, role: str) -> int:
         """Toss for the token that was drafted so many positions on."""

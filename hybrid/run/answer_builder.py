@@ -23,6 +23,8 @@ from hybrid.spend import Price, bill
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
 
 CUT_THOUGHTS = "the answer was cut off inside the model's thoughts: raise --max-tokens, or tell it not to think"
+NO_REQUEST = "spending runs ahead of the day's cap: the cloud is not asked, and would be without the cap"
+SMALLER_REQUEST = "spending runs ahead of the day's cap: the cloud is asked for less than without the cap"
 ONLY_THOUGHTS = "the model ended inside its thoughts: there is no answer beside them"
 
 
@@ -116,6 +118,10 @@ class AnswerBuilder:
             self.publish(events.Degraded(why, kind))
         if self._degraded is None:
             self._degraded, self._degraded_kind = why, kind
+
+    def degrade_by_pacing(self, *, asks: bool) -> None:
+        """Record that a day's pacing has lowered what is asked of the cloud; ``asks``: something is."""
+        self.degrade(SMALLER_REQUEST if asks else NO_REQUEST, "paced")
 
     def add_overcharge(self, why: str) -> None:
         """Add to any such reason that the endpoint charged more than was reserved, and publish that."""

@@ -173,6 +173,8 @@ class CloudVerifier:
                 stream = opened[0]
             begins = not request.at and stream.at == chunk.ids
             chunk = self._vocabulary.check_written(stream, chunk)
+            if stream.shortened and not (stream.open or stream.num_written):
+                return self._no_answer(_SHORTENED, "budget")  # the money went before the first token that is shown
         except (RequestDenied, CloudError) as error:
             return self._fail(error)
         closing = self._closing(prompt) if begins else ()

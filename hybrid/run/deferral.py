@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, get_args
 
@@ -44,9 +44,6 @@ from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
 DAY_S = 86_400
-# A worth that pacing has lowered to this much of itself, or less, is told.
-WORTH_TELLING = 0.9
-BEHIND = "spending runs ahead of the day's cap: what is not sure enough is asked less often"
 
 
 @dataclass(frozen=True)
@@ -159,11 +156,13 @@ class PairSource:
             await asyncio.wait(self._learning)
         learner = pair.learner  # nothing is awaited from here on: what is bound is of one moment
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
-        worth, notes = self._paced(_worth(asked, pair, prices), asked)
+        unpaced = _worth(asked, pair, prices)
+        factor = self._pacing(asked)
         planner = Planner(
             score=learner.score,
             prices=prices,
-            worth=worth,
+            worth=unpaced.times(factor),
+            unpaced_worth=unpaced if factor < 1.0 else None,
             words=asked.words,
             prompt_tokens=len(asked.ids),
             abilities=abilities,
@@ -181,9 +180,9 @@ class PairSource:
         )
         if asked.whole:
             planner = planner.of_whole_answers()
+        notes = pair.tell()
         if prices.note and settings.cloud not in {None, *NAMED}:
-            notes += (prices.note,)
-        notes = (*pair.tell(), *notes)
+            notes = (*notes, prices.note)
         return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)
 
     def learn(self, bound: BoundPlanner) -> None:
@@ -214,22 +213,18 @@ class PairSource:
                 self._pairs[cloud, judge] = await asyncio.to_thread(read)
         return self._pairs[cloud, judge]
 
-    def _paced(self, worth: Worth, asked: AskedQuestion) -> tuple[Worth, tuple[str, ...]]:
-        """Divide a worth by what money is worth under the day's cap.
+    def _pacing(self, asked: AskedQuestion) -> float:
+        """Return what to multiply a worth by under the day's cap; 1 without one.
 
         A multiple only falls: nobody asked for the cap to be used up. A worth in USD rises, too.
         """
         day = next((cap for cap in asked.caps if cap.level == "day" and cap.cap_nanousd > 0), None)
         if day is None:
-            return worth, ()
+            return 1.0
         spent = (day.spent_nanousd + day.reserved_nanousd) / day.cap_nanousd
         factor = worth_factor(spent, self._clock() % DAY_S / DAY_S)
         in_usd = asked.settings.worth is not None and asked.settings.worth.endswith(USD)
-        factor = factor if in_usd else min(1.0, factor)
-        amount = None if worth.amount is None else worth.amount * factor
-        return replace(worth, multiple=worth.multiple * factor, amount=amount), (
-            BEHIND,
-        ) if factor < WORTH_TELLING else ()
+        return factor if in_usd else min(1.0, factor)
 
 
 def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:

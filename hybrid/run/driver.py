@@ -131,6 +131,8 @@ class Driver:
     async def _reply(self, request: Request) -> Reply:
         if not isinstance(request, Draft | Critique) and request.plan is not None:
             self._publish(events.Planned.of(len(self._shown), request.plan))
+            if request.plan.paced:
+                self._builder.degrade_by_pacing(asks=request.plan.action != "keep")
         match request:
             case Draft():
                 return await self._draft(request)

@@ -148,8 +148,9 @@ class SpanCritiqued:
 class Planned:
     """A planner decided about a draft that begins at ``position``; see ``hybrid.policy.plan``.
 
-    ``propensity``: the chance of the coin that had it checked (``floor``) or left; 1 where none was tossed. ``costs``
-    are in the unit of the planner's prices. What it was decided from is not part of a trace.
+    ``propensity``: the chance of the coin that had it checked (``floor``) or left; 1 where none was tossed. ``paced``:
+    without a day's pacing more would have been asked. ``costs`` are in the unit of the planner's prices. What it was
+    decided from is not part of a trace.
     """
 
     position: int
@@ -162,6 +163,7 @@ class Planned:
     signals: DraftSignals | None = field(default=None, compare=False, repr=False)
     forecast: Forecast | None = field(default=None, compare=False, repr=False)
     case: PlannedCase | None = field(default=None, compare=False, repr=False)
+    paced: bool = False
 
     @classmethod
     def of(cls, position: int, plan: DraftPlan) -> Planned:
@@ -176,7 +178,7 @@ class Planned:
 
 # What no trace tells of a plan; it is told with it.
 _UNTOLD = ("signals", "forecast", "case")
-_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", *_UNTOLD)
+_PLANNED = ("action", "at", "limit", "floor", "propensity", "costs", "paced", *_UNTOLD)
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,10 @@ class CheckAnswered:
 
 @dataclass(frozen=True)
 class Degraded:
-    """The cloud was not asked, or did not answer; the local model goes on. Once, and again after ``CloudRecovered``."""
+    """The cloud was not asked, or for less than without a cap, or did not answer.
+
+    The local model goes on. Once, and again after ``CloudRecovered``.
+    """
 
     why: str
     kind: DegradedKind | None = None

@@ -261,7 +261,8 @@ class AnswerLog:
         match event:
             case Degraded(why, kind):
                 # The sentence may quote what an endpoint wrote.
-                self._set(degraded={"kind": kind, "why": why if self._shows_texts else None}, away=True)
+                shown = {"kind": kind, "why": why if self._shows_texts else None}
+                self._set(degraded=shown, away=self.head["away"] or kind != "paced")
             case CloudRecovered():
                 self._set(away=False)
             case NoteAdded(why):

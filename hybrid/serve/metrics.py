@@ -56,7 +56,9 @@ def _counters(state: MonitorState) -> Iterator[str]:
     yield from _family("handoffs_total", "counter", "Hand-offs to the cloud, by reason less its numbers.", reasons)
     yield from _family("retries_total", "counter", "Requests that were sent again.", _one(totals.retries))
     degraded: Samples = [({"kind": kind}, count) for kind, count in sorted(totals.degraded.items())]
-    yield from _family("degraded_total", "counter", "Times that the local model went on alone, by why.", degraded)
+    yield from _family(
+        "degraded_total", "counter", "Times that less was asked of the cloud than is due, by why.", degraded
+    )
     told = "US dollars charged, or at worst; no sample once a price was not known."
     yield from _family("spent_dollars_total", "counter", told, _one(_dollars(totals.cost.spent)))
     told = "US dollars that the cloud alone would have cost for finished answers; no sample once not known."

@@ -79,14 +79,16 @@ class Case:
     def continuation(self, at, left, known):
         """The rest in one request; or some tokens, and what is cheapest of a draft of which a chance is known."""
         rest = self.shop.write(at, max(left, 1), known)
-        if left <= self.back:
-            return rest
+        return rest if left <= self.back else min(rest, self.handback(at, left, known))
+
+    def handback(self, at, left, known):
+        """Some tokens in one request, and what is cheapest of the next draft."""
         then, after = at + self.back, left - self.back
         stands = place_of_rejection(self.again) * after
         rest_then = self.whole(then + stands, max(after - stands, 1.0))
         checked = self.shop.check(then, after, then) + self.again * rest_then
         next_draft = min(self.again * self.worth, checked, self.shop.write(then, after, then))
-        return min(rest, self.shop.write(at, self.back, known) + next_draft)
+        return self.shop.write(at, self.back, known) + next_draft
 
     def whole(self, at, limit):
         """A write after a cached prompt of a part of a token more."""
@@ -106,6 +108,15 @@ class Case:
         start = self.prompt + self.shown + at
         lost = sum(chance for place, chance in self.outcomes(at) if place is not None) * self.worth
         return self.continuation(start, len(self.hazard) - at, min(self.known, start)) + lost
+
+    def cost_of(self, action, at, limit):
+        """What an action costs; ``limit`` is of a write: None to write the rest."""
+        if action != "write":
+            return self.keep() if action == "keep" else self.check()
+        start, left = self.prompt + self.shown + at, len(self.hazard) - at
+        lost = sum(chance for place, chance in self.outcomes(at) if place is not None) * self.worth
+        known = min(self.known, start)
+        return lost + (self.shop.write(start, left, known) if limit is None else self.handback(start, left, known))
 
     def best(self):
         """The action with its place, ties to keep, then to the check, then to the earliest place."""

@@ -15,7 +15,7 @@ from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
 from hybrid.policy.plan import WORTH, Worth
 from hybrid.run.calibrations import keep_calibration
-from hybrid.run.deferral import BEHIND, AskedQuestion, PairSource
+from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.pair_facts import PairFacts
 from hybrid.run.pair_knowledge import UNCALIBRATED
 from hybrid.spend import CapStatus, Price, TokenTimes
@@ -195,13 +195,13 @@ def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amou
         caps = (CapStatus("total", 1000, 999, 0), CapStatus("day", 1000, spent, 100))
         found = PairSource(PairFacts("abc"), clock=lambda: 5 * 86_400 + 3600 * hour)
         bound = bind(found, caps=caps, **settings)
-        return bound.planner.worth, BEHIND in bound.notes
+        return bound.planner.worth, bound.planner.unpaced_worth
 
-    assert worth(400, 12) == (Worth(1.5), False)
-    assert worth(650, 12) == (Worth(1.5 * 0.25), True)
-    assert worth(150, 12) == (Worth(1.5), False)
-    assert not worth(412, 12)[1], "a little less is not told"
-    usd, told = worth(150, 12, worth="0.001usd")
+    assert worth(400, 12) == (Worth(1.5), None)
+    assert worth(650, 12) == (Worth(1.5 * 0.25), Worth(1.5))
+    assert worth(150, 12) == (Worth(1.5), None)
+    assert worth(401, 12)[1] == worth(0, 0)[1] == Worth(1.5), "from the first minute, and however little it is"
+    usd, unpaced = worth(150, 12, worth="0.001usd")
     assert usd.amount == pytest.approx(1e6 * 2.25)
-    assert not told
+    assert unpaced is None
     assert worth(650, 12, worth="0.001usd")[0].amount == pytest.approx(1e6 * 0.25)

@@ -103,7 +103,7 @@ def test_what_a_plan_was_decided_from_is_in_the_event_and_not_in_the_trace(house
     plan = kinds(run(told(built)), Planned)[0]
     assert len(plan.signals) == len(plan.forecast.hazard) == LENGTH
     line = json.loads(json.dumps(to_json(plan)))
-    assert set(line) == {"event", "position", "action", "at", "limit", "floor", "propensity", "costs"}
+    assert set(line) == {"event", "position", "action", "at", "limit", "floor", "propensity", "costs", "paced"}
     assert line["event"] == "planned"
     assert line["costs"]["turned_down"] == pytest.approx(1 - 0.95**LENGTH)
 

@@ -99,7 +99,8 @@ function drawAnswer(answer) {
     fact("cloud alone", usd(head.answer ? head.answer.cloud_only : null)),
     ...(head.answer && head.answer.ttft_ms !== null ? [fact("first token", `${Math.round(head.answer.ttft_ms)} ms`)] : []),
     ...(head.policy ? [make("li", "", `policy ${head.policy}`)] : []));
-  const alarm = degraded && make("li", "alarm", `the local model ${head.away ? "goes" : "went"} on alone: ${degraded.why || degraded.kind || "the cloud did not answer"}`);
+  const why = degraded && (degraded.why || degraded.kind || "the cloud did not answer");
+  const alarm = degraded && make("li", "alarm", degraded.kind === "paced" ? why : `the local model ${head.away ? "goes" : "went"} on alone: ${why}`);
   $("notes").replaceChildren(...(alarm ? [alarm] : []), ...head.notes.map(note => make("li", "", note)));
   drawChart(answer);
   drawDetail(head, tokens[page.chosen], page.chosen);
