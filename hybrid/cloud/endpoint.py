@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.cloud.bounds import MAX_FACT_BYTES, QuestionDeadlines
+from hybrid.cloud.completion_limit import limit_name
 from hybrid.cloud.dialects.dialect import ContinuationRequest, Dialect, DialectConfig, Post, tells_rows
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.dialects.vllm import MODELS, Vllm
@@ -79,7 +80,7 @@ class Endpoint:
         ``probe_cache``: the results of earlier probes.
         """
         self._wire = wire
-        self._setup = DialectConfig(model or "", TextVocabulary(words) if words else None, salt)
+        self._setup = DialectConfig(model or "", TextVocabulary(words) if words else None, salt, limit_name(wire.url))
         self._wanted = dialect
         self._probe_cache = probe_cache
         self.dialect: Dialect = Vllm(self._setup)

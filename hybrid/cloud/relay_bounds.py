@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.cloud.completion_limit import most_completion
 from hybrid.cloud.normal_forms import max_bytes
 from hybrid.cloud.prompt_bounds import TURN, BoundedPrompt, BoundedTurn, PromptCounts
 from hybrid.errors import UsageError
@@ -107,7 +108,7 @@ def worst_case(
     """
     prompt = (counts or PromptCounts()).most(bounded_prompt(body, image_tokens)).tokens
     choices = num_choices(body)
-    return CloudUsage(choices * prompt, choices * limit)
+    return CloudUsage(choices * prompt, most_completion(limit, choices))
 
 
 def bounded_prompt(body: Mapping[str, Any], image_tokens: int | None = None) -> BoundedPrompt:

@@ -21,11 +21,11 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from hybrid.cloud.bounds import parse
+from hybrid.cloud.completion_limit import limit_name, most_completion
 from hybrid.cloud.dialects.chat import CHAT
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.port import final_usage
@@ -48,8 +48,6 @@ if TYPE_CHECKING:  # the command line is there before HTTP is
 RELAY_TOKENS = 4096
 # More than any request holds; see ``cloud.dialects.reading``.
 MOST_TOTAL = 2**32
-# Services that refuse ``max_tokens`` for their newer models.
-NEW_NAMES = ("api.openai.com", ".openai.azure.com")
 
 
 class RelayRefused(CloudRefusal):
@@ -94,8 +92,7 @@ class Relayer:
         self.health = health
         self._target = target
         self._counts = PromptCounts()
-        host = urlsplit(target.wire.url).hostname or ""
-        self._limit_name = LIMITS[0] if host.endswith(NEW_NAMES) else LIMITS[1]
+        self._limit_name = limit_name(target.wire.url)
 
     @asynccontextmanager
     async def open(
@@ -118,7 +115,7 @@ class Relayer:
                 sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
             bounded = await _is_bounded(budget)
             prompt = self._worst_prompt(sent) if bounded else 0
-            most = CloudUsage(prompt, choices * (limit or RELAY_TOKENS))
+            most = CloudUsage(prompt, most_completion(limit or RELAY_TOKENS, choices))
             asked_at = time.monotonic()
 
             async def attempt() -> RelayedReply:

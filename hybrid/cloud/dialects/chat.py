@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
+from hybrid.cloud.completion_limit import most_completion
 from hybrid.cloud.dialects.dialect import ContinuationRequest, DialectSpec, Json, OpenAi, ScoreFlow
 from hybrid.cloud.dialects.reading import NO_ROWS, event_of, finish_of, guarded
 from hybrid.cloud.dialects.text_tokens import TextVocabulary, only_documented, read_content, split_text
@@ -45,7 +46,7 @@ class Chat(OpenAi):
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
         """Return what the server has counted of the conversation, and the most tokens of all that is new."""
-        limit = question.limit if isinstance(question, WriteQuestion) else 1
+        limit = most_completion(question.limit) if isinstance(question, WriteQuestion) else 1
         return CloudUsage(self.counts.most(_bounded(question)).tokens, limit)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:  # noqa: ARG002  (others know the question's tokens)
@@ -69,7 +70,7 @@ class Chat(OpenAi):
         body: dict[str, Any] = {
             "model": self.setup.model,
             "messages": [{"role": ROLES.get(turn.role, turn.role), "content": turn.content} for turn in question.turns],
-            "max_tokens": question.limit,
+            self.setup.limit_name: question.limit,
             "temperature": question.sampling.temperature,
             "top_p": question.sampling.top_p,
             "seed": question.sampling.seed,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
+from hybrid.cloud.completion_limit import LimitName
 from hybrid.cloud.dialects.reading import fields_of, read_usage
 from hybrid.cloud.dialects.text_tokens import TextVocabulary
 from hybrid.cloud.port import (
@@ -79,11 +80,15 @@ class ContinuationRequest:
 
 @dataclass(frozen=True)
 class DialectConfig:
-    """The model's name at the endpoint, the local vocabulary (None: not at hand), the salt of the prefix cache."""
+    """The model's name at the endpoint, the local vocabulary (None: not at hand), the salt of the prefix cache.
+
+    ``limit_name``: how a chat route calls the limit that bounds an answer with its thoughts.
+    """
 
     model: str = ""
     vocabulary: TextVocabulary | None = None
     salt: str | None = None
+    limit_name: LimitName = "max_tokens"
 
     @property
     def text_tokens(self) -> TextVocabulary:
