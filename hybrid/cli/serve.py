@@ -144,7 +144,8 @@ async def _said(client: AsyncClient) -> list[str]:
     cap = f"{min(status.left_nanousd for status in caps) / 1e9:.6g} USD left under its cap" if caps else "no cap"
     asked = "no cloud (offline)" if settings.offline else f"cloud {_named(settings.cloud)}"
     contexts = f"{client.parallel} contexts of {client.num_context} tokens"
-    to = "refused" if client.relayer is None else f"relayed to {_named(settings.relay_url or settings.cloud)}"
+    there = _named(settings.relay_url or settings.cloud)
+    to = "refused" if client.relayer is None else f"relayed to {there}, if it has a chat route"
     relayed = f"tools, response_format and images are {to}"
     return [f"local {local}, {asked}, policy {settings.policy}, {cap}, {contexts}", relayed, *client.notes]
 

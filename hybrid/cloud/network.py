@@ -1,4 +1,7 @@
-"""How a pool makes a connection, by look-ups and attempts of our own, and what a fault of one is called. No HTTP."""
+"""How a pool makes a connection, by look-ups and attempts of our own, and what a fault of one is called. No HTTP.
+
+A pool keeps nothing of a reply: behind one wire are many callers, and a cookie would tell one of them by another's.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from functools import partial
+from http.cookiejar import CookieJar
 
 import httpcore
 
@@ -37,6 +41,13 @@ class Network(httpcore.AnyIOBackend):
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
         return await connect_first(connect, addresses, lambda stream: stream.aclose())
+
+
+class NoCookies(CookieJar):
+    """A jar that takes nothing."""
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """Leave what a reply wants kept."""
 
 
 def in_words(root: BaseException) -> object:

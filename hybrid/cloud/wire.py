@@ -31,7 +31,7 @@ from hybrid.cloud.bounds import (
     Timeouts,
     parse,
 )
-from hybrid.cloud.network import Network, in_words, root_cause
+from hybrid.cloud.network import Network, NoCookies, in_words, root_cause
 from hybrid.cloud.port import BeforeSend, unrecorded
 from hybrid.cloud.statuses import read_retry_after, status_error
 from hybrid.errors import BadReply, CloudError, NotAnApi, TlsFailure, Unreachable, to_one_line
@@ -45,6 +45,8 @@ MAX_REASON_BYTES = 1024 * 1024
 END_WITHIN_S = 0.25
 PLAIN = frozenset({"", "identity"})  # encodings of a body that are none
 KEY_HINT = "--api-key-env names the variable that holds the key"
+# Whoever asks bounds what is under way: a full pool would look like an endpoint that is away.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 # What servers are verified with: read once for the same values of its variables, since that takes 30 ms.
 _tls = lru_cache(maxsize=1)(lambda *_values: httpx.create_ssl_context())
 
@@ -77,11 +79,13 @@ class Wire:
             base_url=base,
             # Nothing is decoded: a few kilobytes of gzip may stand for gigabytes.
             headers={"accept-encoding": "identity"} | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
+            cookies=NoCookies(),
+            limits=LIMITS,
             # ``QuestionDeadlines`` bounds all: httpx knows no first byte and no total, and connecting only in parts.
             timeout=None,  # noqa: S113
             verify=(tls := _tls(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))),
             # With a transport of our own, httpx leaves the environment's proxies alone.
-            transport=None if through_proxies else httpx.AsyncHTTPTransport(verify=tls),
+            transport=None if through_proxies else httpx.AsyncHTTPTransport(verify=tls, limits=LIMITS),
         )
         every = (self._client._transport, *self._client._mounts.values())
         self._pools = [transport._pool for transport in every if isinstance(transport, httpx.AsyncHTTPTransport)]
@@ -223,14 +227,13 @@ class Wire:
                 if ("json" if lines else "text/event-stream") not in response.headers.get("content-type", "").lower():
                     # A page, a bad day, or a server that does not stream? What it sends tells.
                     parse(await _read(response, deadlines, MAX_REPLY_BYTES), self.url)
-                    msg = (
-                        f"{self.url} answered a stream request with {to_one_line(response.headers.get('content-type'))}"
-                    )
+                    told = to_one_line(response.headers.get("content-type"))
+                    msg = f"{self.url} answered a stream request with {told}"
                     raise NotAnApi(msg)
-                async with aclosing(_events(response, deadlines, LineReader() if lines else EventReader())) as told:
-                    async for data in told:
+                async with aclosing(_events(response, deadlines, LineReader() if lines else EventReader())) as found:
+                    async for data in found:
                         if data.strip() == b"[DONE]":
-                            await _read_end(told)
+                            await _read_end(found)
                             return
                         if data.strip():  # what is empty keeps the connection alive
                             yield parse(data, self.url)
@@ -238,8 +241,7 @@ class Wire:
                 await response.aclose()
         except httpx.TransportError as error:
             raise _transport_error(error, self.url) from error
-        msg = "the stream was cut before its end"
-        raise Unreachable(msg, trouble="cut")
+        raise Unreachable("the stream was cut before its end", trouble="cut")
 
     async def open_raw(self, path: str, body: bytes, request_id: str, deadlines: QuestionDeadlines) -> RawReply:
         """POST a JSON body as it is; return its success, whose body is read by the caller, who closes it."""
@@ -323,8 +325,7 @@ class RawReply:
                         yield self._without_key(data)
         except httpx.TransportError as error:
             raise _transport_error(error, self._url) from error
-        msg = "the stream was cut before its last event"
-        raise Unreachable(msg, trouble="cut")
+        raise Unreachable("the stream was cut before its last event", trouble="cut")
 
     async def aclose(self) -> None:
         """Close the request; where its body was not read to the end, the connection too."""

@@ -32,7 +32,7 @@ from hybrid.cloud.port import final_usage
 from hybrid.cloud.prompt_bounds import CountedAnswer, PromptCounts
 from hybrid.cloud.relay_bounds import LIMITS, bounded_prompt, limit_of, num_choices, whole_counts, worst_case
 from hybrid.cloud.reply_floor import ReplyFloor
-from hybrid.errors import BadReply, CloudError, CloudRefusal, UsageError
+from hybrid.errors import BadReply, CloudError, CloudRefusal, QueueFull, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
 from hybrid.run.open_request import OpenRequest, RequestBilling, RequestDenied
@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # the command line is there before HTTP is
 # The limit of an answer for which nobody has named one, where it must be reserved: enough for a call of a tool, or a
 # long page; whoever wants more names it.
 RELAY_TOKENS = 4096
+# Relays under way at once: each holds a connection and a reservation.
+MOST_RELAYS = 64
 # More than any request holds; see ``cloud.dialects.reading``.
 MOST_TOTAL = 2**32
 
@@ -92,6 +94,7 @@ class Relayer:
         self.health = health
         self._target = target
         self._counts = PromptCounts()
+        self._under_way = 0
         self._limit_name = limit_name(target.wire.url)
 
     @asynccontextmanager
@@ -100,8 +103,23 @@ class Relayer:
     ) -> AsyncGenerator[RelayedReply, None]:
         """Send a body; yield its reply once that has begun. What is left unread at the end is closed, and settled.
 
-        Raises UsageError for a field that is wrong, UnboundedField, RequestDenied, CloudError.
+        Raises UsageError for a field that is wrong, UnboundedField, RequestDenied, CloudError, and QueueFull where as
+        many are under way as may be.
         """
+        if self._under_way >= MOST_RELAYS:
+            msg = f"{MOST_RELAYS} requests are being relayed, and no more are at once"
+            raise QueueFull(msg)
+        self._under_way += 1
+        try:
+            async with self._open(body, publish, conversation) as reply:
+                yield reply
+        finally:
+            self._under_way -= 1
+
+    @asynccontextmanager
+    async def _open(
+        self, body: Mapping[str, Any], publish: Publish, conversation: str | None
+    ) -> AsyncGenerator[RelayedReply, None]:
         body = {**body, **whole_counts(body)}  # many services read no 9.0 where they want a whole number
         limit, choices = limit_of(body), num_choices(body)
         caller = RetryingCaller(self.health, publish)

@@ -5,7 +5,8 @@ type and the request's id come down. Events pass as they came, but for the one w
 and told only to those who asked. What becomes of money is in ``run.relaying``; here errors become statuses.
 
 Statuses of the upstream keep their class: what its caller can mend is 4xx, and 5xx asks for another try. A key of ours
-that it turned down is 403, not 401: it is not the caller's.
+that it turned down is 403, not 401: it is not the caller's. To an upstream without a chat route nothing can be relayed:
+its 404 says nothing of a route here, so it is a 400 that names the field.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from starlette.requests import Request
 
 from hybrid.cloud.relay_bounds import UnboundedField
-from hybrid.errors import CloudError, CloudRefusal, HybridError
+from hybrid.errors import CloudError, CloudRefusal, HybridError, NotAnApi
 from hybrid.run import AsyncClient
 from hybrid.run.open_request import RequestDenied
 from hybrid.run.relaying import RelayedReply, Relayer, encoded
@@ -41,6 +42,8 @@ OF_STATUS = {
     403: (403, "permission_error", "upstream_access_denied"),
     429: (429, "rate_limit_error", "upstream_rate_limited"),
 }
+# No such route, not that way, not built.
+NO_ROUTE = frozenset({404, 405, 501})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -128,13 +131,20 @@ def relay_error(error: HybridError | RequestDenied, asked: Asked, relayer: Relay
             return ApiError(503, said, SERVER, "ledger_unusable", headers=NO_RETRY)
         case UnboundedField(name=name):
             return ApiError(400, said, code="unsupported_parameter", param=name)
-        case CloudError() if relayer is None:
-            said = f"{listed(asked.relay)}: {said}"
+        case CloudError() if relayer is None or _has_no_route(error):
+            where = "" if relayer is None else "the cloud has no chat route to relay it to ([relay] names another): "
+            said = f"{listed(asked.relay)}: {where}{said}"
             return ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
         case CloudError() if relayer is not None:
             return _of_upstream(error, relayer.health)
         case _:
             return api_error(error)
+
+
+def _has_no_route(error: CloudError) -> bool:
+    """Whether the upstream has turned down the route itself; of a model that it does not have it would say so."""
+    detail = str(error).partition(f" answered {error.status}")[2].lower()
+    return error.status in NO_ROUTE and (isinstance(error, NotAnApi) or "model" not in detail)
 
 
 def _of_upstream(error: CloudError, health: EndpointHealth) -> ApiError:
@@ -146,7 +156,8 @@ def _of_upstream(error: CloudError, health: EndpointHealth) -> ApiError:
         if isinstance(error, CloudRefusal):
             return api_error(error)
         return ApiError(502 if health.breaker.lets_pass else 503, said, SERVER, "upstream_failed", headers=headers)
-    if status >= 500:
-        return ApiError(status, said, SERVER, "upstream_failed", headers=headers)
+    if status >= 500 or status < 200:
+        known = status if 500 <= status <= 599 else 502  # HTTP has no others, and a server can send none
+        return ApiError(known, said, SERVER, "upstream_failed", headers=headers)
     status, kind, code = OF_STATUS.get(status, (max(400, status), "invalid_request_error", "upstream_refused"))
     return ApiError(status, said, kind, code, headers=NO_RETRY if status == 402 else headers)

@@ -29,6 +29,9 @@ from hybrid.serve.served import Served, ServeOptions
 GRACE_S = 5
 # How long a request's line and headers may take: who sends them by drops holds a connection, and nothing else.
 HEADER_WITHIN_S = 10.0
+# Who takes less than this of what waits for it, in so long, is cut off: a relay or a context is held for it. A reader
+# this slow would take half an hour for a long page.
+SEND_WITHIN_S, SLOWEST_BYTES = 30.0, 16 * 1024
 # What is asked for while all this many are busy is refused at once by the operating system.
 BACKLOG = 256
 
@@ -75,15 +78,31 @@ class OpeningBackend:
         self._end.set()
 
 
-class BoundedHeaders(H11Protocol):
-    """uvicorn's HTTP, with a deadline for a request's line and headers, which it has not."""
+class BoundedHttp(H11Protocol):
+    """uvicorn's HTTP, with deadlines that it has not: for a request's line and headers, and for who reads nothing.
+
+    The law (``tests/serve/test_silent_readers.py``): a connection whose caller takes nothing for ``SEND_WITHIN_S`` is
+    cut off, whatever is being sent and also once all was; to the answer its caller has left. Who reads slowly is not.
+    """
 
     _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a request."""
+        """Begin to wait for a request; be told of every byte that the system does not take at once."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
         self._wait()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the caller to read."""
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        """Wait no more: all is sent."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Read on; half a head, or a body after its answer, is waited for, but not longer for each drop."""
@@ -97,11 +116,28 @@ class BoundedHeaders(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._stop_waiting()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
         if self._late is None:
             self._late = self.loop.call_later(HEADER_WITHIN_S, self.transport.close)
+
+    def _wait_for_reader(self) -> None:
+        self._stop_waiting_for_reader()
+        unread = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(SEND_WITHIN_S, self._cut_off_unless_read, unread)
+
+    def _cut_off_unless_read(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() > unread - SLOWEST_BYTES:
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _stop_waiting(self) -> None:
         if self._late is not None:
@@ -162,7 +198,7 @@ async def serve(
     app = make_app(Served(backend, options, monitor))
     config = uvicorn.Config(
         app,
-        http=BoundedHeaders,
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         access_log=False,

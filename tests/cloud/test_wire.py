@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gzip
 import json
@@ -10,17 +11,23 @@ import socket
 import ssl
 import threading
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import certifi
 import httpx
 import pytest
 from cases import each
+from chat_upstream import STAY, Script, upstream
+from chat_upstream import WHOLE as WHOLE_REPLY
 from wires import EVENT, STREAM, WHOLE, get, post, read_stream
 
 from hybrid.cloud.bounds import Timeouts
+from hybrid.cloud.endpoint import Endpoint
 from hybrid.cloud.wire import Wire, _transport_error
-from hybrid.errors import AccessDenied, BadReply, CloudFailure, CloudRefusal, NotAnApi, Unreachable
+from hybrid.errors import AccessDenied, BadReply, CloudError, CloudFailure, CloudRefusal, NotAnApi, Unreachable
+
+COOKIE = {"set-cookie": "caller=one; Path=/"}
 
 
 def test_a_line_that_never_ends_is_given_up_in_bounded_memory(raw_server):
@@ -228,3 +235,61 @@ def test_a_fault_of_the_connection_is_said_in_the_systems_words_and_without_its_
     assert str(_transport_error(fault, url)) == f"cannot reach {url}: a..b is no host name"
     with pytest.raises(Unreachable, match=f"cannot reach {url}: {os.strerror(errno.ECONNREFUSED)}$"):
         post(url, Timeouts())
+
+
+@each(
+    "first",
+    [
+        Script.whole(WHOLE_REPLY, **COOKIE),
+        Script.stream(**COOKIE),
+        *(Script.whole({}, code, **COOKIE) for code in (302, 404, 500)),
+    ],
+)
+def test_no_request_ever_holds_a_cookie(first):
+    """One caller's relay sent another's; 28 replies made a header of 2 MB."""
+
+    async def ask():
+        async with upstream(first, Script.whole(**COOKIE)) as there:
+            wire = Wire(there.url, None, Timeouts(), through_proxies=False)
+            try:
+                for _ in range(2):
+                    with suppress(CloudError):
+                        raw = await wire.open_raw("/v1/chat/completions", b"{}", "id", wire.question_deadlines())
+                        await raw.whole()
+                        await raw.aclose()
+                    with suppress(CloudError):
+                        await wire.get("/v1/models")
+                    with suppress(CloudError):
+                        await wire.post("/v1/completions", {})
+                    with suppress(CloudError):
+                        _ = [each async for each in wire.stream("/v1/completions", {}, "id")]
+                    with suppress(CloudError):
+                        await Endpoint(wire, "m").discover("a", (1,))
+            finally:
+                await wire.aclose()
+            assert len(there.requests) > 12
+            assert not [headers for _, headers, _ in there.requests if "cookie" in headers]
+
+    asyncio.run(ask())
+
+
+def test_many_requests_under_way_keep_none_waiting_that_is_an_endpoint_away():
+    """The pool has no bound of its own: 105 held connections made the 106th request look like a dead endpoint."""
+
+    async def ask():
+        async with upstream(*[Script(parts=[STAY])] * 105, Script.whole()) as there:
+            wire = Wire(there.url, None, Timeouts(connect=60), through_proxies=False)
+            try:
+                held = [
+                    await wire.open_raw("/v1/chat/completions", b"{}", "id", wire.question_deadlines())
+                    for _ in range(105)
+                ]
+                assert await wire.get("/v1/models")
+                for reply in held:
+                    await reply.aclose()
+                while len(there.left) < len(held):  # noqa: ASYNC110  (nobody is told)
+                    await asyncio.sleep(0.01)
+            finally:
+                await wire.aclose()
+
+    asyncio.run(ask())

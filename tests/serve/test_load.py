@@ -52,7 +52,7 @@ async def wired(house, options=None):
     options = options or ServeOptions()
     monitor = Monitor(options)
     app = make_app(Served(Opened(house.client), options, monitor))
-    config = uvicorn.Config(app, http=server.BoundedHeaders, ws="none", lifespan="off", log_config=None, port=0)
+    config = uvicorn.Config(app, http=server.BoundedHttp, ws="none", lifespan="off", log_config=None, port=0)
     running = server.Server(config)
     task = asyncio.create_task(running.serve())
     try:

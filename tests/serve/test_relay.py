@@ -138,11 +138,13 @@ def test_fifty_callers_under_a_cap_worth_three_get_an_answer_or_402_once(endpoin
         (400, 400, "upstream_refused"),
         (401, 403, "upstream_access_denied"),
         (402, 402, "upstream_payment_required"),
-        (404, 404, "upstream_refused"),
         (422, 422, "upstream_refused"),
         (429, 429, "upstream_rate_limited"),
         (500, 500, "upstream_failed"),
         (503, 503, "upstream_failed"),
+        (599, 599, "upstream_failed"),
+        (600, 502, "upstream_failed"),
+        (999, 502, "upstream_failed"),
     ],
 )
 def test_a_status_of_the_upstream_keeps_its_class_and_its_words_without_our_key(endpoint, run, status, told, code):
@@ -152,6 +154,49 @@ def test_a_status_of_the_upstream_keeps_its_class_and_its_words_without_our_key(
     assert "because of [the key]" in heard.error["message"]
     assert set(heard.error) == {"message", "type", "param", "code"}
     assert (heard.headers.get("x-should-retry") == "false") == (status == 402)
+
+
+NO_ROUTE = [{"detail": "Not Found"}, {"error": {"message": "File Not Found"}}, {"error": {"message": "Invalid URL"}}]
+
+
+@each("status", [404, 405, 501])
+@each("body", NO_ROUTE)
+def test_where_the_cloud_has_no_chat_route_the_field_is_refused_by_its_name(endpoint, run, status, body):
+    heard, relay, _ = relayed(endpoint, run, Script.whole(body, status), ask=lambda served: served.chat(tools=TOOLS))
+    assert (heard.status, heard.error["code"], heard.error["param"]) == (400, "unsupported_parameter", "tools")
+    assert "no chat route" in heard.error["message"]
+    assert f"answered {status}" in heard.error["message"]
+    assert relay.relayer.health.breaker.state == "closed"
+
+
+def test_a_model_that_the_cloud_does_not_have_is_its_own_404(endpoint, run):
+    refusal = Script.whole({"error": {"message": "The model `big` does not exist"}}, 404)
+    heard, _, _ = relayed(endpoint, run, refusal, ask=lambda served: served.chat(tools=TOOLS))
+    assert (heard.status, heard.error["code"]) == (404, "upstream_refused")
+
+
+def test_more_relays_than_may_be_under_way_are_told_at_once_to_come_again(endpoint, run, monkeypatch):
+    """Nothing of them leaves, nothing is reserved, and the endpoint is not blamed."""
+    monkeypatch.setattr("hybrid.run.relaying.MOST_RELAYS", 2)
+
+    async def ask(served):
+        gone = asyncio.Event()
+        relayer = served.house.client.relayer
+        waiting = [asyncio.create_task(served.chat(tools=TOOLS, gone=gone)) for _ in range(2)]
+        while relayer._under_way < 2:  # noqa: ASYNC110  (nobody is told)
+            await asyncio.sleep(0.01)
+        beyond = [await served.chat(tools=TOOLS) for _ in range(9)]
+        gone.set()
+        await asyncio.gather(*waiting)
+        return beyond, await served.chat(tools=TOOLS)
+
+    scripts = [Script(parts=[STAY], wait_s=0.0)] * 2 + [Script.whole()]
+    (beyond, after), relay, _ = relayed(endpoint, run, *scripts, ask=ask)
+    assert {(each.status, each.error["code"]) for each in beyond} == {(503, "overloaded")}
+    assert all(int(each.headers["retry-after"]) > 0 for each in beyond)
+    assert after.status == 200
+    assert len(relay.there.requests) == 3
+    assert relay.relayer.health.breaker.in_a_row == 0
 
 
 def test_a_stream_that_breaks_ends_with_an_error_and_without_the_mark_of_an_end(endpoint, run):
