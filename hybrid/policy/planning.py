@@ -251,7 +251,7 @@ class Planner:
                 "worth": Worth.from_json(kept["worth"]),
                 "unpaced_worth": None if unpaced is None else Worth.from_json(unpaced),
                 "score": score_from_json(kept["score"]),
-                "prices": AskPrices(**kept["prices"]),
+                "prices": AskPrices.from_json(kept["prices"]),
                 "words": tuple(map(int, kept["words"])),
                 "abilities": frozenset(kept["abilities"]),
             }

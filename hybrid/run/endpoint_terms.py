@@ -2,14 +2,17 @@
 
 Laws (``tests/run/test_endpoint_terms.py``): of a prompt so many first tokens count as cached as an earlier question
 of this client sent, in whole blocks of a cache, and none where the endpoint was not known to have one when the client
-connected. No token is priced as cached where cached tokens are charged in full: where nothing is told, and no tariff
+connected; nor where the price says that so few tokens are not cached, or that the cache has forgotten what nobody read
+for so long. No token is priced as cached where cached tokens are charged in full: where nothing is told, and no tariff
 says otherwise. No reply is heard: which of several comes first is chance, and a bill must not hang on it.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
+from collections.abc import Callable
 
 from hybrid.cloud import Capabilities
 from hybrid.engine import num_shared
@@ -27,20 +30,25 @@ UNTIMED_BLOCK = 32
 class EndpointTerms:
     """Heard from a client's events, over all of its answers."""
 
-    def __init__(self) -> None:
-        """Nothing was sent."""
-        self._sent: deque[Ids] = deque(maxlen=MOST_PROMPTS)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was sent. ``clock``: seconds."""
+        self._sent: deque[tuple[Ids, float]] = deque(maxlen=MOST_PROMPTS)
+        self._clock = clock
 
     def add(self, prompt: Ids) -> None:
         """Count a prompt as sent. Called once its answer is over, so that what is beside it is none of its."""
-        if prompt not in self._sent:
-            self._sent.append(prompt)
+        others = [each for each in self._sent if each[0] != prompt]
+        self._sent = deque([*others, (prompt, self._clock())], maxlen=MOST_PROMPTS)
 
-    def shared(self, prompt: Ids, can: Capabilities | None) -> int:
+    def shared(self, prompt: Ids, can: Capabilities | None, price: Price | None = None) -> int:
         """Return how many first tokens of a prompt are known to be cached, by earlier questions."""
         if can is None or not (can.keeps_cache or can.tells_cache):
             return 0
-        return max((num_shared(prompt, earlier) for earlier in self._sent), default=0) // BLOCK * BLOCK
+        lifetime_s = None if price is None else price.cache_lifetime_s
+        since = -math.inf if lifetime_s is None else self._clock() - lifetime_s
+        sent = (earlier for earlier, sent_at in self._sent if sent_at > since)
+        shared = max((num_shared(prompt, earlier) for earlier in sent), default=0) // BLOCK * BLOCK
+        return shared if price is None or price.caches(shared) else 0
 
     def prices(self, prompt: Ids, price: Price | None, can: Capabilities | None, times: TokenTimes | None) -> AskPrices:
         """Return what asking costs for a prompt: in money, or by time where nothing is charged or no price is known."""
@@ -51,7 +59,7 @@ class EndpointTerms:
             in_one_request=can is None or can.scoring_method in {None, "one request"},
             tells_cache=tells_cache is True,
             times=times,
-            shared=self.shared(prompt, can),
+            shared=self.shared(prompt, can, price),
         )
 
 

@@ -7,14 +7,14 @@ below or above the break-even, or where no share could be enough.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hybrid.cloud.probe_result import ProbeResult
 from hybrid.policy import Policy
 from hybrid.run.pair_record import JudgedTokens
 from hybrid.spend import CheckRates, Price, as_percent, as_usd
-from hybrid.types import CloudUsage
 
 # What is said where checking can save money, and where it can only save time.
 _MONEY = {
@@ -65,14 +65,20 @@ class PriceQuote:
     def cloud_only(self, *, cached: bool = False) -> int:
         """Nano-dollars of the cloud alone; ``cached``: with all of its prompt cached."""
         kept = self.prompt_tokens if cached else 0
-        return self.price.cost(CloudUsage(self.prompt_tokens, self.answer_tokens, kept))
+        return self.price.cost(self.price.expected_usage(self.prompt_tokens, self.answer_tokens, kept))
+
+    @property
+    def batch(self) -> int | None:
+        """Nano-dollars of the cloud alone by the provider's batch API, rounded up; None: no factor is stated."""
+        return None if self.price.batch is None else math.ceil(self.cloud_only() * self.price.batch)
 
     @property
     def check(self) -> int:
         """Nano-dollars of a check in the middle of the answer, of the policy's span."""
         span = min(self.policy.span, self.answer_tokens)
         before, told = self.num_before, self.num_before if self.probed.keeps_cache else 0
-        return self.price.cost(CloudUsage(before + span, 1, told, 1, repeated_tokens=before, check_requests=1))
+        usage = self.price.expected_usage(before + span, 1, told)
+        return self.price.cost(replace(usage, repeated_tokens=before, check_requests=1))
 
     @property
     def rates(self) -> CheckRates | None:
@@ -112,6 +118,10 @@ class PriceQuote:
             f"the cloud alone: {alone} for {self.prompt_tokens} tokens and an answer of {self.answer_tokens}"
             + ("" if alone == cached else f" ({cached} with its prompt cached)"),
         ]
+        told[1:1] = self.price.terms
+        if self.batch is not None:
+            amount = as_usd(self.batch)
+            told.append(f"the provider's batch API: {amount} for the same, in its own time (hybrid does not use it)")
         if self.policy.planner is not None:
             return told  # what it asks is expected question by question, elsewhere
         if not self.checks:
@@ -145,6 +155,8 @@ class PriceQuote:
             "answer_tokens": self.answer_tokens,
             "cloud_only_nanousd": self.cloud_only(),
             "cloud_only_cached_nanousd": self.cloud_only(cached=True),
+            "cloud_only_batch_nanousd": self.batch,
+            "terms": self.price.terms,
             "check_nanousd": self.check if self.checks else None,
             "tokens_before_a_draft": self.num_before,
             "break_even": self.break_even if self.checks else None,

@@ -120,14 +120,14 @@ class SpanTuner:
         """
         if price is None or price.prompt <= 0:
             return None
-        charge = self._charge
+        charge, rates = self._charge, CheckRates.of_price(price, keeps_cache=keeps_cache).at(prefix_tokens)
         if charge is None or price.repeated is not None:
-            rates = CheckRates.of_price(price, keeps_cache=keeps_cache)
             overhead = prefix_tokens * rates.reread + rates.once
         else:
-            overhead = prefix_tokens * (charge.full * price.prompt + charge.cached * price.cached_prompt)
-            overhead += charge.completion * price.completion + charge.requests * price.request * MILLION
-        return best_length(self._kept / self._tried, overhead, price.prompt)
+            there = price.at(prefix_tokens)
+            overhead = prefix_tokens * (charge.full * rates.drafted + charge.cached * there.cached_prompt)
+            overhead += charge.completion * there.completion + charge.requests * price.request * MILLION
+        return best_length(self._kept / self._tried, overhead, rates.drafted)
 
     def span(self) -> int | None:
         """Return the fastest draft length for what was measured; None before the first check."""

@@ -9,7 +9,8 @@ choice. The token before the first row that a request wants is computed in any c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,7 +48,9 @@ class AskPrices:
     token that a check must write. ``in_one_request``: how a draft is scored; by any other method each of its tokens
     costs what a written one does, at least. ``shared``: so many first tokens of the prompt are known to be cached, by
     earlier questions. ``in_front``: cached tokens in front of the prompt that its count leaves out. ``note``: what a
-    user is told where these are no prices of money.
+    user is told where these are no prices of money. ``cache_min_tokens``: no fewer first tokens are cached.
+    ``longer``: from which length of a request's prompt on other prices hold, shortest first; what is not cached is
+    taken as written to the cache, where that has a price.
     """
 
     fresh: float = READ
@@ -61,6 +64,8 @@ class AskPrices:
     in_front: int = 0
     unit: AskUnit = "tokens"
     note: str | None = field(default=None, compare=False)
+    cache_min_tokens: int = 0
+    longer: tuple[tuple[int, AskPrices], ...] = ()
 
     @classmethod
     def of(
@@ -86,18 +91,43 @@ class AskPrices:
         scoring = (price.repeated if price else None) or ("cached" if keeps_cache else "uncached")
         more: dict[str, Any] = {"scoring": scoring, "in_one_request": in_one_request, "shared": shared}
         if price is not None and not price.free:
-            told = tells_cache or price.repeated in {"cached", "new"}
-            fresh, written = price.prompt / MILLION, price.completion / MILLION
-            cached = price.cached_prompt / MILLION if told else fresh
             more["shared"] = shared if tells_cache else 0  # a tariff speaks of what the same answer repeats
-            closing = 0.0 if scoring == "new" else written
-            return cls(fresh, cached, written, float(price.request), closing=closing, unit="nanousd", **more)
+            told = tells_cache or price.repeated in {"cached", "new"}
+            first, *longer = [
+                (start, cls._of_band(each, more, caches=caches, told=told)) for start, each, caches in price.bands()
+            ]
+            return replace(first[1], longer=tuple(longer))
         unpriced = "the price is not known" if price is None else "nothing is charged"
         if times is None:
             ratio = f"{READ:g} : {CACHED:g} : {WRITTEN:g}"
             note = f"{unpriced}: choices are made as if tokens read, cached and written cost {ratio}"
             return cls(closing=0.0 if scoring == "new" else WRITTEN, note=note, **more)
         return cls._of_times(times, unpriced, more)
+
+    @classmethod
+    def _of_band(cls, price: Price, more: dict[str, Any], *, caches: bool, told: bool) -> AskPrices:
+        """Return the prices where a prompt is long enough to be cached and written, or is not (``caches``)."""
+        fresh, written = (price.written_nanousd if caches else price.prompt) / MILLION, price.completion / MILLION
+        cached = price.cached_prompt / MILLION if told and caches else fresh
+        closing, scoring = 0.0 if more["scoring"] == "new" else written, more["scoring"]
+        more = more | {"scoring": "uncached" if scoring == "cached" and not caches else scoring}
+        least = price.cache_min_tokens
+        return cls(
+            fresh,
+            cached,
+            written,
+            float(price.request),
+            closing=closing,
+            unit="nanousd",
+            cache_min_tokens=least,
+            **more,
+        )
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> AskPrices:
+        """Read what ``dataclasses.asdict`` and JSON made of prices. Raises TypeError or ValueError for other shapes."""
+        longer = tuple((int(start), cls.from_json(each)) for start, each in kept.get("longer", ()))
+        return cls(**{**kept, "longer": longer})
 
     @classmethod
     def _of_times(cls, times: TokenTimes, unpriced: str, more: dict[str, Any]) -> AskPrices:
@@ -117,18 +147,38 @@ class AskPrices:
 
         ``known``: so many first ones of the prefix this answer has sent or had written; 0: it has asked nothing.
         """
+        price = self._check(prefix, span, known)
+        for start, prices in self.longer:
+            price = np.where(np.asarray(prefix + span) >= start, prices._check(prefix, span, known), price)
+        return price
+
+    def write(self, prompt: Count, limit: Count, known: Count) -> Count:
+        """Return the price of ``limit`` tokens written after ``prompt`` tokens of prompt and answer."""
+        price = self._write(prompt, limit, known)
+        for start, prices in self.longer:
+            price = np.where(np.asarray(prompt) >= start, prices._write(prompt, limit, known), price)
+        return price
+
+    def _check(self, prefix: Count, span: Count, known: Count) -> Count:
         drafted = self.fresh if self.in_one_request else max(self.fresh, self.written)
         read = self.fresh * (self.in_front + prefix) if self.scoring == "uncached" else self._read(prefix, known)
         return read + drafted * span + self.closing + self.request
 
-    def write(self, prompt: Count, limit: Count, known: Count) -> Count:
-        """Return the price of ``limit`` tokens written after ``prompt`` tokens of prompt and answer."""
+    def _write(self, prompt: Count, limit: Count, known: Count) -> Count:
         return self._read(prompt, known) + self.written * limit + self.request
 
     def _read(self, tokens: Count, known: Count) -> Count:
         """Return the price of a prompt whose cache is read."""
-        kept: Count = np.minimum(np.maximum(known, self.shared), tokens if self.scoring == "new" else tokens - 1)
+        most = tokens if self.scoring == "new" else tokens - 1
+        if self.scoring == "new":  # a session gives all that it has seen; the rest is a cache's
+            kept: Count = np.maximum(np.minimum(known, most), self._if_cached(np.minimum(self.shared, most)))
+        else:
+            kept = self._if_cached(np.minimum(np.maximum(known, self.shared), most))
         cached: Count = self.in_front + np.maximum(kept, 0)
         if self.scoring == "new":  # what this answer has sent costs nothing again
             cached = np.where(np.asarray(known) > 0, kept - np.minimum(known, tokens), cached)
         return self.cached * cached + self.fresh * (tokens - np.maximum(kept, 0))
+
+    def _if_cached(self, tokens: Count) -> Count:
+        """Return so many first tokens where a cache takes so few, else 0."""
+        return np.where(np.asarray(tokens) >= self.cache_min_tokens, tokens, 0) if self.cache_min_tokens else tokens

@@ -13,7 +13,8 @@ class Bill:
     """Nano-dollars; None where the price is not known, which is not zero.
 
     The cloud alone would have read the prompt and written the text, and what ends it, in one request: with nothing of
-    its prompt cached, or, at the least, with all of it. ``price_source`` says who stated the price.
+    its prompt cached (and all of it written to the cache, where that has a price), or, at the least, with all of it,
+    where it is long enough to be cached. ``price_source`` says who stated the price.
     """
 
     nanousd: int | None
@@ -43,6 +44,6 @@ def bill(price: Price | None, requests: list[CloudUsage], prompt_tokens: int, an
     """
     if price is None:
         return Bill(None if requests else 0, None)
-    alone = CloudUsage(prompt_tokens, answer_tokens)
-    cached = CloudUsage(prompt_tokens, answer_tokens, cached_tokens=prompt_tokens)
+    alone = price.expected_usage(prompt_tokens, answer_tokens)
+    cached = price.expected_usage(prompt_tokens, answer_tokens, prompt_tokens)
     return Bill(sum(map(price.cost, requests)), price.cost(alone), price.cost(cached), price.source)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hybrid.spend.price import MILLION, Price
+from hybrid.spend.price import MILLION, Price, Tariff
 
 # The longest span that a setting allows.
 LONGEST_SPAN = 256
@@ -24,13 +24,16 @@ class CheckRates:
     """What a check takes beside a written token, all four in one unit of money or time, none negative.
 
     ``reread``: for each token before its span. ``drafted``: for each of its span. ``once``: for the check itself, the
-    token that corrects it included. ``written``: for each token that the cloud writes by itself.
+    token that corrects it included. ``written``: for each token that the cloud writes by itself. ``longer``: from how
+    many tokens before the span on other rates hold, shortest first: a cache that takes no shorter prompt, or a price of
+    long contexts.
     """
 
     reread: float
     drafted: float
     once: float
     written: float
+    longer: tuple[tuple[int, CheckRates], ...] = ()
 
     @classmethod
     def of_price(cls, price: Price, *, keeps_cache: bool | None = None) -> CheckRates:
@@ -44,9 +47,20 @@ class CheckRates:
         CheckRates(reread=100000000, drafted=1000000000, once=4000000000, written=4000000000)
         """
         tariff = price.repeated or ("cached" if keeps_cache else "uncached")
-        reread = {"uncached": price.prompt, "cached": price.cached_prompt, "new": 0}[tariff]
-        correcting = price.prompt if tariff == "new" else price.completion
-        return cls(reread, price.prompt, correcting + price.request * MILLION, price.completion)
+        first, *longer = [(start, cls._of_band(each, tariff, caches=caches)) for start, each, caches in price.bands()]
+        return replace(first[1], longer=tuple(longer))
+
+    @classmethod
+    def _of_band(cls, price: Price, tariff: Tariff, *, caches: bool) -> CheckRates:
+        """Return the rates where a prompt is long enough to be cached and written, or is not."""
+        fresh = price.written_nanousd if caches else price.prompt
+        reread = {"uncached": fresh, "cached": price.cached_prompt if caches else fresh, "new": 0}[tariff]
+        correcting = fresh if tariff == "new" else price.completion
+        return cls(reread, fresh, correcting + price.request * MILLION, price.completion)
+
+    def at(self, num_before: float) -> CheckRates:
+        """Return the rates of a check after so many tokens."""
+        return next((rates for start, rates in reversed(self.longer) if num_before >= start), self)
 
     def by_method(self, *, in_one_request: bool) -> CheckRates:
         """Return the rates of an endpoint's way to score.
@@ -54,17 +68,20 @@ class CheckRates:
         By any other than one request a draft is written or sent in parts: each of its tokens costs what a written one
         does, at least.
         """
-        return self if in_one_request else replace(self, drafted=max(self.drafted, self.written))
+        if in_one_request:
+            return self
+        longer = tuple((start, rates.by_method(in_one_request=False)) for start, rates in self.longer)
+        return replace(self, drafted=max(self.drafted, self.written), longer=longer)
 
     def pays(self, kept: float, num_before: float, longest: int = LONGEST_SPAN) -> bool:
         """Whether checking is cheaper than the cloud alone, at the best span, if tokens are kept with chance ``kept``.
 
         ``num_before``: L, the tokens before a span, on average. ``longest``: no span is longer.
         """
-        tokens, chance = 0.0, 1.0
+        rates, tokens, chance = self.at(num_before), 0.0, 1.0
         for span in range(1, min(longest, LONGEST_SPAN) + 1):
             tokens, chance = tokens + chance, chance * kept
-            if self.reread * num_before + self.drafted * span + self.once < self.written * tokens:
+            if rates.reread * num_before + rates.drafted * span + rates.once < rates.written * tokens:
                 return True
         return False
 

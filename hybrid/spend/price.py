@@ -184,16 +184,28 @@ class Price:
         """The price of a prompt token that is written to the cache, per million."""
         return self.prompt if self.cache_write is None else self.cache_write
 
-    def uncached(self, prompt_tokens: int, completion_tokens: int) -> CloudUsage:
-        """Return the usage of a request that nothing is cached for, and that is written to the cache if it can be."""
-        writes = prompt_tokens if prompt_tokens >= self.cache_min_tokens else 0
-        return CloudUsage(prompt_tokens, completion_tokens, cache_write_tokens=writes)
+    def caches(self, prompt_tokens: float) -> bool:
+        """Whether a prompt of so many tokens is long enough to be cached."""
+        return prompt_tokens >= self.cache_min_tokens
 
-    def all_cached(self, prompt_tokens: int, completion_tokens: int) -> CloudUsage:
-        """Return the usage of a request whose whole prompt is cached, as ``uncached`` where it cannot be."""
-        if prompt_tokens < self.cache_min_tokens:
-            return self.uncached(prompt_tokens, completion_tokens)
-        return CloudUsage(prompt_tokens, completion_tokens, prompt_tokens, cache_write_tokens=0)
+    def expected_usage(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> CloudUsage:
+        """Return the usage of one request whose prompt is found in the cache up to ``cached_tokens``.
+
+        What is not found there is written to it; of fewer than ``cache_min_tokens`` nothing is found or written.
+        """
+        cached = cached_tokens if self.caches(cached_tokens) else 0
+        writes = prompt_tokens - cached if self.caches(prompt_tokens) else 0
+        return CloudUsage(prompt_tokens, completion_tokens, cached, cache_write_tokens=writes)
+
+    def bands(self) -> list[tuple[int, Price, bool]]:
+        """Return from which prompt length on which price holds, shortest first, and whether prompts are cached there.
+
+        >>> [(start, caches) for start, _, caches in replace(Price.parse("1/0.1/4"), cache_min_tokens=1024).bands()]
+        [(0, False), (1024, True)]
+        """
+        beyond = self.long_context
+        starts = {0, self.cache_min_tokens, *(() if beyond is None else (beyond.above_tokens + 1,))}
+        return [(start, self.at(start), self.caches(start)) for start in sorted(starts)]
 
     def charged(self, usage: CloudUsage) -> CloudUsage:
         """Return the usage of one request as this tariff counts it: what is left is charged P, C, W and O a token."""

@@ -141,7 +141,8 @@ def check_rates(prices: AskPrices) -> CheckRates:
     """Return what checking takes beside writing at these prices, for break-evens."""
     reread = {"uncached": prices.fresh, "cached": prices.cached, "new": 0.0}[prices.scoring]
     correcting = prices.fresh if prices.scoring == "new" else prices.closing
-    rates = CheckRates(reread, prices.fresh, correcting + prices.request, prices.written)
+    longer = tuple((start, check_rates(each)) for start, each in prices.longer)
+    rates = CheckRates(reread, prices.fresh, correcting + prices.request, prices.written, longer)
     return rates.by_method(in_one_request=prices.in_one_request)
 
 

@@ -28,6 +28,25 @@ def test_a_prefix_counts_as_cached_once_a_question_with_it_was_sent_to_an_endpoi
     assert terms.shared((1, *second), TELLS) == 0
 
 
+def test_a_prefix_that_is_too_short_for_the_cache_or_that_it_has_forgotten_is_not_cached():
+    now = [0.0]
+    terms, prompt = EndpointTerms(lambda: now[0]), tuple(range(5 * BLOCK))
+    price = replace(PRICE, cache_min_tokens=3 * BLOCK, cache_lifetime_s=300)
+    terms.add(prompt)
+    assert terms.shared(prompt, TELLS, price) == 5 * BLOCK
+    assert terms.shared((*prompt[: 3 * BLOCK], 9999), TELLS, price) == 3 * BLOCK
+    assert terms.shared((*prompt[: 3 * BLOCK - 1], 9999), TELLS, price) == 0, "too short"
+    assert terms.shared((*prompt[: 3 * BLOCK - 1], 9999), TELLS, PRICE) == 2 * BLOCK
+    now[0] = 299.0
+    assert terms.prices(prompt, price, TELLS, None).shared == 5 * BLOCK
+    now[0] = 300.0
+    assert terms.prices(prompt, price, TELLS, None).shared == 0, "forgotten"
+    assert terms.prices(prompt, PRICE, TELLS, None).shared == 5 * BLOCK, "nobody says for how long it is kept"
+    terms.add(prompt)
+    now[0] = 599.0
+    assert terms.shared(prompt, TELLS, price) == 5 * BLOCK, "read again at 300"
+
+
 def test_the_prices_are_those_of_the_endpoint_with_what_is_shared():
     terms, prompt = EndpointTerms(), tuple(range(4 * BLOCK))
     terms.add(prompt)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from itertools import product
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from cases import each
 
 from hybrid.bench.experiments.tariffs import PRICES, SETTINGS, CountedRequest, ask_prices, cost
-from hybrid.spend import TARIFFS, AskPrices, CheckRates, Price, TokenTimes
+from hybrid.spend import TARIFFS, AskPrices, CheckRates, LongContext, Price, TokenTimes
 from hybrid.types import CloudUsage
 
 TIMES = TokenTimes(written_ms=20.0, scored_ms=0.5, reread_ms=0.01, check_ms=30.0)
@@ -50,6 +52,46 @@ def test_the_forecast_is_the_cost_of_the_price_up_to_its_rounding(stated, keeps_
             write = CloudUsage(prefix, count, cached, 1, repeated)
             assert price.cost(check) - 1 < ask.check(prefix, count, known) <= price.cost(check) + 1e-6
             assert price.cost(write) - 1 < ask.write(prefix, count, known) <= price.cost(write) + 1e-6
+
+
+TERMS = Price(
+    *(700_000_000, 300_000_000, 3_100_000_000, 1_000),
+    cache_write=900_000_000,
+    cache_min_tokens=6,
+    long_context=LongContext(12, 1_100_000_000, 400_000_000, 4_000_000_000, 1_300_000_000),
+)
+
+
+@each("stated", [None, *TARIFFS])
+@each("keeps_cache", [False, True])
+def test_the_forecast_knows_minimum_prefixes_cache_writes_and_long_contexts(stated, keeps_cache):
+    """Of a prefix below six tokens nothing is cached or written; above twelve the whole request is dearer."""
+    price, seen = replace(TERMS, repeated=stated), 0
+    for prefix, count, shared in product((1, 2, 5, 6, 7, 9, 11, 12, 13, 20), (1, 4), (0, 4, 7)):
+        ask = AskPrices.of(price, keeps_cache=keeps_cache, shared=shared)
+        for known in range(prefix + 1):
+            most = min(max(known, shared if shared >= 6 else 0), prefix - (stated != "new"))
+            cached = most if most >= 6 else 0
+            repeated = {"cached": min(known, prefix - 1), "new": known}.get(stated, 0)
+            reads = stated in {"cached", "new"} or (stated is None and keeps_cache)
+            for asked, prompt, written in (("check", prefix + count, 1), ("write", prefix, count)):
+                told = cached if asked == "write" or reads else 0
+                told = min(told, repeated) if stated == "new" and told <= known else told
+                fresh = prompt - max(told, repeated if stated == "new" else 0)
+                writes = fresh if prompt >= 6 else 0
+                checks = int(asked == "check")
+                usage = CloudUsage(prompt, written, told, 1, repeated, checks, cache_write_tokens=writes)
+                forecast = getattr(ask, asked)(prefix, count, known)
+                assert price.cost(usage) - 1 < forecast <= price.cost(usage) + 1e-6, (asked, prefix, count, known)
+                seen += 1
+    assert seen > 500
+
+
+def test_prices_with_bands_come_back_from_json_and_those_of_older_traces_too():
+    ask = AskPrices.of(TERMS, keeps_cache=True, shared=7)
+    assert AskPrices.from_json(json.loads(json.dumps(asdict(ask)))) == ask
+    older = {name: value for name, value in asdict(AskPrices()).items() if name not in {"longer", "cache_min_tokens"}}
+    assert AskPrices.from_json(older) == AskPrices()
 
 
 def test_where_a_server_tells_no_cache_and_no_tariff_is_stated_nothing_is_forecast_as_cached():
@@ -96,7 +138,7 @@ def test_a_prefix_that_takes_as_long_as_a_scored_token_is_not_cached_for_checks(
 
 def test_arrays_are_priced_place_by_place():
     at = np.arange(1, 30)
-    for setting in SETTINGS:
-        ask = ask_prices(setting, PRICES[0])
+    terms = AskPrices.of(replace(TERMS, repeated="cached"), shared=7)
+    for ask in (terms, *(ask_prices(setting, PRICES[0]) for setting in SETTINGS)):
         assert np.array_equal(ask.write(at, 3, 7), [ask.write(int(i), 3, 7) for i in at])
         assert np.array_equal(ask.check(at, 3, 7), [ask.check(int(i), 3, 7) for i in at])

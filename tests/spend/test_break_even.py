@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.spend import CheckRates, Price
+from hybrid.spend import CheckRates, LongContext, Price
 from hybrid.spend.break_even import LONGEST_SPAN
 
 # From a study with real texts: prompt tokens at 1, repeated ones at k, w a completion token; None: never.
@@ -21,6 +23,7 @@ PUBLISHED = [
     (0, 2000, (0.811, 0.500, 0.400, 0.250)),
 ]
 RATE = st.integers(0, 10)
+PLAIN = {"cache_min_tokens": 0, "long_context": None}
 
 
 def cheapest(rates, kept, before):
@@ -88,6 +91,21 @@ def test_with_shorter_drafts_more_tokens_must_be_kept_and_with_too_short_ones_no
     assert shares[0] is None
     assert shares[1:] == sorted(shares[1:], reverse=True)
     assert rates.break_even(70, LONGEST_SPAN) == rates.break_even(70) == rates.break_even(70, 10 * LONGEST_SPAN)
+
+
+def test_below_the_minimum_prefix_nothing_is_cached_and_above_a_long_context_all_is_dearer():
+    """The least share is that of the tariff without terms that holds at the length."""
+    price = replace(Price.parse("2/0.1/2.5/10:cached"), cache_min_tokens=1024)
+    price = replace(price, long_context=LongContext(9000, 4 * 10**9, 2 * 10**8, 20 * 10**9, 5 * 10**9))
+    cold, warm = CheckRates.of_price(Price.parse("2/0.1/10:uncached")), CheckRates.of_price(replace(price, **PLAIN))
+    long = CheckRates.of_price(Price.parse("4/0.2/5/20:cached"))
+    found = CheckRates.of_price(price)
+    for before, rates in ((70, cold), (1023, cold), (1024, warm), (9000, warm), (9001, long)):
+        assert found.break_even(before) == rates.break_even(before), before
+        assert found.by_method(in_one_request=False).break_even(before) is None, "each drafted token is written"
+    assert found.break_even(1023) is None
+    assert warm.reread == 10**8
+    assert warm.drafted == 2.5 * 10**9, "what is not cached is written"
 
 
 def test_what_costs_nothing_is_never_beaten():

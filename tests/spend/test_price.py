@@ -193,6 +193,17 @@ def test_a_bill_adds_up_the_requests_beside_one_request_for_the_same_text(price,
     assert found.price_source == price.source
 
 
+@each(("prompt", "alone", "cached"), [(99, 99 * 2, 99 * 2), (100, 100 * 5, 100), (201, 201 * 7, 201 * 3)])
+def test_the_cloud_alone_writes_its_prompt_to_the_cache_and_finds_it_there_where_it_is_long_enough(
+    prompt, alone, cached
+):
+    """A comparison without the dearer writes would be no honest one."""
+    prices = Price(2 * 10**6, 10**6, 10**7, cache_write=5 * 10**6, cache_min_tokens=100)
+    long = LongContext(200, 4 * 10**6, 3 * 10**6, 10**7, 7 * 10**6)
+    found = bill(replace(prices, long_context=long), [], prompt, 1)
+    assert (found.cloud_only_nanousd, found.cloud_only_cached_nanousd) == (alone + 10, cached + 10)
+
+
 def test_a_bill_without_a_price_is_unknown_and_not_zero():
     assert bill(None, [CloudUsage(10, 10)], 10, 10) == Bill(None, None)
     assert str(bill(None, [CloudUsage(10, 10)], 10, 10)) == "cost unknown: no price was stated"
