@@ -44,7 +44,7 @@ class CheckRates:
         that it is in the next request.
 
         >>> CheckRates.of_price(Price.parse("1/0.1/4:cached"))
-        CheckRates(reread=100000000, drafted=1000000000, once=4000000000, written=4000000000)
+        CheckRates(reread=100000000, drafted=1000000000, once=4000000000, written=4000000000, longer=())
         """
         tariff = price.repeated or ("cached" if keeps_cache else "uncached")
         first, *longer = [(start, cls._of_band(each, tariff, caches=caches)) for start, each, caches in price.bands()]
