@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+from hybrid.folders import make_folder
+from hybrid.line_file import OWNERS
 
 # A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
@@ -58,9 +62,9 @@ def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with locked(path):
-            beside.touch(0o600)
+            beside.touch(OWNERS)
             beside.write_bytes(content())
             beside.replace(path)
     except OSError:
@@ -75,5 +79,14 @@ def locked(path: Path) -> Iterator[None]:
     """Lock a file against other processes. Raises OSError if another one holds the lock for too long."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
-            held.enter_context(FileLock(f"{path}.lock").acquire(PATIENCE_S, POLL_S))
+            held.enter_context(file_lock(path).acquire(PATIENCE_S, POLL_S))
         yield
+
+
+def file_lock(path: Path, mode: int = OWNERS) -> FileLock:
+    """Return the lock of a file against other processes; the lock's own file gets the mode, one that is there too."""
+    lock = Path(f"{path}.lock")
+    with contextlib.suppress(OSError):  # there is none yet, or it is somebody else's
+        if stat.S_IMODE(lock.stat().st_mode) != mode:
+            lock.chmod(mode)
+    return FileLock(lock, mode=mode)

@@ -15,6 +15,7 @@ from hybrid.cli.exits import exit_codes
 from hybrid.cli.progress import progress
 from hybrid.cli.whole_file import check_writable, write_whole
 from hybrid.errors import UsageError, escape_controls
+from hybrid.folders import make_folder
 
 if TYPE_CHECKING:
     from hybrid.engine.token_table import TokenTable
@@ -102,7 +103,7 @@ def build(
             msg = f"{path} is there, and somebody may have edited it: --replace writes it anew"
             raise UsageError(msg)
         if out is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         check_writable("--out", path)
         rules = JoinRules.from_cosine(cosine)
         rows = None if texts_only else table.rows

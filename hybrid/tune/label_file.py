@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from hybrid.errors import UsageError
+from hybrid.folders import make_folder
 from hybrid.line_file import LineFile
 from hybrid.run.text_rows import Writer
 from hybrid.tune.bought import BoughtQuestion, BoughtText
@@ -50,7 +51,7 @@ class LabelFile:
     def __init__(self, path: Path, pair: PairNames) -> None:
         """Open or make the file, and read it. Raises UsageError where that cannot be, or another process has it."""
         self._texts: dict[tuple[str, Writer], BoughtText] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._file = LineFile(path, "another process is buying")
         try:
             self._read(pair)

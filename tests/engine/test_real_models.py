@@ -16,6 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import hybrid
 from hybrid.engine import real_models as room
@@ -337,7 +338,7 @@ def test_who_waits_too_long_for_another_process_is_told_so(package, monkeypatch)
     path = model_file("real:d2")
     path.unlink()
     with (
-        room.FileLock(f"{path}.lock"),
+        FileLock(f"{path}.lock"),
         pytest.raises(EngineError, match=r"another process has been building .*d2\.gguf"),
     ):
         model_file("real:d2")

@@ -26,6 +26,7 @@ from hybrid.bench.experiments.driver_check import SHARE, ServedClient, compare, 
 from hybrid.bench.experiments.section import Section
 from hybrid.bench.experiments.world import World, open_world
 from hybrid.errors import EngineError
+from hybrid.folders import make_folder
 
 VERSION = 1
 # How long the parent waits for news before it looks whether the children live.
@@ -78,7 +79,7 @@ class SectionRun:
 
 def run_sections(run: SectionRun, report_progress: Callable[[str], None]) -> dict[tuple[int, int], dict[str, Any]]:
     """Run what was not run before and return every record by its unit. Raises EngineError where a child fails."""
-    run.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(run.folder)
     keys = {unit: run.key(unit) for unit in run.units}
     done = read_parts(run.folder)
     left = [unit for unit in run.units if keys[unit] not in done]

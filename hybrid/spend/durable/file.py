@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from hybrid.errors import LedgerError, to_one_line
+from hybrid.folders import make_folder
+from hybrid.json_store import file_lock
+from hybrid.line_file import OWNERS
 from hybrid.spend.durable.schema import (
     APPLICATION_ID,
     VERSION,
@@ -37,6 +40,14 @@ MOUNTS = Path("/proc/self/mountinfo")
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
+def _lock_mode(path: Path) -> int:
+    """Return the mode of a file's lock: its owner's alone, but of a file that others may use theirs too."""
+    try:
+        return OWNERS | (path.stat().st_mode & 0o066)
+    except OSError:
+        return OWNERS
+
+
 class SqliteFile:
     """One process's connection to the file. Opened at the first transaction; may be used from several threads."""
 
@@ -46,7 +57,7 @@ class SqliteFile:
         self.path = path
         self._patience_s = patience_s
         self._threads = threading.Lock()
-        self._processes = FileLock(f"{path}.lock", timeout=patience_s)
+        self._processes = file_lock(path, _lock_mode(path))
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self.generation = 0  # another one with each file that took the place of the last
@@ -87,7 +98,7 @@ class SqliteFile:
             raise Timeout(str(self.path))
         try:
             if self._connection is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(self.path.parent)
             self._lock()
             try:
                 yield
@@ -98,7 +109,7 @@ class SqliteFile:
 
     def _lock(self) -> None:
         try:
-            self._processes.acquire(poll_interval=POLL_S)
+            self._processes.acquire(self._patience_s, POLL_S)
         except RuntimeError as error:  # filelock: this file system has no locks, or this process is a fork
             raise OSError(errno.ENOLCK, to_one_line(error) or "it cannot be locked") from error
 
@@ -128,7 +139,7 @@ class SqliteFile:
         locks of another connection among them, and another process would take that connection for closed.
         """
         if not self.path.exists():
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, OWNERS))
         elif not self.path.is_file():
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         elif not os.access(self.path, os.R_OK | os.W_OK):
