@@ -7,7 +7,7 @@ own, which drives all its models in turn.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -130,6 +130,7 @@ async def open_local_models(settings: Settings, families: KnownFamilies | None, 
         nearest,
         tuple(names[model] for model in _active_drafters(settings)),
         partial(partition_of, settings, weights),
+        partial(_check_files, (weights, *others.values())),
     )
     return OpenedModels(local, path, weights, None if critic is None else others[critic].path, together)
 
@@ -221,6 +222,12 @@ def _open_context(weights: Weights, ctx: int, threads: int | None, _: IsCancelle
 def _measured_ms(weights: Weights, engine: Engine) -> float | None:
     """Return how long a drafted token takes, where that is known at once."""
     return drafting_ms(engine, engine.tokenize(PROBE)) if weights.num_parameters <= MEASURED_AT_ONCE else None
+
+
+def _check_files(models: Iterable[Weights]) -> None:
+    """Raise EngineError where a file of a model was changed since it was loaded."""
+    for model in models:
+        model.check_files()
 
 
 def _local_noise(weights: Weights, engine: Engine) -> LocalNoise:

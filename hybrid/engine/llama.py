@@ -22,6 +22,7 @@ from numpy.ctypeslib import as_array
 from hybrid.engine.gpu import Placement, gpu_devices
 from hybrid.engine.kv_cache import DEFAULT_KV_TYPE, KV_TYPES, KvCacheSize
 from hybrid.engine.local_memory import LocalMemory
+from hybrid.engine.mapped_files import MappedFiles
 from hybrid.engine.model_check import check_model
 from hybrid.engine.native import ll
 from hybrid.engine.port import PROMPT_BLOCK, Interrupted, IsCancelled, Logits, check_fits, never
@@ -68,11 +69,18 @@ class Weights(LlamaVocabulary):
         one decodes.
         """
         self.path = first_shard(Path(path))
-        check_model(read_model(self.path))
+        header = read_model(self.path)
+        check_model(header)
         take_log()
         self.kv_type = kv_type
         self._restores_exactly: bool | None = None  # not tried yet
-        self._model, self.placement = self._load(gpu_layers)
+        self._files = MappedFiles([header.path, *(each.path for each in header.others)])
+        try:
+            self._model, self.placement = self._load(gpu_layers)
+            self._files.check_named()
+        except BaseException:
+            self._files.close()
+            raise
         super().__init__(self._model, self.path.name)
         self._turns: Turns = beside._turns if beside else Turns()
 
@@ -172,12 +180,17 @@ class Weights(LlamaVocabulary):
         ll.llama_model_meta_val_str(self._model, key.encode(), buffer, size + 1)
         return buffer.value.decode("utf-8", "replace")
 
+    def check_files(self) -> None:
+        """Raise EngineError where a file of the model was changed since: reading it on could end the process."""
+        self._files.check_unchanged()
+
     def close(self) -> None:
         """Free the weights; every context over them must be closed before."""
         self._turns.close()
         if self._model:
             ll.llama_model_free(self._model)
             self._model = None
+        self._files.close()
 
 
 def _fitting_length(weights: Weights, num_context: int) -> int:

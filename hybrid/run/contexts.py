@@ -35,6 +35,10 @@ NO_CONCEPTS = (
 )
 
 
+def no_files() -> None:
+    """There are no files that could change."""
+
+
 def no_partition() -> Partition:
     """Raise UsageError: nobody knows which tokens of the vocabulary say the same."""
     raise UsageError(NO_CONCEPTS)
@@ -61,7 +65,7 @@ class LocalModel:
     none does. ``experts``: the models that write as one, in the order in which they were named; the first is this one.
     ``nearest``: which of them was the nearest to the cloud, by the words of questions. ``drafters``: those that may
     draft for this one, the smallest first. ``partition`` reads which tokens say the same; it raises UsageError where
-    nobody knows.
+    nobody knows. ``check_files`` raises EngineError where a file of the models was changed since it was loaded.
     """
 
     contexts: Sequence[tuple[Engine, Worker]]
@@ -77,6 +81,7 @@ class LocalModel:
     nearest: ExpertRecord | None = None
     drafters: tuple[str, ...] = ()
     partition: Callable[[], Partition] = no_partition
+    check_files: Callable[[], None] = no_files
 
 
 class LocalContexts:
@@ -105,6 +110,7 @@ class LocalContexts:
         self._reader = Worker("hybrid-prompts")
         self._pieces: tuple[bytes, ...] | None = None
         self._load_partition = local.partition
+        self._check_files = local.check_files
         self._partition: Partition | None = None
 
     async def pieces(self) -> tuple[bytes, ...]:
@@ -136,7 +142,7 @@ class LocalContexts:
         return self._partition
 
     async def read(self, prompt: TextOrTurns, settings: Settings) -> RenderedPrompt:
-        """Return a prompt as the model reads it. Raises UsageError and ContextOverflow.
+        """Return a prompt as the model reads it. Raises UsageError, ContextOverflow and EngineError.
 
         What cannot fit never reaches the one thread in which prompts are read: others wait there.
         """
@@ -216,6 +222,7 @@ class LocalContexts:
     def _rendered(self, prompt: TextOrTurns, settings: Settings, cancelled: IsCancelled) -> RenderedPrompt:
         if cancelled():  # its caller left while it stood in line
             raise Interrupted
+        self._check_files()
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             msg = "the prompt is empty"
             raise UsageError(msg)
