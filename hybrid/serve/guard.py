@@ -1,9 +1,10 @@
 """Whom the endpoint answers: seen before a body is read, and before any route.
 
-The order: a request id; Host (a page of another site whose name was pointed at this machine is refused: DNS
-rebinding); Origin (a page of another site may not ask, and is told nothing by CORS); the key, compared in constant
-time; for a POST the type, the length, how long its body takes, and what all bodies under way take together. Plain
-ASGI: Starlette's own base for middleware hides that a caller has left. The laws: ``tests/serve/test_guard.py``.
+The order: a request id; how the request is framed; Host (a page of another site whose name was pointed at this
+machine is refused: DNS rebinding); Origin (a page of another site may not ask, and is told nothing by CORS); the key,
+compared in constant time; for a POST the type, the length, how long its body takes, and what all bodies under way
+take together. Plain ASGI: Starlette's own base for middleware hides that a caller has left. The laws:
+``tests/serve/test_guard.py``.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_framing(headers)
             self._mind_host(headers)
             self._mind_origin(headers, origin, scope["method"])
             if scope["method"] == "OPTIONS" and allowed:
@@ -188,6 +190,13 @@ async def _preflight(headers: Mapping[str, str], send: Send) -> None:
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
     await send({"type": "http.response.start", "status": 204, "headers": raw})
     await send({"type": "http.response.body", "body": b""})
+
+
+def _check_framing(headers: Headers) -> None:
+    """Refuse a length beside chunks: a proxy may take another byte for the end of the request (RFC 9112, 6.1)."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        said = "a request has a Content-Length or a Transfer-Encoding, not both"
+        raise ApiError(400, said, code="invalid_framing", headers={"connection": "close"})
 
 
 def _check_head(headers: Headers) -> None:

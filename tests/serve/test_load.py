@@ -26,6 +26,7 @@ import psutil
 import pytest
 import uvicorn
 from asgi_caller import Opened
+from cases import each
 
 from hybrid.assemble import BUNDLED_CLOUD, BUNDLED_LOCAL
 from hybrid.bench.speed.random_model import HALF_BILLION, write_random_model
@@ -231,6 +232,28 @@ def test_a_body_that_comes_by_drops_after_its_answer_is_given_up(house, run, mon
             assert time.monotonic() - began < 3
 
     run(test())
+
+
+@each("order", [0, 1])
+def test_a_length_beside_chunks_is_refused_and_nothing_after_it_is_read(house, run, order):
+    """A proxy that goes by the other one takes the rest of the bytes for somebody else's request."""
+    both = [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    smuggled = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    async def test():
+        async with wired(house()) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + both[order] + both[1 - order] + b"\r\n0\r\n\r\n" + smuggled)
+            told = await asyncio.wait_for(reader.read(), 20)  # to its end: the connection is closed
+            writer.close()
+            return told
+
+    told = run(test())
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert told.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in told.lower()
+    assert b"invalid_framing" in told
 
 
 # ---- whole processes -------------------------------------------------------------------------------------------------
