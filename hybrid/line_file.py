@@ -9,13 +9,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from hybrid.errors import UsageError
 
 # The mode of a file that is made here: it holds questions and answers, so it is for its owner alone.
 OWNERS = 0o600
+
+
+def open_regular(path: Path) -> TextIO:
+    """Open a file of UTF-8 text to read. Raises UsageError for what is no file, before anything is read of it.
+
+    A pipe waits for whoever writes it, and a device may have no end. Raises OSError where it cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.fdopen(fd, encoding="utf-8")
+    os.close(fd)
+    msg = f"{path}: not a file"
+    raise UsageError(msg)
 
 
 class LineFile:

@@ -40,6 +40,8 @@ RELAY = "relay"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 # What bounds spending and sending: a variable that is named after one of them and is no setting is always refused.
 BOUNDS = ("CAP", "PRICE", "LEDGER", "OFFLINE")
+# Of the file of a working directory, which may be a stranger's: one of megabytes takes seconds to read.
+MOST_BYTES = 16 * 1024
 # How much alike two names are (difflib's ratio) of which one is taken for the other, misspelt: one letter of four.
 NEAR = 0.75
 Checked = TypeVar("Checked")
@@ -306,15 +308,21 @@ def _files(config: Path | str | None) -> Iterator[_SettingsSource]:
     if named:
         yield _read(Path(named), str(named))
     if here.is_file() and not (trusted and trusted.exists() and here.samefile(trusted)):
-        yield _only_decoding(_read(here, f"./{CONFIG_FILE}"))
+        yield _only_decoding(_read(here, f"./{CONFIG_FILE}", MOST_BYTES))
     if own and not named:
         _mind_writers(own)
         yield _read(own, str(own))
 
 
-def _read(path: Path, name: str) -> _SettingsSource:
+def _read(path: Path, name: str, most_bytes: int | None = None) -> _SettingsSource:
+    """Read a file's settings. Raises UsageError where it is none, or longer than ``most_bytes``; OSError."""
+    with path.open("rb") as file:
+        raw = file.read(-1 if most_bytes is None else most_bytes + 1)
+    if most_bytes is not None and len(raw) > most_bytes:
+        msg = f"{name} is longer than {most_bytes // 1024} KiB, which no choice of how to decode needs"
+        raise UsageError(msg)
     try:
-        text = path.read_bytes().decode()
+        text = raw.decode()
         return _SettingsSource(_flat(tomllib.loads(text)), name, text)
     except ValueError as error:  # not UTF-8, or not TOML
         msg = f"{name}: {to_one_line(error)}"

@@ -56,6 +56,8 @@ Obey: TypeAlias = Callable[[str], bool | None]
 """What a command does with the rest of its line; False: the chat is over."""
 
 PROMPT = "> "
+# Bytes of a line: as many as 250,000 tokens have. /dev/zero is one line without an end.
+LONGEST_LINE = 2**20
 MEND = "/undo takes the last question back, /new begins a new conversation, --ctx N holds a longer one"
 FULL = f"the context is full: {MEND}"
 AGAIN = "Ctrl-C again leaves; so does Ctrl-D or /exit"
@@ -93,6 +95,10 @@ def chat(
 chat.__doc__ = f"{chat.__doc__}\n{EPILOG}"
 
 
+class EndlessLine(UsageError):
+    """A line is so long that nothing after it can be trusted to be a question: the chat is over."""
+
+
 class Questions:
     """Lines of standard input: edited where there is a terminal and a line editor, read as they are from a pipe."""
 
@@ -106,15 +112,18 @@ class Questions:
                 import readline  # noqa: F401, PLC0415  (to import it is to have ``input`` use it)
 
     def read(self) -> str:
-        """Return the next line. Raises EOFError at the end, UsageError for a line that is no text."""
+        """Return the next line. Raises EOFError at the end, UsageError for a line that is no text, EndlessLine."""
         try:
             if self.interactive and sys.stdout.isatty():
                 return input(PROMPT)
             if self.interactive:  # standard output is somebody else's
                 typer.echo(PROMPT, err=True, nl=False)
-            line = sys.stdin.buffer.readline()
+            line = sys.stdin.buffer.readline(LONGEST_LINE + 1)
             if not line:
                 raise EOFError
+            if len(line) > LONGEST_LINE:
+                msg = f"a line of standard input is longer than {LONGEST_LINE // 2**20} MiB: no question is"
+                raise EndlessLine(msg)
             return line.decode()
         except UnicodeDecodeError:
             raise UsageError("the line is not UTF-8 text") from None
@@ -176,7 +185,7 @@ class ChatSession:
                 interruptions += 1
                 self._tell(AGAIN)
             except HybridError as error:
-                self._tell(str(error))
+                self._tell_fault(error)
 
     def _do(self, line: str, *, interactive: bool) -> bool:
         """Obey a command, or answer a question; return whether the chat goes on."""
@@ -230,6 +239,12 @@ class ChatSession:
     def _break_off(self, why: str) -> None:
         self._screen.close()
         self._tell(why)
+
+    def _tell_fault(self, error: HybridError) -> None:
+        """Say what went wrong; the chat goes on, unless nothing more can be read."""
+        if isinstance(error, EndlessLine):
+            raise error
+        self._tell(str(error))
 
     def _tell(self, text: str) -> None:
         self._err.print(Text(escape_controls(text), "dim"))

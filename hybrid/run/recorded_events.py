@@ -19,6 +19,7 @@ import msgspec
 
 from hybrid.engine import ThoughtMarks
 from hybrid.errors import UsageError
+from hybrid.line_file import open_regular
 from hybrid.prob import Spelling
 from hybrid.prob.distribution import MAX_ID
 from hybrid.run import events
@@ -179,7 +180,7 @@ def _with_interval(token: dict[str, Any]) -> dict[str, Any]:
 def _lines(path: Path, read: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
     """Yield what ``read`` makes of each line, under its event's present name. Raises UsageError, naming the line."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_regular(path) as file:
             check_header(file.readline(), path)
             for number, text in enumerate(file, start=2):
                 try:

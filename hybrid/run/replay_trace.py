@@ -30,6 +30,7 @@ from hybrid.cloud import (
 from hybrid.defer import CriticNumbers
 from hybrid.engine import IsCancelled, ThoughtMarks
 from hybrid.errors import HybridError, UsageError
+from hybrid.line_file import open_regular
 from hybrid.policy.planning import Planner
 from hybrid.policy.requests import Span, ids
 from hybrid.prob import Dense, Partition, Spelling, TopK
@@ -88,7 +89,7 @@ class ReplayTrace:
         """Read a trace file. Raises UsageError with one sentence for anything but a whole one with rows."""
         trace = cls()
         try:
-            with path.open(encoding="utf-8") as file:
+            with open_regular(path) as file:
                 check_header(file.readline(), path)
                 for number, line in enumerate(file, start=2):
                     trace._read_line(line, f"{path} is damaged: line {number} is no event of a trace")

@@ -65,6 +65,14 @@ def test_without_a_limit_an_answer_may_fill_the_context_and_it_is_said_what_to_d
     assert tables.told()["turns"][-1] == [["user", "b"]]
 
 
+def test_a_line_without_an_end_ends_the_chat_in_a_sentence(piped):
+    """``hybrid chat < /dev/zero`` read for ever, and no Ctrl-C ended it."""
+    done, tables = piped(b"a\n" + b"b" * (2**20 + 1) + b"\nc\n", flags=["--policy", "cloud", "--max-tokens", "3"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith("hybrid: a line of standard input is longer than 1 MiB: no question is\n")
+    assert tables.told()["turns"] == [[["user", "a"]]], "what came before it was answered, and nothing after it"
+
+
 def test_a_limit_that_was_chosen_is_kept(piped):
     done, _ = piped("a", flags=["--policy", "cloud", "--max-tokens", "3"])
     assert len(done.stdout.split()) == 3
