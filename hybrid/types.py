@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 Ids: TypeAlias = tuple[int, ...]
@@ -90,6 +90,9 @@ class CloudUsage:
     ``reasoning_tokens``: thoughts, among ``completion_tokens``. Two counts are the client's own knowledge, for prices
     with a tariff: ``repeated_tokens`` of the prompt stood at the beginning of an earlier prompt of the same answer that
     was answered; ``check_requests`` of the requests score.
+
+    What a server told is not all of it: ``known_...`` were counted by the client beyond that, and ``assumed_...`` are
+    charged beyond both because nothing tells that they were not. Equality ignores where a count comes from.
     """
 
     prompt_tokens: int
@@ -100,6 +103,34 @@ class CloudUsage:
     check_requests: int = 0
     cache_write_tokens: int | None = None
     reasoning_tokens: int = 0
+    known_prompt_tokens: int = field(default=0, compare=False)
+    known_completion_tokens: int = field(default=0, compare=False)
+    assumed_prompt_tokens: int = field(default=0, compare=False)
+    assumed_completion_tokens: int = field(default=0, compare=False)
+
+    @property
+    def told_prompt_tokens(self) -> int:
+        """Those of the prompt that the server told."""
+        return self.prompt_tokens - self.known_prompt_tokens - self.assumed_prompt_tokens
+
+    @property
+    def told_completion_tokens(self) -> int:
+        """Those of the completion that the server told."""
+        return self.completion_tokens - self.known_completion_tokens - self.assumed_completion_tokens
+
+    @property
+    def known(self) -> CloudUsage:
+        """The same counts, as the client's own knowledge."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        known = replace(self, known_prompt_tokens=prompt, known_completion_tokens=completion)
+        return replace(known, assumed_prompt_tokens=0, assumed_completion_tokens=0)
+
+    @property
+    def assumed(self) -> CloudUsage:
+        """The same counts, as an assumption."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        assumed = replace(self, assumed_prompt_tokens=prompt, assumed_completion_tokens=completion)
+        return replace(assumed, known_prompt_tokens=0, known_completion_tokens=0)
 
     def __add__(self, other: CloudUsage) -> CloudUsage:
         """Add up what was charged. Writes are told of the sum where those of every prompt in it are."""
@@ -114,10 +145,16 @@ class CloudUsage:
             self.check_requests + other.check_requests,
             sum(told) if writes and len(told) == len(writes) else None,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.known_prompt_tokens + other.known_prompt_tokens,
+            self.known_completion_tokens + other.known_completion_tokens,
+            self.assumed_prompt_tokens + other.assumed_prompt_tokens,
+            self.assumed_completion_tokens + other.assumed_completion_tokens,
         )
 
     def at_least(self, known: CloudUsage) -> CloudUsage:
         """Raise the counts to known ones; those of cached, written, repeated and reasoning tokens and of checks stay.
+
+        What is told, what is told or known, and what is charged are each the greater of the two.
 
         >>> CloudUsage(2, 9, 1).at_least(CloudUsage(5, 3)) == CloudUsage(5, 9, 1)
         True
@@ -128,7 +165,21 @@ class CloudUsage:
             completion_tokens=max(self.completion_tokens, known.completion_tokens),
             cached_tokens=min(self.cached_tokens, max(self.prompt_tokens, known.prompt_tokens)),
             requests=max(self.requests, known.requests),
+            **_raised_sources(self, known),
         )
+
+
+def _raised_sources(one: CloudUsage, other: CloudUsage) -> dict[str, int]:
+    """Return which tokens of the greater of two usages are known and which assumed."""
+    found: dict[str, int] = {}
+    for count in ("prompt_tokens", "completion_tokens"):
+        totals, told, assumed = (
+            [getattr(usage, f"{source}{count}") for usage in (one, other)] for source in ("", "told_", "assumed_")
+        )
+        certain = max(total - part for total, part in zip(totals, assumed, strict=True))
+        found[f"known_{count}"] = certain - max(told)
+        found[f"assumed_{count}"] = max(totals) - certain
+    return found
 
 
 # Of a request that was never sent, or was rejected unread.

@@ -140,6 +140,8 @@ def summary(answer: Answer) -> str:
     if usage.wording:
         parts.append(f"{usage.wording} token{'' if usage.wording == 1 else 's'} kept as another wording")
     parts.append(str(answer.bill))
+    if assumed := usage.cloud_assumed_prompt_tokens + usage.cloud_assumed_completion_tokens:
+        parts.append(f"{assumed} of the tokens billed are assumed, since no usage told them")
     if answer.finish_reason == "length":
         parts.append("cut off at its limit")
     parts.append(f"seed {answer.seed}")

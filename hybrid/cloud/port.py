@@ -11,6 +11,8 @@ the client knows by itself:
   comes are no tokens of ours, as in a chat, never less than what must have come (``cloud.reply_floor``).
 - *cached*: never more than the prompt.
 
+A charge says of its tokens which were told, which are known beyond that, and which are assumed (``CloudUsage``).
+
 So a server that tells nothing, nonsense or too little is charged for what is known. A server that tells more is
 believed; the ledger decides whether that is too much. A request that was refused with a status of ``REFUSED`` was not
 computed and is free. The charge of any other failed request is unknown, and its reservation stands.
@@ -233,14 +235,15 @@ def min_usage(question: ModelQuestion) -> CloudUsage:
 
 def final_usage(told: CloudUsage, known: CloudUsage, most_prompt: int) -> CloudUsage:
     """Return what a request that was answered in full was charged; a told prompt of 0 is not told."""
-    return replace(told, prompt_tokens=told.prompt_tokens or most_prompt).at_least(known)
+    prompt = CloudUsage(0 if told.prompt_tokens else most_prompt, 0, requests=0)
+    return told.at_least(prompt.assumed).at_least(known.known)
 
 
 def usage_after_failure(error: CloudError, worst: CloudUsage) -> CloudUsage | None:
     """Return what a request that failed was charged; None: nobody knows, and it is within the worst case."""
     if not error.sent:
         return error.charged
-    charged = worst.at_least(error.charged)
+    charged = worst.assumed.at_least(error.charged)
     return None if charged == worst else charged
 
 
@@ -289,7 +292,7 @@ class UsageMeter:
         told = self.told
         if not self._counts_tokens and self._wrote and (self._wrote_since or not told.completion_tokens):
             # Nothing was told, or nonsense, or it was told before the end.
-            told = told.at_least(CloudUsage(0, self._most.completion_tokens))
+            told = told.at_least(CloudUsage(0, self._most.completion_tokens).assumed)
         return final_usage(told, self._least, self._most.prompt_tokens)
 
     @property
@@ -329,5 +332,5 @@ class UsageMeter:
         except CloudError as error:
             error.sent = error.sent or self._came
             if error.sent:
-                error.charged = self.told.at_least(self._least)
+                error.charged = self.told.at_least(self._least.known)
             raise

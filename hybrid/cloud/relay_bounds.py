@@ -104,11 +104,12 @@ def worst_case(
     """Return the most that a body may be charged if each of its answers has ``limit`` tokens at the most.
 
     Answers are counted with a prompt each: some proxies ask once for each. ``image_tokens``: the most for an image;
-    None: that is not known. ``counts``: what the endpoint has counted so far. Raises UnboundedField.
+    None: that is not known. ``counts``: what the endpoint has counted so far; where that is nothing like it, the prompt
+    is assumed. Raises UnboundedField.
     """
-    prompt = (counts or PromptCounts()).most(bounded_prompt(body, image_tokens)).tokens
-    choices = num_choices(body)
-    return CloudUsage(choices * prompt, most_completion(limit, choices))
+    bound, choices = (counts or PromptCounts()).most(bounded_prompt(body, image_tokens)), num_choices(body)
+    assumed = 0 if bound.counted else choices * bound.tokens
+    return CloudUsage(choices * bound.tokens, most_completion(limit, choices), assumed_prompt_tokens=assumed)
 
 
 def bounded_prompt(body: Mapping[str, Any], image_tokens: int | None = None) -> BoundedPrompt:

@@ -68,6 +68,10 @@ class Usage:
     over tokens alone would have handed over, and KL over concepts did not. ``cloud_cache_write_tokens``: those of the
     prompts that the cloud wrote to its cache (None: some reply did not tell). ``cloud_reasoning_tokens``: the cloud's
     thoughts, among its completion.
+
+    Of ``cloud_prompt_tokens`` and ``cloud_completion_tokens``, ``cloud_told_...`` are what the server told,
+    ``cloud_known_...`` what was counted here beyond that, and ``cloud_assumed_...`` what is charged because nothing
+    told how much it was: of a reply that broke off, or came without a usage, up to the most that it can be.
     """
 
     local_tokens: int
@@ -86,6 +90,12 @@ class Usage:
     wording: int = 0
     cloud_cache_write_tokens: int | None = None
     cloud_reasoning_tokens: int = 0
+    cloud_told_prompt_tokens: int = 0
+    cloud_told_completion_tokens: int = 0
+    cloud_known_prompt_tokens: int = 0
+    cloud_known_completion_tokens: int = 0
+    cloud_assumed_prompt_tokens: int = 0
+    cloud_assumed_completion_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,11 @@ class AnswerBuilder:
         """Whether a stop string was met."""
         return self._text.stopped
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know, in the order in which it was found."""
+        return self._notes
+
     def show(self, pending: PendingToken) -> None:
         """Add a token; its text is what became readable with it."""
         if self._first_shown_at is None:
@@ -172,6 +177,12 @@ class AnswerBuilder:
             wording=sum(token.is_wording for token in tokens),
             cloud_cache_write_tokens=charged.cache_write_tokens,
             cloud_reasoning_tokens=charged.reasoning_tokens,
+            cloud_told_prompt_tokens=charged.told_prompt_tokens,
+            cloud_told_completion_tokens=charged.told_completion_tokens,
+            cloud_known_prompt_tokens=charged.known_prompt_tokens,
+            cloud_known_completion_tokens=charged.known_completion_tokens,
+            cloud_assumed_prompt_tokens=charged.assumed_prompt_tokens,
+            cloud_assumed_completion_tokens=charged.assumed_completion_tokens,
         )
         ttft_ms = None if self._first_shown_at is None else self._ms(self._first_shown_at)
         return Answer(

@@ -292,9 +292,12 @@ class CloudVerifier:
         self, endpoint: ReachedEndpoint, question: WriteQuestion, at: Ids
     ) -> tuple[WriteStream, Chunk]:
         """Ask once, up to the first chunk: once that is handed on, the request cannot be made again."""
-        cloud, limit = endpoint.cloud, question.limit
+        cloud, limit, most = endpoint.cloud, question.limit, endpoint.cloud.max_usage(question)
         read = question.prefix if endpoint.can.counts_tokens else ()
-        request = await self._billing.open_request("write", len(at), cloud.max_usage(question), read)
+        self._billing.note_assumed(most)
+        request = await self._billing.open_request("write", len(at), most, read)
+        if not endpoint.can.continues:
+            self._billing.note_shortened(request.grant.limit, limit)
         question = replace(question, limit=request.grant.limit)
         chunks = cloud.write(question, request.request_id, request.before_send)
         stream = WriteStream(at, request, chunks, counts_tokens=endpoint.can.counts_tokens)

@@ -33,6 +33,8 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, num_shared
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
 GRACE_S = 1.0
+ASSUMED = "{:,} prompt tokens are reserved, the most that it can be: the endpoint has counted nothing like it yet"
+SHORTENED = "the cap leaves room for {:,} of the {:,} tokens that the cloud might write"
 
 
 class RequestDenied(Exception):
@@ -82,6 +84,16 @@ class RequestBilling:
         self.builder = builder
         self._whole = whole
         self.answered = AnsweredPrompts()
+
+    def note_assumed(self, most: CloudUsage) -> None:
+        """Say that nothing has counted a prompt whose length only the endpoint knows, where that costs something."""
+        if most.assumed_prompt_tokens and self.budget.price is not None and not self.budget.price.free:
+            self.builder.note(ASSUMED.format(most.prompt_tokens))
+
+    def note_shortened(self, limit: int, wanted: int) -> None:
+        """Say that a cap left less room for an answer than was asked for."""
+        if limit < wanted:
+            self.builder.note(SHORTENED.format(limit, wanted))
 
     async def open_request(
         self, kind: events.RequestKind, position: int, max_usage: CloudUsage, prompt: Ids, num_tokens: int | None = None
@@ -145,15 +157,18 @@ class OpenRequest:
         """Record that the endpoint has read its prompt: requests after this one repeat it."""
         self._billing.answered.add(self._prompt)
 
-    def settle(self, usage: CloudUsage | None) -> None:
-        """Record the charge (None: it cannot be known). Only the first call counts."""
+    def settle(self, usage: CloudUsage | None, known: CloudUsage = NO_USAGE) -> None:
+        """Record the charge. Only the first call counts.
+
+        None: it cannot be known; what is not ``known`` of the worst case is then assumed.
+        """
         if self._settled:
             return
         self._settled = True
         usage = usage and self._with_what_is_known(usage)
         budget, builder = self._billing.budget, self._billing.builder
         excess = budget.settle(self.grant, usage)
-        builder.charges.append(usage or self.max_usage)
+        builder.charges.append(usage or self.max_usage.assumed.at_least(known))
         cost = None if usage is None else budget.cost(usage)
         age_ms = round((time.monotonic() - self._began) * 1000, 3)
         builder.publish(events.RequestSettled(self.request_id, self.kind, usage, cost, age_ms))
@@ -172,14 +187,14 @@ class OpenRequest:
 
         ``known``: what was charged for certain until then.
         """
-        self.settle(self.max_usage if known is None else self.max_usage.at_least(known))
+        self.settle(self.max_usage.assumed.at_least(known or NO_USAGE))
 
     def fail(self, error: BaseException, known: CloudUsage | None = None) -> None:
         """Record that it broke: nothing of it ever left, or what is known of its charge, or that we closed it."""
         if not self._sent:
             self.settle(error.charged if isinstance(error, CloudError) else NO_USAGE)
         elif isinstance(error, CloudError):
-            self.settle(usage_after_failure(error, self.max_usage))
+            self.settle(usage_after_failure(error, self.max_usage), error.charged)
         else:
             self.abandon(known)
 
@@ -259,7 +274,8 @@ class WriteStream:
     @property
     def _known(self) -> CloudUsage:
         """What the server said that it charged, and no fewer tokens than came."""
-        return (self._usage or NO_USAGE).at_least(CloudUsage(0, self.num_written if self._counts_tokens else 0))
+        num_counted = self.num_written if self._counts_tokens else 0
+        return (self._usage or NO_USAGE).at_least(CloudUsage(0, num_counted).known)
 
     @property
     def _exceeds_limit(self) -> bool:

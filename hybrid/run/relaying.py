@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +132,10 @@ class Relayer:
             if body.get("stream"):
                 sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
             bounded = await _is_bounded(budget)
-            prompt = self._worst_prompt(sent) if bounded else 0
-            most = CloudUsage(prompt, most_completion(limit or RELAY_TOKENS, choices))
+            if bounded:
+                most = self._worst_case(sent, limit or RELAY_TOKENS)
+            else:
+                most = CloudUsage(0, most_completion(limit or RELAY_TOKENS, choices))
             asked_at = time.monotonic()
 
             async def attempt() -> RelayedReply:
@@ -176,8 +178,8 @@ class Relayer:
         request.mark_answered()
         return RelayedReply(raw, request, budget, tally, caller)
 
-    def _worst_prompt(self, body: Mapping[str, Any]) -> int:
-        return worst_case(body, 1, self._target.image_tokens, self._counts).prompt_tokens
+    def _worst_case(self, body: Mapping[str, Any], limit: int) -> CloudUsage:
+        return worst_case(body, limit, self._target.image_tokens, self._counts)
 
     def _limit(self, body: dict[str, Any], limit: int) -> None:
         """Put the limit that was reserved into a body, by the name that its caller or else its service has for it."""
@@ -213,8 +215,17 @@ class RelayedReply:
     @property
     def nanousd(self) -> int | None:
         """What it costs by what was told last; None: not known, or not yet."""
-        told = self._told if self._told_last else self.usage
-        return None if told is None else self._budget.cost(told)
+        return None if self.charged is None else self._budget.cost(self.charged)
+
+    @property
+    def charged(self) -> CloudUsage | None:
+        """The usage that was told last; None: not yet, or more came since."""
+        return self._told if self._told_last else self.usage
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its caller should know of how it was reserved."""
+        return self._tally.notes
 
     @property
     def bytes_sent(self) -> int:
@@ -291,7 +302,7 @@ class RelayedReply:
     def _raised(self, told: CloudUsage) -> CloudUsage:
         """Return a usage of no fewer tokens than came."""
         least = self._floor.num_tokens(told.completion_tokens or self._most.completion_tokens)
-        return told.at_least(CloudUsage(0, least))
+        return told.at_least(CloudUsage(0, least).known)
 
     @property
     def _most(self) -> CloudUsage:
@@ -306,7 +317,9 @@ async def _is_bounded(budget: AnswerBudget) -> bool:
 
 async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> OpenRequest:
     """Reserve the worst case, with as high a limit as a cap allows. Raises RequestDenied."""
+    billing.note_assumed(most)
     request = await billing.open_request("relay", 0, most, ())
+    billing.note_shortened(request.grant.limit, most.completion_tokens)
     if request.grant.limit < choices:
         request.settle(NO_USAGE)
         msg = f"the cap does not allow a token for each of {choices} answers"
@@ -317,14 +330,18 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
 def _usage_of(reply: Mapping[str, Any], most: CloudUsage) -> CloudUsage:
     """Read a usage. Some services tell a total alone; where nothing tells what was written, it is all of the limit."""
     said = fields_of(reply, "usage")
-    told, total, written = read_usage(reply), said.get("total_tokens"), said.get("completion_tokens")
+    told, total, written = (
+        read_usage(reply, most.completion_tokens or None),
+        said.get("total_tokens"),
+        said.get("completion_tokens"),
+    )
     if not told.prompt_tokens and isinstance(total, int) and not isinstance(total, bool) and 0 < total <= MOST_TOTAL:
         # Where it is told how much of it was written, the prompt is the rest; else each is as much as it can be.
         completion = told.completion_tokens or max(min(total, most.completion_tokens), total - most.prompt_tokens)
         prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
-        return replace(told, prompt_tokens=prompt, completion_tokens=completion)
+        return told.at_least(CloudUsage(prompt, completion).assumed)
     if not told.completion_tokens and (isinstance(written, bool) or written != 0):
-        return replace(told, completion_tokens=most.completion_tokens)
+        return told.at_least(CloudUsage(0, most.completion_tokens).assumed)
     return told
 
 

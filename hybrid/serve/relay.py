@@ -30,8 +30,9 @@ from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
 from hybrid.serve.errors import SERVER, api_error, internal_error
 from hybrid.serve.listening import Listening, Sender, pinged
-from hybrid.serve.replies import Shape, as_usd
+from hybrid.serve.replies import SOURCES, Shape, as_usd
 from hybrid.serve.served import AnswerWatch, Served
+from hybrid.types import NO_USAGE
 
 MODE = {"x-hybrid-mode": "relay"}
 NO_RETRY = {"x-should-retry": "false"}
@@ -110,10 +111,12 @@ async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], sender: Send
 def _with_cost(found: dict[str, Any], reply: RelayedReply) -> dict[str, Any]:
     """Return an object that holds a usage, with what is ours in it."""
     cost = as_usd(reply.nanousd)
-    written = 0 if reply.usage is None else reply.usage.completion_tokens
-    own = {"local_tokens": 0, "cloud_tokens": written, "checks": 0, "cloud_only_cost": cost}
-    usage = {**found["usage"], "cost": cost, "hybrid": {**own, "bytes_sent": reply.bytes_sent}}
-    return {**found, "usage": usage, "hybrid": {"mode": "relay", "cost": cost, "degraded": None}}
+    charged = reply.charged or NO_USAGE
+    own = {"local_tokens": 0, "cloud_tokens": charged.completion_tokens, "checks": 0, "cloud_only_cost": cost}
+    cloud = {name: getattr(charged, name) for name in SOURCES}
+    usage = {**found["usage"], "cost": cost, "hybrid": {**own, "bytes_sent": reply.bytes_sent, "cloud": cloud}}
+    notes = {"notes": list(reply.notes)} if reply.notes else {}
+    return {**found, "usage": usage, "hybrid": {"mode": "relay", "cost": cost, "degraded": None, **notes}}
 
 
 def _event(data: bytes) -> bytes:

@@ -20,6 +20,10 @@ from hybrid.serve.logprobs import TokenScore, legacy
 from hybrid.spend.price import NANOUSD_PER_USD
 
 Mode = Literal["hybrid", "local", "relay"]
+# Where the tokens that are billed come from: told by the cloud, counted here beyond that, or assumed beyond both.
+SOURCES = tuple(
+    f"{source}_{count}" for source in ("told", "known", "assumed") for count in ("prompt_tokens", "completion_tokens")
+)
 
 
 @cache
@@ -64,6 +68,7 @@ def usage_of(answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
             "checks": sum(each.checks for each in used),
             "cloud_only_cost": as_usd(bills.cloud_only),
             "bytes_sent": sum(getattr(each, "bytes_sent", 0) for each in used),
+            "cloud": {name: sum(getattr(each, f"cloud_{name}", 0) for each in used) for name in SOURCES},
         },
     }
 

@@ -45,6 +45,37 @@ def test_no_server_is_charged_less_for_telling_less(honest, known, parts, more):
     assert charged.at_least(less) == charged
 
 
+def sources(usage):
+    """Pairs of the prompt and the completion: told, told or known, charged."""
+    told = usage.told_prompt_tokens, usage.told_completion_tokens
+    known = told[0] + usage.known_prompt_tokens, told[1] + usage.known_completion_tokens
+    return told, known, (usage.prompt_tokens, usage.completion_tokens)
+
+
+@given(told=USAGES, known=KNOWN, more=COUNTS)
+def test_of_a_charge_it_is_said_what_was_told_what_is_known_and_what_is_assumed(told, known, more):
+    most = known.prompt_tokens + more
+    charged = final_usage(told, known, most)
+    said, certain, total = sources(charged)
+    assert said == (told.prompt_tokens, told.completion_tokens)
+    assert certain == tuple(map(max, said, (known.prompt_tokens, known.completion_tokens)))
+    assert total == (certain[0] if told.prompt_tokens else most, certain[1])
+
+
+@given(st.lists(st.tuples(USAGES, st.sampled_from(["told", "known", "assumed"])), min_size=1, max_size=4))
+def test_the_greater_of_usages_and_their_sum_keep_apart_where_each_count_comes_from(parts):
+    """Whatever their order: each source by itself, and never less than nothing."""
+    usages = [usage if source == "told" else getattr(usage, source) for usage, source in parts]
+    for order in (usages, usages[::-1]):
+        greatest = NO_USAGE
+        for usage in order:
+            greatest = greatest.at_least(usage)
+        levels = [tuple(map(max, *pairs)) for pairs in zip(*map(sources, [NO_USAGE, *usages]), strict=True)]
+        assert [*sources(greatest)] == levels
+    total = [tuple(map(sum, zip(*pairs, strict=True))) for pairs in zip(*map(sources, usages), strict=True)]
+    assert [*sources(sum(usages, NO_USAGE))] == total
+
+
 @given(honest=USAGES, known=KNOWN)
 def test_an_honest_server_is_believed_to_the_token(honest, known):
     honest = honest.at_least(known)
@@ -186,6 +217,14 @@ def test_what_was_answered_before_a_refusal_is_charged():
 
 def test_what_is_known_beyond_the_reservation_is_not_lost_with_the_answer():
     assert usage_after_failure(BadReply("too long", charged=CloudUsage(3, 20)), WORST) == CloudUsage(10, 20)
+
+
+def test_what_broke_off_is_assumed_beyond_what_was_told_or_came():
+    meter = UsageMeter(CloudUsage(10, 0), WORST, ENDS)
+    meter.read(Chunk((1, 2), usage=CloudUsage(11, 1)))
+    charged = usage_after_failure(noted(meter, Unreachable("cut")), WORST)
+    assert charged == CloudUsage(11, 8)
+    assert sources(charged) == ((11, 1), (11, 2), (11, 8))
 
 
 def test_an_error_says_what_came_before_it():

@@ -300,7 +300,7 @@ def test_an_image_counts_what_the_user_says_it_may_cost(run):
         async with relaying(Script.whole(), image_tokens=700) as relay:
             async with relay.open(**given, max_tokens=1) as reply:
                 await reply.whole()
-            reserved = relay.events[0].reserved_nanousd
+            (reserved,) = (sent.reserved_nanousd for sent in relay.events if isinstance(sent, RequestSent))
             assert 700 * 1000 < reserved < (700 + 2 * 1024 + 2000) * 1000
 
     run(go())

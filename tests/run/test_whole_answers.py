@@ -82,6 +82,43 @@ def test_a_charge_that_nobody_told_counts_as_the_worst_case(service, run):
     assert ask(run, h).bill.nanousd == h.price.cost(CloudUsage(40, 12))
 
 
+REFUSED = Unreachable("no connection", sent=False, trouble="connect")
+CUT = Unreachable("cut", trouble="cut")
+
+
+@each(
+    ("tries", "assumed", "told"),
+    [
+        ([[chunk(3), chunk(finish="stop"), chunk(usage=CHARGED)]], (0, 0), (9, 4)),
+        ([[chunk(3), chunk(finish="stop")]], (40, 12), (0, 0)),
+        ([[CUT]], (120, 36), (0, 0)),  # each of three tries may have been computed
+        ([[chunk(3), CUT]], (40, 12), (0, 0)),
+        ([[REFUSED], [chunk(3, finish="stop"), chunk(usage=CHARGED)]], (0, 0), (9, 4)),
+        ([[CUT], [chunk(3, finish="stop"), chunk(usage=CHARGED)]], (40, 12), (9, 4)),
+        ([[REFUSED]], (0, 0), (0, 0)),
+    ],
+)
+def test_the_charge_of_a_reply_that_broke_off_is_assumed_and_that_of_one_that_left_nothing_is_none(
+    service, run, tries, assumed, told
+):
+    """The last of the tries is what every further one finds."""
+    h, left = service(retries=2), [*tries]
+
+    async def write(question, request_id, before_send):
+        await before_send()
+        for part in left.pop(0) if len(left) > 1 else left[0]:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    h.cloud.write = write
+    usage = ask(run, h).usage
+    assert (usage.cloud_assumed_prompt_tokens, usage.cloud_assumed_completion_tokens) == assumed
+    assert (usage.cloud_told_prompt_tokens, usage.cloud_told_completion_tokens) == told
+    assert usage.cloud_prompt_tokens == assumed[0] + told[0]
+    assert usage.cloud_completion_tokens == assumed[1] + told[1]
+
+
 def test_a_service_that_breaks_in_the_middle_is_the_one_mixture_and_it_is_said(service, run):
     h = service(chunk(3, 1), Unreachable("cut", sent=True), retries=0)
     answer = ask(run, h)
@@ -98,6 +135,16 @@ def test_what_a_cap_cut_is_gone_on_with_here_and_it_is_said(service, run):
     assert question.limit < 12
     assert {token.source for token in answer.tokens} == {"cloud", "local"}
     assert "money for the beginning" in answer.degraded
+    assert f"the cap leaves room for {question.limit} of the 12 tokens that the cloud might write" in answer.notes
+
+
+@each(("price", "assumed", "said"), [("1/0.1/4", 40, True), ("1/0.1/4", 0, False), ("free", 40, False)])
+def test_what_nothing_has_counted_is_reserved_at_its_most_and_it_is_said_where_it_costs_something(
+    service, run, price, assumed, said
+):
+    h = service(chunk(3, finish="stop"), chunk(usage=CHARGED), price=price)
+    h.cloud.max_usage = lambda question: CloudUsage(40, question.limit, assumed_prompt_tokens=assumed)
+    assert [note[:30] for note in ask(run, h).notes] == ["40 prompt tokens are reserved,"] * said
 
 
 def test_no_log_probabilities_are_asked_for_where_nobody_weighs_them(service, run):

@@ -44,6 +44,9 @@ def test_a_whole_answer_comes_with_what_it_cost_and_no_header_passes_either_way(
     assert heard.status == 200
     own = {"local_tokens": 0, "cloud_tokens": 3, "checks": 0, "cloud_only_cost": CHARGED / 1e9}
     own["bytes_sent"] = len(relay.there.requests[0][2])
+    own["cloud"] = {"told_prompt_tokens": 12, "told_completion_tokens": 3, "known_prompt_tokens": 0} | dict.fromkeys(
+        ("known_completion_tokens", "assumed_prompt_tokens", "assumed_completion_tokens"), 0
+    )
     assert heard.data["usage"] == {**USAGE, "cost": CHARGED / 1e9, "hybrid": own}
     assert {name: heard.data[name] for name in WHOLE if name != "usage"} == {
         name: WHOLE[name] for name in WHOLE if name != "usage"

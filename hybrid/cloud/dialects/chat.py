@@ -45,9 +45,13 @@ class Chat(OpenAi):
         raise MissingCapability(msg)
 
     def max_usage(self, question: ModelQuestion) -> CloudUsage:
-        """Return what the server has counted of the conversation, and the most tokens of all that is new."""
+        """Return what the server has counted of the conversation, and the most tokens of all that is new.
+
+        Where it has counted nothing of it the prompt is assumed.
+        """
         limit = most_completion(question.limit) if isinstance(question, WriteQuestion) else 1
-        return CloudUsage(self.counts.most(_bounded(question)).tokens, limit)
+        bound = self.counts.most(_bounded(question))
+        return CloudUsage(bound.tokens, limit, assumed_prompt_tokens=0 if bound.counted else bound.tokens)
 
     def min_usage(self, question: ModelQuestion) -> CloudUsage:  # noqa: ARG002  (others know the question's tokens)
         """Return nothing: its vocabulary may be any, so that only it knows how many tokens a text has."""
@@ -77,7 +81,7 @@ class Chat(OpenAi):
         }
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
-        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k)
+        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k, limit=question.limit)
         return ContinuationRequest(self._continuation(CHAT, body), read)
 
 
@@ -91,9 +95,9 @@ def _bounded(question: ModelQuestion) -> BoundedPrompt:
 
 
 @guarded
-def read_event(words: TextVocabulary, reply: Json, top_k: int) -> Chunk:
+def read_event(words: TextVocabulary, reply: Json, top_k: int, limit: int) -> Chunk:
     """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
-    choice, usage = event_of(reply)
+    choice, usage = event_of(reply, limit)
     if choice is None:
         return Chunk(usage=usage)
     text = str((choice.get("delta") or choice.get("message") or {}).get("content") or "")

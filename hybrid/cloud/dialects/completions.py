@@ -122,7 +122,7 @@ class Completions(OpenAi):
         if self.can.scoring_method != "one request" or text is None or not isinstance(offsets, list):
             return told
         written = sum(isinstance(offset, int) and offset >= len(text) for offset in offsets)
-        return told.at_least(CloudUsage(0, written))
+        return told.at_least(CloudUsage(0, written).known)
 
 
 SPEC = DialectSpec("openai-completions", Completions, (COMPLETIONS, {}))

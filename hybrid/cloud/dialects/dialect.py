@@ -193,7 +193,7 @@ class OpenAi(Dialect, ABC):
     def check_usage(self, question: ScoreQuestion, reply: Any) -> CloudUsage:  # noqa: ARG002  (others need the question)
         """Read the usage; at least the written tokens that are shown."""
         ids = fields_of(reply, "choices", 0).get("token_ids")
-        return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0))
+        return read_usage(reply).at_least(CloudUsage(0, len(ids) if isinstance(ids, list) else 0).known)
 
     def learn_from_error(self, question: ModelQuestion, error: CloudError) -> Self:
         """Learn too that streams lack rows or ids that whole answers may have, as through some proxies."""

@@ -51,7 +51,7 @@ class Fireworks(OpenAi):
         """Return what is told, and no fewer tokens than are shown after the echo."""
         content = fields_of(reply, "choices", 0, "logprobs").get("content")
         written = len(content) - len(question.span) if isinstance(content, list) else 0
-        return super().check_usage(question, reply).at_least(CloudUsage(0, written))
+        return super().check_usage(question, reply).at_least(CloudUsage(0, written).known)
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         asked = self._continuation(COMPLETIONS, self._body(question))

@@ -236,7 +236,7 @@ def _row(token: int, entry: Json, top_k: int) -> TopK:
 
 def _shown(reply: Json) -> CloudUsage:
     written = reply.get("tokens")
-    return _usage(reply).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
+    return _usage(reply).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0).known)
 
 
 def _usage(reply: Json) -> CloudUsage:

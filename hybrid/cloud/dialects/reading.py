@@ -107,10 +107,10 @@ def _status(error: Mapping[str, Any]) -> int | None:
     return 400 if error.get("type") == "invalid_request_error" else None  # OpenAI's codes are words
 
 
-def event_of(reply: Any) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
+def event_of(reply: Any, limit: int | None = None) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
     """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
     raise_error_in(reply)
-    usage = read_usage(reply) if reply.get("usage") else None
+    usage = read_usage(reply, limit) if reply.get("usage") else None
     return (choice_of(reply) if reply.get("choices") else None), usage
 
 
@@ -166,11 +166,12 @@ def _count_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def read_usage(reply: Any) -> CloudUsage:
+def read_usage(reply: Any, limit: int | None = None) -> CloudUsage:
     """Read an OpenAI-style usage, whatever stands there, and if nothing does.
 
     Thoughts are charged as completion. Where a service leaves them out of it, they are added: it tells more thoughts
-    than completion, or a total of more than prompt and completion (as Gemini's compatible route).
+    than completion, or a total of more than prompt and completion (as Gemini's compatible route). What only a total
+    tells is no more than ``limit``, the most tokens that were asked for.
     """
     usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
     thought = _count_or_none(fields_of(reply, "usage", "completion_tokens_details").get("reasoning_tokens")) or 0
@@ -179,7 +180,7 @@ def read_usage(reply: Any) -> CloudUsage:
     )
     written += thought if thought > written else 0
     if prompt and total <= prompt + MOST_TOKENS:
-        written = max(written, total - prompt)
+        written = max(written, total - prompt if limit is None else min(total - prompt, limit))
     writes = [_count_or_none(at.get(name)) for at, name in _cache_writes(usage, details)]
     most_writes = max((each for each in writes if each is not None), default=None)
     return usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)

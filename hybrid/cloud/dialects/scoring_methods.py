@@ -84,7 +84,7 @@ def sum_usage(writer: MultiPromptDialect, asked: Sequence[WriteQuestion], chunks
     for question, chunk in zip(asked, chunks, strict=True):
         told += chunk.usage or NO_USAGE
         written += num_written(chunk.ids, chunk.finish, ends, question.limit)
-    return replace(told, requests=1).at_least(CloudUsage(0, written))
+    return replace(told, requests=1).at_least(CloudUsage(0, written).known)
 
 
 def min_usage_by(method: str | None, question: ModelQuestion) -> CloudUsage:

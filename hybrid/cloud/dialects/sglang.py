@@ -66,7 +66,7 @@ class Sglang(Dialect):
         """Return what is told, and no fewer tokens than are shown."""
         told = fields_of(reply, "meta_info")
         written = told.get("output_token_logprobs")
-        return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0))
+        return _usage(told).at_least(CloudUsage(0, len(written) if isinstance(written, list) else 0).known)
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         return ContinuationRequest(

@@ -83,7 +83,7 @@ class VllmTokens(OpenAi):
                 return scores
         body = score_body(question, self.setup.model, self.setup.salt)
         scores = read_scores(question, (yield Post(GENERATE, body, GenerateScoreReply, before=before)))
-        return replace(scores, usage=before + scores.usage.at_least(min_usage(question)))
+        return replace(scores, usage=before + scores.usage.at_least(min_usage(question).known))
 
     def _may_read_cache(self, question: ModelQuestion) -> bool:
         """Whether there is something to read, and candidates can be asked about, as V1 is told from V2 by them."""
@@ -108,9 +108,9 @@ class VllmTokens(OpenAi):
         if reply is None:
             return None, before
         if _lacks_rows(question, reply):
-            return None, before + read_usage(reply).at_least(min_usage(question))
+            return None, before + read_usage(reply).at_least(min_usage(question).known)
         scores = read_scores(question, reply, from_cache=True)
-        return replace(scores, usage=before + scores.usage.at_least(min_usage(question))), before
+        return replace(scores, usage=before + scores.usage.at_least(min_usage(question).known)), before
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         body = write_body(question, self.setup.model, self.setup.salt)
@@ -178,7 +178,7 @@ def _body(model: str, prompt: Ids, drawn: Json, salt: str | None) -> dict[str, A
 def read_proof(reply: Json) -> CloudUsage:
     """Return what a proof was charged. Raises MissingCapability, at that charge alone, where it is none."""
     choice_of(reply)
-    charged = read_usage(reply).at_least(PROOF)
+    charged = read_usage(reply).at_least(PROOF.known)
     if not isinstance(reply.get("prompt_token_id_logprobs"), str):
         msg = f"the endpoint gave no values where it was asked for {CANDIDATES}"
         raise MissingCapability(msg, sent=False, charged=charged)
