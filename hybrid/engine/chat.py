@@ -27,7 +27,7 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 from hybrid.engine.port import NO_ARGS, Interrupted, IsCancelled, never
-from hybrid.engine.template import ChatTemplate, TemplateFault
+from hybrid.engine.template import ChatTemplate, TemplateFault, TemplateOverload
 from hybrid.engine.thought_marks import ThoughtMarks, marks_of
 from hybrid.errors import UsageError
 from hybrid.types import Message, TemplateArg
@@ -158,8 +158,12 @@ class ChatRenderer:
     def _fit(
         self, roles: Sequence[str], args: Mapping[str, TemplateArg], cancelled: IsCancelled
     ) -> tuple[_Fit | None, TemplateFault | None]:
-        """Return the first form that comes back whole, or how the first one that failed did: None, it lost a turn."""
+        """Return the first form that comes back whole, or how the first one that failed did: None, it lost a turn.
+
+        Raises TemplateOverload where a form, or all that were tried together, take more work than one may.
+        """
         first: list[TemplateFault | None] = []
+        work = 0.0
         # Where no tools are given: as Hugging Face says so, then as some older templates want to hear it.
         older = {"tools": [], "documents": [], "functions": "", "datetime": f"{self.template.loaded_at:%b %d %Y}"}
         for given in ({"tools": None, "documents": None}, older):
@@ -170,8 +174,12 @@ class ChatRenderer:
                     if (fit := self._tried(turns, given, args, roles, appended=appended)) is not None:
                         return fit, None
                     first.append(None)
+                except TemplateOverload:
+                    raise
                 except TemplateFault as fault:
                     first.append(fault)
+                if (work := work + self.template.work_share) > 1:
+                    raise TemplateOverload("it takes every form of the conversation with much work and in vain")
         return None, first[0]
 
     def _tried(
@@ -240,14 +248,23 @@ class ChatRenderer:
     ) -> NoReturn:
         """Raise UsageError: name the role without which the conversation could be rendered, if there is one."""
         said = f" ({fault})" if fault else ""
-        for role in sorted(set(roles) - {"user"}, key=_RAREST.index):
-            rest = [each for each in roles if each != role]
-            if rest and self._fit(rest, args, cancelled)[0] is not None:
-                msg = f"the chat template of {self.name} has no place for a turn of role {role}{said}"
-                raise UsageError(msg)
+        role = None if isinstance(fault, TemplateOverload) else self._role_without_place(roles, args, cancelled)
+        if role is not None:
+            msg = f"the chat template of {self.name} has no place for a turn of role {role}{said}"
+            raise UsageError(msg)
         what = f"refused the conversation ({fault})" if fault else f"drops a turn of {', '.join(roles)}"
         msg = f"the chat template of {self.name} {what}; --raw sends the text as it stands"
         raise UsageError(msg)
+
+    def _role_without_place(
+        self, roles: Sequence[str], args: Mapping[str, TemplateArg], cancelled: IsCancelled
+    ) -> str | None:
+        with suppress(TemplateOverload):
+            for role in sorted(set(roles) - {"user"}, key=_RAREST.index):
+                rest = [each for each in roles if each != role]
+                if rest and self._fit(rest, args, cancelled)[0] is not None:
+                    return role
+        return None
 
 
 def _is_anothers(piece: Piece, messages: Sequence[Message]) -> bool:

@@ -1,50 +1,56 @@
 """Chat templates: a Jinja program that a model file carries, run in a sandbox of our own and with bounded work.
 
 The template is somebody else's program (CVE-2024-34359 was code execution through one). The laws
-(``tests/engine/test_template.py``): it reaches nothing but the conversation, and changes nothing; it ends, after at
-most ``MOST_STEPS`` loop turns and calls and ``MOST_TEXT`` characters; the same conversation gives the same text as long
-as the template is loaded, since its clock is read once. It finds the names that Hugging Face's templates are written
-for. How a conversation is fitted to it is not known here (``chat.py``).
+(``tests/engine/test_template.py``, ``test_template_bounds.py``): it reaches nothing but the conversation, and changes
+nothing; it ends, and its time and memory are bounded by a constant and a multiple of what it is given
+(``template_meter.py``); the same conversation gives the same text as long as the template is loaded, since its clock is
+read once. It finds the names that Hugging Face's templates are written for. How a conversation is fitted to it is not
+known here (``chat.py``), nor that an unknown template first runs in a process of its own (``template_trial.py``).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+import sys
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, Sequence, ValuesView
 from datetime import UTC, datetime
-from functools import cached_property, update_wrapper
+from functools import cached_property
 from threading import Lock
-from typing import Any, NoReturn, cast
+from types import GeneratorType
+from typing import Any, NoReturn, TypeVar
 
 from jinja2 import TemplateError, meta, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
+from jinja2.ext import loopcontrols
+from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import Cycler, Joiner, Namespace, pass_context
 
+from hybrid.engine import template_functions as functions
+from hybrid.engine import template_syntax as syntax
+from hybrid.engine.template_meter import UNITS, VISIT, Meter, TooMuchWork, check_length, check_plain
 from hybrid.errors import UsageError
 from hybrid.types import TemplateArg
 
-# Some published templates look back over all turns at each turn: this is enough for 600 of them, in a second or two.
-MOST_STEPS = 400_000
-# Characters of one text that a template makes, and of what it writes: a context of a million tokens holds as many.
-MOST_TEXT = 1 << 22
-# Widths and counts that are given to a method or a filter: 'x'.ljust(10 ** 9) is one call.
-MOST_NUMBER = 10_000
-# Looking at so many characters takes as long as a turn of a loop.
-CHARACTERS_A_STEP = 200
-# The most characters of one level of JSON's indentation, and of what separates its parts.
-_INDENT = 20
-_WIDE = re.compile(r"\d{5}|\*")
+# The longest of 70 published templates has 17,000 characters. Compiling so many takes half a second.
+MOST_SOURCE = 100_000
+# Of a fault's own words: a template chooses them.
+_MOST_WORDS = 300
+# A format of a date. C libraries pad a field as wide as it says.
+_MOST_FORMAT = 100
+# A node of the syntax is looked at in the time of so many characters.
+_NODE = 25
 # Names that a template has from us.
 GIVEN = ("messages", "bos_token", "eos_token", "add_generation_prompt", "tools", "documents", "functions")
 
+T = TypeVar("T")
+
 
 class TemplateFault(Exception):
-    """The template cannot be read, refused the turns in its own words, failed, or worked for too long."""
+    """The template cannot be read, refused the turns in its own words, or failed."""
+
+
+class TemplateOverload(TemplateFault):
+    """The template worked for too long, or made too much: no other form of the conversation is worth a try."""
 
 
 class ChatTemplate:
@@ -57,12 +63,12 @@ class ChatTemplate:
         # Read once: a question must not change its bits at midnight, between two of an answer's requests.
         self.loaded_at = datetime.now(tz=UTC).astimezone()
         self._environment = _Environment(self.loaded_at)
-        self._one_at_a_time = Lock()  # the steps are counted
+        self._one_at_a_time = Lock()  # the work is counted
 
     @cached_property
     def reads(self) -> frozenset[str]:
         """The names that the template reads and that a user may give. Raises TemplateFault where it cannot be read."""
-        names = meta.find_undeclared_variables(self._parsed())
+        names = _guarded(lambda: meta.find_undeclared_variables(self._parsed()))
         return frozenset(names) - {*GIVEN, *self._environment.globals}
 
     def check_args(self, args: Mapping[str, TemplateArg]) -> None:
@@ -79,264 +85,229 @@ class ChatTemplate:
     def write(self, turns: Sequence[Mapping[str, str]], given: Mapping[str, object], *, prompt: bool) -> str:
         """Return the text of a conversation; with ``prompt`` the assistant is next. Raises TemplateFault."""
         names = {**given, **self._marks, "messages": [dict(turn) for turn in turns], "add_generation_prompt": prompt}
-        try:
-            with self._one_at_a_time:
-                self._environment.begin()
-                return "".join(self._environment.bounded_parts(self._template.generate(names)))
-        except Exception as error:  # a program may fail in any way, 1/0 and endless recursion included
-            raise TemplateFault(_told(error)) from error
+        with self._one_at_a_time:
+            self._environment.meter.begin(names.values())
+            try:
+                return _guarded(lambda: self._environment.concat(self._template.generate(names)))
+            finally:
+                self._environment.meter.end()
+
+    @property
+    def work_share(self) -> float:
+        """Which part of the work that it was allowed the last conversation took."""
+        return self._environment.meter.share
 
     @cached_property
     def _template(self) -> Any:
-        return self._environment.from_string(_Counting().visit(self._parsed()))
+        return self._environment.from_string(syntax.rewrite(self._parsed()))
 
     def _parsed(self) -> nodes.Template:
-        try:
-            return self._environment.parse(self.source)
-        except Exception as error:
-            raise TemplateFault(_told(error)) from error
+        if len(self.source) > MOST_SOURCE:
+            msg = f"it has more than {MOST_SOURCE:,} characters itself"
+            raise TooMuchWork(msg)
+        return self._environment.parse(self.source)
 
 
-def _told(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it calls itself without an end"
-    return " ".join(str(error).split()) or type(error).__name__
+def _guarded(work: Callable[[], T]) -> T:
+    """Do what a program may fail in, in any way: 1/0 and endless recursion included. Raises TemplateFault.
 
-
-class _Generation(Extension):
-    """``{% generation %}`` marks what the assistant wrote, for training; the text is what stands inside."""
-
-    tags = {"generation"}  # noqa: RUF012  (the library's own shape)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return what stands inside."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Counting(NodeTransformer):
-    """Has every loop counted, every text measured that is put together or comes out of a filter, every list weighed.
-
-    A list of two lists of two lists is weighed when it is made: whatever hashes or compares it is then bounded, too.
+    It is raised without the failure itself, whose frames hold all that the program had made.
     """
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  (the library's own shape)
-        self.generic_visit(node)
-        node.iter = _filtered(node.iter, _Environment.STEPS)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.nodes = [_filtered(each, _Environment.WEIGHED) for each in node.nodes]
-        return _filtered(node, _Environment.SIZED)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(node, _Environment.WEIGHED) if node.ctx == "load" else node
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(node, _Environment.WEIGHED)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(node, _Environment.WEIGHED)
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.expr = _filtered(node.expr, _Environment.WEIGHED)
-        return node
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return node if node.node is None else _filtered(node, _Environment.SIZED)
+    fault: TemplateFault
+    try:
+        return work()
+    except RecursionError:
+        fault = TemplateFault("it calls itself without an end")
+    except (TooMuchWork, MemoryError) as error:
+        fault = TemplateOverload(_words(error))
+    except Exception as error:  # noqa: BLE001  (somebody else's program)
+        fault = TemplateFault(_words(error))
+    raise fault
 
 
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
-    return nodes.Filter(cast(nodes.Expr, node), name, [], [], None, None, lineno=node.lineno)
+def _words(error: Exception) -> str:
+    words = " ".join(str(error)[: 4 * _MOST_WORDS].split()) or type(error).__name__
+    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox: nothing with an underscore, nothing that changes a value, no random number, bounded work."""
 
-    STEPS, SIZED, WEIGHED = "counted by us", "measured by us", "weighed by us"  # no template can spell these
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
-    # Left out: random, and what works long on a long text or makes lists of any size from a number.
-    WITHOUT = (
-        "random",
-        "slice",
-        "batch",
-        "urlize",
-        "pprint",
-        "wordwrap",
-        "wordcount",
-        "striptags",
-        "xmlattr",
-        "center",
-    )
-    # Filters that look at no more of a value than its first level.
-    SHALLOW = ("length", "count", "first", "last", "list", "default", "d", "items", "map", "reverse")
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
 
     def __init__(self, now: datetime) -> None:
+        self.meter = Meter()
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=self._weighed
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # nothing is computed while it is compiled, where nothing is counted
+            extensions=[syntax.Generation, loopcontrols],
+            finalize=self._written,
         )
-        own = self.filters | {"tojson": _as_json}
-        self.filters = {name: self._few(name, each) for name, each in own.items() if name not in self.WITHOUT}
-        self.filters |= {self.STEPS: self._counted, self.SIZED: self._sized, self.WEIGHED: self._weighed}
-        self.globals = {name: each for name, each in self.globals.items() if name != "lipsum"}
-        self.globals |= {"raise_exception": _refuse, "strftime_now": now.strftime}
-        self._steps = 0
+        self.filters.clear()
+        self.filters.update(functions.metered_filters(self.meter) | self._own_filters())
+        self.tests.clear()
+        self.tests.update(functions.metered_tests(self.meter))
+        self._makers = (self._range, dict, Namespace, Joiner, Cycler, _refuse, _date_writer(now))
+        names = ("range", "dict", "namespace", "joiner", "cycler", "raise_exception", "strftime_now")
+        self.globals = dict(zip(names, self._makers, strict=True))
 
-    def begin(self) -> None:
-        """Count from nothing."""
-        self._steps = 0
-
-    def bounded_parts(self, parts: Iterable[str]) -> Iterator[str]:
-        """Yield what is written, as long as it is not too much."""
+    def concat(self, given: Iterable[str]) -> str:
+        """Put together what is written: the whole, or what a block or a macro holds."""
+        parts: list[str] = []
         length = 0
-        for part in parts:
+        for part in given:
             length += len(part)
-            _check_length(length)
-            yield part
+            check_length(length)
+            parts.append(part)
+        text = "".join(parts)
+        self.meter.spend(_NODE * len(parts) + sys.getsizeof(text))
+        return text
 
     def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call what a template calls. Of macros only the calls are counted: what they do counts by itself."""
-        given = (*args, *kwargs.values())
-        _check_numbers(given)
+        """Call what a template calls: a macro or a block of its own, one of our functions, a value's method."""
+        self.meter.spend(UNITS)
+        if isinstance(called, Macro | BlockReference | Undefined):  # what they do counts by itself
+            self.meter.spend(2 * UNITS)
+            return super().call(context, called, *args, **kwargs)
+        given = (*args, *(value for name, value in kwargs.items() if name not in _LIBRARY))
         method = getattr(called, "__wrapped__", called)  # the sandbox's own wrapper around str.format
         own = getattr(method, "__self__", None)
-        self._step(0 if isinstance(called, Macro) else self._weight((own if isinstance(own, str) else "", given)))
-        if isinstance(own, str):
-            _check_growth(method.__name__, own, *args, *kwargs.values())
-        return self._sized(super().call(context, called, *args, **kwargs))
+        if isinstance(called, LoopContext):
+            self._looped(context, *args)
+        elif any(called is each for each in self._makers) or isinstance(called, Joiner) or isinstance(own, _LOOPS):
+            functions.charge_compared(self.meter, *given)
+        else:
+            functions.charge_method(self.meter, getattr(method, "__name__", type(called).__name__), own, given)
+        made = super().call(context, called, *args, **kwargs)
+        return (
+            made if isinstance(made, _HELPERS) else self.meter.admit(list(made) if isinstance(made, _VIEWS) else made)
+        )
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Compute what may become long."""
+        self.meter.spend(VISIT)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            functions.charge_number(operator, left, right)
+            made = super().call_binop(context, operator, left, right)
+            check_plain(made)
+            return made
         if operator == "%" and isinstance(left, str):
-            self._step(self._weight((left, right)))
-            _check_growth("format", left, right)
-        if operator == "**":
-            _check_numbers((left, right))
-        if operator == "*":
-            _check_length(_size(left) * _size(right), MOST_TEXT if isinstance(left, str) else MOST_STEPS)
-        if operator == "+" and isinstance(left, Sized):
-            _check_length(_size(left) + _size(right))
-        return super().call_binop(context, operator, left, right)
-
-    def _few(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
-        """Have a filter refuse numbers that are widths of gigabytes, and values that are large when written out."""
-
-        def bounded(*args: Any, **kwargs: Any) -> Any:
-            values = args[1:] if getattr(made, "jinja_pass_arg", None) else args
-            given = (*values[1:], *kwargs.values())
-            _check_numbers(given)
-            self._step(0 if name in self.SHALLOW else self._weight((values, given)))
-            _check_growth(name, *values, *kwargs.values())
-            return made(*args, **kwargs)
-
-        return update_wrapper(bounded, made)  # the library's marks too: which filter wants the context
-
-    def _step(self, weight: int = 0) -> None:
-        """Count a step, and one more for so many characters that it has to look at."""
-        self._steps += 1 + weight // CHARACTERS_A_STEP
-        if self._steps > MOST_STEPS:
-            msg = f"it is not done after {MOST_STEPS:,} steps"
-            raise SecurityError(msg)
-
-    def _counted(self, each: Iterable[Any]) -> Iterator[Any]:
-        for one in each:
-            self._step()
-            yield one
-
-    def _sized(self, value: Any) -> Any:
-        if isinstance(value, str):
-            _check_length(len(value))
-        return value
-
-    def _weighed(self, value: Any) -> Any:
-        """Refuse a value that holds too much, however deep: a list of two lists of two lists is long to write."""
-        self._weight(value)
-        return value
-
-    def _weight(self, value: Any) -> int:
-        """Return the characters that a value holds, however deep; what it holds besides is counted as steps."""
-        if isinstance(value, str):
-            return len(value)
-        weight = 0
-        if isinstance(value, Mapping):
-            weight = self._weight(list(value.items()))
-        elif isinstance(value, list | tuple | set):
-            for each in value:
-                self._step()
-                weight += self._weight(each)
-        _check_length(weight)
-        return weight
-
-
-def _check_length(length: int, most: int = MOST_TEXT) -> None:
-    if length > most:
-        msg = f"it makes more than {most:,} characters or parts"
-        raise SecurityError(msg)
-
-
-def _check_growth(name: str, *given: Any) -> None:
-    """Refuse a method or filter of a text whose result would be too long, before it is made."""
-    texts = [each for each in given if isinstance(each, str)]
-    match name:
-        case "translate" | "expandtabs" | "format_map":
-            msg = f"it asks for {name}, which no conversation needs"
-            raise SecurityError(msg)
-        case "replace" if len(texts) > 2:
-            _check_length(len(texts[0]) + texts[0].count(texts[1]) * len(texts[2]))
-        case "join" if texts:  # the separator may be the text's own, or come last
-            _check_length(len(texts[0 if isinstance(given[0], str) else -1]) * max(map(_size, given)))
-        case "indent" if texts:
-            _check_length((texts[0].count("\n") + 1) * max(map(_size, given[1:]), default=0))
-        case "tojson" if any(isinstance(each, str | tuple) and _size(each) > _INDENT for each in given[1:]):
-            raise SecurityError("it pads JSON without bound")
-        case "tojson" if any(isinstance(part, str) and len(part) > _INDENT for part in _parts(given[1:])):
-            raise SecurityError("it pads JSON without bound")
-        case "format" if texts:
-            if _WIDE.search(texts[0]):
-                raise SecurityError("it pads a text without bound")
-            _check_length(len(texts[0]) * max((_size(each) for each in _parts(given[1:])), default=0))
-        case _:
-            pass
-
-
-def _parts(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield what stands in values, and in the tuples, lists and mappings among them."""
-    for value in values:
-        if isinstance(value, Mapping):
-            yield from _parts(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _parts(value)
+            functions.charge_percent(self.meter, left, right if isinstance(right, tuple) else (right,))
+        elif operator == "*":
+            functions.charge_repeated(self.meter, left, right)
         else:
-            yield value
+            check_length(self.meter.written_size(left) + self.meter.written_size(right))
+        return self.meter.admit(super().call_binop(context, operator, left, right))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Look up a part of a value. A list within the key takes as long to hash as to write."""
+        self.meter.spend(_NODE)
+        if not isinstance(argument, str | int):
+            functions.charge_compared(self.meter, argument)
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look up an attribute of a value."""
+        self.meter.spend(_NODE)
+        return super().getattr(obj, attribute)
+
+    def _own_filters(self) -> dict[str, Callable[..., Any]]:
+        """Return what the rewritten syntax calls; ``pass_context`` keeps the library from calling it earlier."""
+        return {
+            syntax.TICK: self._count,
+            syntax.MADE: self._made,
+            syntax.CUT: self._cut,
+            syntax.JOINED: self._joined,
+            syntax.COMPARED: self._compared,
+            syntax.HELD: self._held,
+            syntax.SPREAD: self._spread,
+            syntax.LOOPED: self._looped,
+            syntax.KEPT: self._kept,
+        }
+
+    @pass_context
+    def _made(self, _: Any, value: Any) -> Any:
+        return self.meter.admit(value)
+
+    @pass_context
+    def _joined(self, _: Any, parts: tuple[Any, ...]) -> str:
+        return functions.joined(self.meter, parts)
+
+    @pass_context
+    def _held(self, _: Any, item: Any, held_by: Any) -> bool:
+        return functions.is_held(self.meter, item, held_by)
+
+    @pass_context
+    def _count(self, _: Any, value: Any, num_nodes: int) -> Any:
+        self.meter.spend(UNITS // 2 + _NODE * num_nodes)
+        return value
+
+    @pass_context
+    def _cut(self, _: Any, value: Any) -> Any:
+        self.meter.spend(sys.getsizeof(value))  # of a list: the places; its values were paid for
+        return value
+
+    @pass_context
+    def _compared(self, _: Any, value: Any) -> Any:
+        if isinstance(value, str):
+            self.meter.spend(len(value))
+        elif isinstance(value, list | tuple | Mapping):
+            functions.charge_compared(self.meter, value)
+        return value
+
+    @pass_context
+    def _spread(self, _: Any, value: Any) -> Any:
+        self.meter.spend(self.meter.written_size(value))
+        return value
+
+    @pass_context
+    def _looped(self, _: Any, value: Any) -> Any:
+        """Take only a value's parts one by one: a text's characters, too, are paid for before a test looks at them."""
+        if not isinstance(value, GeneratorType):
+            if isinstance(value, _HOLDERS):
+                self.meter.spend(VISIT * len(value))
+            else:
+                check_plain(value)
+        return value
+
+    @pass_context
+    def _kept(self, _: Any, value: Any) -> Any:
+        if not isinstance(value, GeneratorType):
+            self.meter.written_size(value)
+        return value
+
+    @pass_context
+    def _written(self, _: Any, value: Any) -> str:
+        self.meter.spend(_NODE)
+        if isinstance(value, str):
+            return value
+        self.meter.spend(self.meter.written_size(value))
+        return str(value)
+
+    def _range(self, *args: int) -> list[int]:
+        numbers = safe_range(*args)
+        self.meter.spend(_NODE * len(numbers))
+        return list(numbers)
 
 
-def _size(value: Any) -> int:
-    """Return the length of what has one; of a number how often it may repeat a text."""
-    return len(value) if isinstance(value, Sized) else min(int(abs(value)), MOST_TEXT + 1) if value == value else 0  # noqa: PLR0124  (NaN)
+# What a template has beside values: it may call them, and neither write nor keep them in lists.
+_LOOPS = (LoopContext, Cycler)
+_HELPERS = (Namespace, Joiner, Cycler)
+_HOLDERS = (str, list, tuple, set, dict)
+_VIEWS = (KeysView, ValuesView, ItemsView)
+# What the library gives to each call in a loop or a block.
+_LIBRARY = frozenset(("_loop_vars", "_block_vars"))
 
 
-def _check_numbers(given: Iterable[Any]) -> None:
-    if any(isinstance(each, int | float) and abs(each) > MOST_NUMBER for each in given):
-        msg = f"it computes with a number above {MOST_NUMBER:,}"
-        raise SecurityError(msg)
+def _date_writer(now: datetime) -> Callable[[str], str]:
+    def write(form: str) -> str:
+        if len(form) > _MOST_FORMAT or re.search(r"%[^a-zA-Z%]*[0-9]", form):
+            raise TooMuchWork("it writes a date in a form of any length")
+        return now.strftime(form)
+
+    return write
 
 
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _as_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write JSON as Hugging Face does: no character is escaped for a web page."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _refuse(message: Any) -> NoReturn:
+    raise TemplateError(str(message)[:_MOST_WORDS] if isinstance(message, str) else repr(message)[:_MOST_WORDS])

@@ -18,6 +18,7 @@ from hybrid.engine.native import ll
 from hybrid.engine.port import NO_ARGS, IsCancelled, never
 from hybrid.engine.special_tokens import PART, SpecialTokens
 from hybrid.engine.template import ChatTemplate, TemplateFault
+from hybrid.engine.template_trial import check_template
 from hybrid.engine.thought_marks import ThoughtMarks
 from hybrid.errors import UsageError
 from hybrid.types import Ids, Message, TemplateArg, Vocabulary
@@ -108,6 +109,7 @@ class LlamaVocabulary:
         if self._template is None:
             msg = f"{self.name} has no chat template: use --raw to send the text as it stands"
             raise UsageError(msg)
+        check_template(self._template, self.name)
         bos, eos = (self._name(ll.llama_vocab_bos(self._vocab)), self._name(ll.llama_vocab_eos(self._vocab)))
         return ChatRenderer(ChatTemplate(self._template, bos, eos), self.name)
 

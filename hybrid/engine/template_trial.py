@@ -1,0 +1,180 @@
+"""The first rendering of an unknown chat template, in a process of its own that is ended where it takes too much.
+
+The meter bounds what we know that a template can do (``template_meter.py``). This is the wall behind it: no template is
+rendered in this process before it has rendered short conversations in another one, whose time and memory the system
+bounds, or where it cannot (Windows, macOS), whoever watches it. The verdict is kept by the template's digest, so that
+it costs one process ever; the bundled models' templates are known. The laws: ``tests/engine/test_template_trial.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import psutil
+from platformdirs import user_cache_path
+
+from hybrid.engine.template import ChatTemplate, TemplateFault, TemplateOverload
+from hybrid.errors import UsageError
+from hybrid.folders import own_folder
+from hybrid.json_store import JsonStore
+
+# Of the rules that a verdict was found by: another one asks again.
+VERSION = 1
+MOST_KEPT = 1024
+# Templates of the bundled models (their digests), and of no other: they pay nothing.
+BUNDLED = frozenset(("3d97c795467137e530a96f18ff00d75f",))
+# More than three conversations under the meter take; a loaded machine makes no difference to processor time.
+MOST_CPU_S, MOST_BYTES = 15, 400 << 20
+# Of a child that does nothing at all. What it means is not known, so that it is no verdict.
+_PATIENCE_S = 120.0
+_POLL_S = 0.02
+_ROLES = (("user",), ("system", "user", "assistant", "user"), ("user", "assistant", "tool", "user"))
+
+
+def check_template(source: str, name: str) -> None:
+    """Raise UsageError for a template that takes too much. ``name``: the model file's, for the sentence."""
+    digest = digest_of(source)
+    if digest in BUNDLED:
+        return
+    said = _verdict(digest, source)
+    if said:
+        msg = f"the chat template of {name} is not used: {said}; --raw sends the text as it stands"
+        raise UsageError(msg)
+
+
+def digest_of(source: str) -> str:
+    """Return by what a template is known."""
+    return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class _Unknown(Exception):
+    """There was no verdict: the process could not be started, or was ended by somebody else."""
+
+
+# A source may be long, so few are remembered here. Where there is no file, each question would ask again.
+@lru_cache(maxsize=8)
+def _verdict(digest: str, source: str) -> str:
+    """Return what is wrong with a template; nothing, if it may be rendered in this process."""
+    folder = own_folder(user_cache_path)
+    store = None if folder is None else JsonStore(folder / "templates.json", "templates", VERSION)
+    if store is not None and isinstance(kept := store.read_entries().get(digest), str):
+        return kept
+    try:
+        said = _tried(source)
+    except _Unknown:  # the meter holds
+        return ""
+    if store is not None:
+        store.change(lambda entries: dict(list({**entries, digest: said}.items())[-MOST_KEPT:]))
+    return said
+
+
+def _tried(source: str) -> str:
+    """Render in a child and return what it took too much of. Raises _Unknown."""
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths},
+        ) as child:
+            try:
+                return _watched(child, json.dumps(source).encode())
+            finally:
+                child.kill()
+    except OSError as error:
+        raise _Unknown from error
+
+
+def _watched(child: subprocess.Popen[bytes], given: bytes) -> str:
+    assert child.stdin
+    assert child.stdout
+    with suppress(OSError):  # it has ended
+        child.stdin.write(given)
+    with suppress(OSError):
+        child.stdin.close()
+    ends = time.monotonic() + _PATIENCE_S
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_POLL_S)
+            break
+        with suppress(psutil.Error):
+            process = psutil.Process(child.pid)
+            if process.memory_info().rss > MOST_BYTES:
+                return f"it takes more than {MOST_BYTES >> 20} MiB for a short conversation"
+            times = process.cpu_times()
+            if times.user + times.system > MOST_CPU_S:
+                return _SLOW
+        if time.monotonic() > ends:
+            raise _Unknown
+    if child.returncode == _OVER_CPU:
+        return _SLOW
+    if child.returncode in _CRASHES:
+        return "it ends the process that renders it"
+    try:
+        return str(json.loads(child.stdout.read()))
+    except ValueError:
+        raise _Unknown from None
+
+
+_SLOW = f"it is not done with a short conversation after {MOST_CPU_S} s of processor time"
+_OVER_CPU = -24  # ended by SIGXCPU
+# By SIGABRT, SIGBUS, SIGSEGV; on Windows by a wild pointer, and by a stack that is full.
+_CRASHES = frozenset((-6, -7, -11, 0xC0000005, 0xC00000FD))
+
+
+def main() -> None:
+    """Render the template on standard input, and write what is wrong with it: nothing, if nothing is."""
+    _limit()
+    source = json.loads(sys.stdin.buffer.read())
+    said = ""
+    try:
+        template = ChatTemplate(source, "<s>", "</s>")
+        for roles in _ROLES:
+            turns = [{"role": role, "content": f"{role} {i}"} for i, role in enumerate(roles)]
+            with suppress(_Refusal):
+                _render(template, turns)
+    except TemplateOverload as error:
+        said = str(error)
+    print(json.dumps(said))  # noqa: T201  (the answer)
+
+
+class _Refusal(Exception):
+    """A template refuses a conversation, or fails: it is done."""
+
+
+def _render(template: ChatTemplate, turns: list[dict[str, str]]) -> None:
+    try:
+        template.write(turns, {"tools": None, "documents": None}, prompt=True)
+    except TemplateOverload:
+        raise
+    except TemplateFault as error:
+        raise _Refusal from error
+
+
+def _limit() -> None:
+    """Have the system bound this process, where it can: a process that is watched may be faster than who watches."""
+    try:
+        import resource  # noqa: PLC0415  (Windows has none)
+    except ImportError:
+        return
+    addresses = psutil.Process().memory_info().vms + MOST_BYTES
+    for kind, most in ((resource.RLIMIT_CPU, MOST_CPU_S), (resource.RLIMIT_AS, addresses), (resource.RLIMIT_CORE, 0)):
+        with suppress(OSError, ValueError):
+            _, hard = resource.getrlimit(kind)
+            resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    main()
