@@ -50,6 +50,16 @@ def call(arguments):
     return [user("hi"), called, {"role": "tool", "tool_call_id": "c", "content": "3"}]
 
 
+def only(tokens, where):
+    """Tokens that a template adds where a body is so."""
+    return lambda body: tokens if where(body) else 0
+
+
+def unsaid(body):
+    """Whether no turn is the system's, so that a template says something of its own."""
+    return all(turn["role"] != "system" for turn in body["messages"])
+
+
 OTHER = copy.deepcopy(TOOL)
 OTHER["function"] |= {"name": "multiply", "description": "Multiply. " * 60}
 SCHEMA = {"type": "object", "description": "x" * 900}
@@ -101,6 +111,23 @@ DIALOGUES = {
     "thoughts do not come back": (Kind(thoughts=9), [turns("hi"), turns("hi", " sum" * 12, "m")]),
     "many turns after one": (Kind(each_turn=12), [turns("a"), turns("a", *"bc" * 12)]),
     "a lone long turn after many": (Kind(each_turn=12), [turns("a", *"bc" * 12), turns(LONG)]),
+    "a default system message": (
+        Kind(extra=only(300, unsaid)),
+        [
+            [system("be brief"), user("hi")],
+            [system("be brief"), *turns("hi", "y", "m")],
+            turns("hi"),
+            turns("hi", "y", "m"),
+        ],
+    ),
+    "a system message is printed with the last turn": (
+        Kind(extra=lambda body: 20 * (len(body["messages"]) > 1)),
+        [turns("hi"), turns("hi", "y", "m"), turns("hi", "y", "m", "y", "m")],
+    ),
+    "an answer is shown with its marks once it is answered": (
+        Kind(each_turn=4, extra=lambda body: 30 * (len(body["messages"]) // 2)),
+        [turns("hi"), turns("hi", "y", "m"), turns("hi", *"ymymymym"), turns("hi", "y", "m")],
+    ),
     "hangul, emoji, combining marks": (
         KINDS["NFKD"],
         [
@@ -130,6 +157,30 @@ BODIES = {
     "a text becomes parts": (
         BYTES,
         [(turns(LONG), {}), (turns([{"type": "text", "text": LONG}] * 2), {}), (turns(LONG), {})],
+    ),
+    "a template that says more where there are tools": (
+        Kind(extra=only(400, lambda body: body.get("tools"))),
+        [
+            (turns("hi"), {"tools": [], "response_format": {"type": "json_object"}}),
+            (turns("hi"), {}),
+            (turns("hi", "y", "m"), {}),
+        ],
+    ),
+    "a template that names the effort": (
+        Kind(extra=only(60, lambda body: body.get("reasoning_effort") == "high")),
+        [
+            (turns("hi"), {}),
+            (turns("hi"), {"reasoning_effort": "high"}),
+            (turns("hi", "y", "m"), {"reasoning_effort": "high"}),
+        ],
+    ),
+    "a choice of tool that is printed": (
+        Kind(extra=only(60, lambda body: body.get("tool_choice") == "required")),
+        [
+            (turns("hi"), {}),
+            (turns("hi"), {"tool_choice": "required"}),
+            (turns("hi", "y", "m"), {"tool_choice": "required"}),
+        ],
     ),
     "limits vary": (Kind(thoughts=9), [(turns("hi"), {"max_tokens": n}) for n in (1, 7, 24, 3)]),
     "the effort of reasoning varies": (

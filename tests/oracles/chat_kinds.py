@@ -134,6 +134,7 @@ class Kind:
     resets: int = 0  # so many first tries are cut before a header; nothing is computed
     word: str = " sum"
     per_delta: int = 1  # tokens in one event
+    extra: Callable[[Mapping[str, Any]], int] = lambda _: 0  # tokens that a template adds for what a body has
 
     def texts(self, body: Mapping[str, Any]) -> Iterator[str]:
         """All that a template prints: every text of every part, tools and their calls as JSON."""
@@ -148,7 +149,8 @@ class Kind:
     def prompt(self, body: Mapping[str, Any], turns: int | None = None) -> int:
         """Tokens of the conversation, or of its first turns."""
         some = {**body, "messages": list(body["messages"])[:turns]}
-        return self.preamble + self.each_turn * len(some["messages"]) + sum(map(self.count, self.texts(some)))
+        own = self.preamble + self.extra(some) + self.each_turn * len(some["messages"])
+        return own + sum(map(self.count, self.texts(some)))
 
 
 def turn_texts(turn: Mapping[str, Any]) -> Iterator[str]:
