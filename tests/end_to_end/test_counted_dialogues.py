@@ -91,10 +91,6 @@ DIALOGUES = {
             turns("again"),
         ],
     ),
-    "another tokenizer takes over": (
-        KINDS["honest"],
-        [turns(LONG), turns(LONG, "yes", "more"), (turns(LONG, "yes", "more", "k", "l"), BYTES), turns(LONG)],
-    ),
     "English, then Chinese": (KINDS["honest"], [turns(LONG), turns(LONG, "y", "m"), turns("\u6f22\u5b57" * 60)]),
     "what it wrote grows in NFC": (
         Kind(count=normalised("NFC"), word=MUSIC, answer=24),
@@ -226,16 +222,16 @@ def check(found, steps):
     assert spent >= cloud.nanousd
 
 
-@each("name", sorted(QUICK))
-@each("caller", [Asker, RelayCaller])
+@each(("name", "caller"), zip(sorted(QUICK), [Asker, RelayCaller], strict=True))
 def test_a_conversation_that_changes_is_reserved_as_it_is_sent(told, caller, name):
     kind, steps = DIALOGUES[name]
     check(told(caller, kind, steps), steps)
 
 
 @pytest.mark.slow
-@each("name", sorted(DIALOGUES.keys() - QUICK))
-@each("caller", [Asker, RelayCaller])
+@each(
+    ("name", "caller"), [(name, (Asker, RelayCaller)[i % 2]) for i, name in enumerate(sorted(DIALOGUES.keys() - QUICK))]
+)
 def test_a_conversation_that_changes_in_any_way_is_reserved_as_it_is_sent(told, caller, name):
     kind, steps = DIALOGUES[name]
     check(told(caller, kind, steps), steps)

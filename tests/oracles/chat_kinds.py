@@ -66,6 +66,7 @@ class Served:
     prompt: int = 0
     cached: int = 0
     written: int = 0
+    caches: bool = False  # the service has a cache, and tells what it read and wrote of it
     thoughts: int = 0
     completion: int = 0  # thoughts among them
     nanousd: int = 0
@@ -95,11 +96,16 @@ def usage_of(served: Served, times: Fraction = Fraction(1)) -> dict[str, Any]:
     prompt, completion = more(served.prompt), min(served.limit, more(served.completion))
     told: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     told["total_tokens"] = prompt + completion
-    if served.cached or served.written:
+    if served.caches:
         told["prompt_tokens_details"] = {"cached_tokens": served.cached, "cache_write_tokens": served.written}
     if served.thoughts:
         told["completion_tokens_details"] = {"reasoning_tokens": served.thoughts}
     return told
+
+
+def silent(served: Served) -> dict[str, Any]:
+    """A usage without details, as proxies leave it."""
+    return {name: count for name, count in usage_of(served).items() if not name.endswith("_details")}
 
 
 def with_prompt(value: Any) -> Callable[[Served], Any]:
@@ -127,7 +133,6 @@ class Kind:
     answer: int = 12  # visible tokens that a reply wants
     thoughts: int = 0
     cache_from: int | None = None  # tokens from which a prefix is cached; None: there is no cache
-    tells_cache: bool = True
     prompt_per_choice: bool = False
     refuses: Sequence[int] = ()  # statuses of the first tries, which compute nothing
     retry_after: str | None = "0"

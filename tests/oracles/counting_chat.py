@@ -141,6 +141,7 @@ class CountingChat:
         """The longest conversation that was read before is cached; what is read now is written, from a length on."""
         if kind.cache_from is None:
             return
+        served.caches = True
         turns = served.body["messages"]
         keys = [json.dumps(turns[: end + 1]) for end in range(len(turns))]
         known = max((end + 1 for end, key in enumerate(keys) if key in self._cache), default=0)
