@@ -10,9 +10,9 @@ import itertools
 import random
 
 import pytest
-from asked_money import QUESTIONS, Asker, RelayCaller, books
+from asked_money import LIMIT, QUESTIONS, Asker, RelayCaller, books
 from cases import each
-from chat_kinds import BROKEN, HONEST, KINDS, MISSING, NAN, Kind, Tariff
+from chat_kinds import BROKEN, HONEST, KINDS, MISSING, NAN, Kind, Tariff, usage_of
 from counting_chat import CountingChat
 
 ROUTES = [(Asker, {}), (RelayCaller, {}), (RelayCaller, {"stream": True})]
@@ -94,6 +94,56 @@ def check_bound(money, kind, route):
     assert found.served
     for booking, served in zip(found.bookings, found.served, strict=True):
         assert served.nanousd <= booking.booked == booking.reserved, kind
+
+
+PARTS = [
+    f"{kind}_{side}_tokens"
+    for kind in ("cloud_told", "cloud_known", "cloud_assumed")
+    for side in ("prompt", "completion")
+]
+
+
+@each(
+    ("kind", "told", "known", "assumed"),
+    [
+        ("honest", True, False, False),
+        ("high", True, False, False),
+        ("low", True, True, False),
+        ("absent", False, False, True),
+        ("cut", False, True, True),
+        ("reset", False, False, True),
+        ("zero", True, False, True),
+    ],
+)
+def test_a_usage_says_what_was_told_what_is_known_and_what_is_assumed(money, kind, told, known, assumed):
+    found = money(kind, [QUESTIONS[:1]], body={"max_tokens": 40})
+    usage, served, booking = found.answers[0].usage, found.served[0], found.bookings[0]
+    parts = {name: getattr(usage, name) for name in PARTS}
+    sums = [sum(parts[name] for name in PARTS if side in name) for side in ("prompt", "completion")]
+    assert sums == [usage.cloud_prompt_tokens, usage.cloud_completion_tokens]
+    assert booking.booked == 1000 * sums[0] + 4000 * sums[1]
+    assert bool(parts["cloud_told_prompt_tokens"] + parts["cloud_told_completion_tokens"]) == told
+    assert bool(parts["cloud_assumed_prompt_tokens"] + parts["cloud_assumed_completion_tokens"]) == assumed
+    said = served.told if isinstance(served.told, dict) else {}
+    assert parts["cloud_told_prompt_tokens"] <= said.get("prompt_tokens", 0)
+    assert parts["cloud_told_completion_tokens"] <= said.get("completion_tokens", 0)
+    assert parts["cloud_known_completion_tokens"] <= len(served.deltas)
+    assert bool(parts["cloud_known_completion_tokens"]) == known
+
+
+@each("route", ROUTES)
+def test_a_total_that_cannot_be_leaves_the_endpoint_open(money, route):
+    beyond = Kind(tell=lambda served: {**usage_of(served), "total_tokens": 9999})
+    assert len(money(beyond, [QUESTIONS[:2]], route).served) == 2
+
+
+def test_an_answer_that_the_cap_has_shortened_says_so(money):
+    found = money("honest", [(f"What is {number} + 86?",) for number in range(20)], cap=1_500_000)
+    limits = [served.body["max_tokens"] for served in found.served]
+    assert len(limits) == 20
+    assert min(limits) < max(limits) == LIMIT
+    for limit, answer in zip(limits, found.answers, strict=True):
+        assert any("short" in note or str(limit) in note for note in answer.notes) == (limit < LIMIT)
 
 
 @each("route", ROUTES[::2])
