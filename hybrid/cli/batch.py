@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from hybrid.cli.batch_again import OldLines, file_for, outcomes_of
 from hybrid.cli.batch_lines import Outcome
 from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput
 from hybrid.cli.batch_work import BatchWork
-from hybrid.cli.exits import EXIT_PARTLY, exit_codes
+from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
 from hybrid.cli.questions import lines
 from hybrid.cli.tally import Tally
@@ -46,7 +47,9 @@ only what was being answered when it ended is asked again. IN may have grown, an
 line's seed comes from its number and its text, so that it does not matter when it was answered. An OUT that was begun
 with another IN is refused, and so is one that another process is writing. Over a named endpoint --cap counts for OUT:
 what all runs for that path spent, killed ones included. When it is reached the local model answers the lines that are
-left, and each says so (degraded).
+left, and each says so (degraded). So does each line that the cloud was asked less for because a day's cap runs out
+(degraded_kind paced). Where a cap, pacing or an outage decided any line, the exit code is 6, and the last line of what
+is said names the command that repairs; with --allow-degraded the code is 0.
 
 --again degraded, failed or degraded,failed asks those lines of OUT anew. The new lines go to a file beside OUT that
 takes its place when it is complete; all other lines are taken over as they are, and an answer gives way only to a
@@ -65,7 +68,8 @@ Examples:
   head -n 5 questions.jsonl | hybrid batch - answers.jsonl --offline
 
 Exit codes: 0 every line answered, 1 output lost, 2 usage, 3 local model unusable, 4 endpoint unusable, 5 finished, but
-some lines hold an error, 130 interrupted (143 terminated).
+some lines hold an error, 6 finished without an error, but a cap, pacing or an outage decided some lines, 130
+interrupted (143 terminated).
 """
 
 
@@ -78,22 +82,36 @@ def batch(
         str | None,
         typer.Option(help="Ask lines of OUT anew: degraded, failed or degraded,failed.", metavar="WHICH"),
     ] = None,
+    allow_degraded: Annotated[
+        bool, typer.Option("--allow-degraded", help="End with exit code 0 where 6 says that lines are degraded.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     **flags: Unpack[Flags],
 ) -> None:
     """Answer a file of questions, several lines at once; given again, go on where it ended."""
     with exit_codes():
         tally = _batch(source, out, flags, again, is_quiet=as_json)
+        repair = _repair(source, out) if tally.repairable else None
         if as_json:
-            typer.echo(json.dumps(tally.to_json(), ensure_ascii=False))
+            typer.echo(json.dumps(tally.to_json() | {"repair": repair}, ensure_ascii=False))
         else:
-            for said in tally.summary():
+            repairing = () if repair is None else (f"once there is money and the endpoint answers: {repair}",)
+            for said in (*tally.summary(), *repairing):
                 typer.echo(f"hybrid: {escape_controls(said)}", err=True)
         if tally.failed:
             raise typer.Exit(EXIT_PARTLY)
+        if tally.repairable and not allow_degraded:
+            raise typer.Exit(EXIT_DEGRADED)
 
 
 batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
+
+
+def _repair(source: Path, out: Path) -> str:
+    """Return the command that asks degraded lines anew; standard input must be a file for it."""
+    named = "IN" if str(source) == "-" else shlex.quote(str(source))
+    end = ", with the lines of standard input in a file IN" if str(source) == "-" else ""
+    return f"hybrid batch {named} {shlex.quote(str(out))} --again degraded, and the same flags{end}"
 
 
 def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_quiet: bool) -> Tally:

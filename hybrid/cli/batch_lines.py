@@ -23,6 +23,8 @@ import msgspec
 from hybrid.cli.questions import InputLine
 from hybrid.errors import UsageError
 
+# What another try of a line does not change: what the endpoint can do, and the length of its context.
+LASTING = frozenset(("capability", "context"))
 # How every line begins, with its number and its digest set to zeros.
 _HEAD = b'{"line":0,"input":"0000000000000000",'
 
@@ -58,6 +60,7 @@ class OutputLine(msgspec.Struct, frozen=True):
     input: str
     error: str | None = None
     degraded: str | None = None
+    degraded_kind: str | None = None
     usage: TokenCounts | None = None
     bill: BillRecord | None = None
 
@@ -67,6 +70,11 @@ class OutputLine(msgspec.Struct, frozen=True):
         if self.error is not None:
             return Outcome.FAILED
         return Outcome.ANSWERED if self.degraded is None else Outcome.DEGRADED
+
+    @property
+    def is_repairable(self) -> bool:
+        """Whether a cap, a day's pacing or an outage decided it, so that another try may come to more."""
+        return self.outcome == Outcome.DEGRADED and self.degraded_kind not in LASTING
 
 
 class StoredLine(NamedTuple):

@@ -17,7 +17,7 @@ import typer
 
 from hybrid.errors import CloudError, EngineError, HybridError, UsageError
 
-EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_PARTLY, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
+EXIT_OUTPUT, EXIT_USAGE, EXIT_ENGINE, EXIT_CLOUD, EXIT_PARTLY, EXIT_DEGRADED, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 
 @contextmanager

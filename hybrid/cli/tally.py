@@ -6,7 +6,7 @@ price makes the bill unknown, never 0 (``tests/cli/test_batch.py``).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.cli.batch_lines import OutputLine
@@ -19,7 +19,8 @@ class Tally:
 
     ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
     ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
-    under ``--cap``, where it counts as spent.
+    under ``--cap``, where it counts as spent. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
+    before kinds were told). ``repairable``: lines that a cap, a day's pacing or an outage decided.
     """
 
     answered: int = 0
@@ -28,6 +29,8 @@ class Tally:
     asked_again: int = 0
     better: int = 0
     degraded: int = 0
+    degraded_kinds: dict[str, int] = field(default_factory=dict)
+    repairable: int = 0
     local_tokens: int = 0
     cloud_tokens: int = 0
     cloud_requests: int = 0
@@ -52,6 +55,9 @@ class Tally:
         self.answered += 1
         if entry.degraded is not None:
             self.degraded += 1
+            kind = entry.degraded_kind or "unknown"
+            self.degraded_kinds[kind] = self.degraded_kinds.get(kind, 0) + 1
+            self.repairable += entry.is_repairable
             self.first_reason = self.first_reason or f"line {entry.line}: {entry.degraded}"
         if entry.usage:
             self.local_tokens += entry.usage.local_tokens
@@ -85,7 +91,11 @@ class Tally:
             most = as_usd(self.open_nanousd)
             said.append(f"requests that were cut off may have cost {most} more: hybrid budget reconcile lists them")
         if self.first_reason:
-            said.append(f"in {_counted(self.degraded)} the local model went on alone; the first is {self.first_reason}")
+            kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(self.degraded_kinds.items()))
+            said.append(
+                f"in {_counted(self.degraded)} less was asked of the cloud than is due ({kinds}); the first is "
+                f"{self.first_reason}"
+            )
         if self.first_failure:
             said.append(f"the first that failed is {self.first_failure}")
         return said

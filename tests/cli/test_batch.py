@@ -106,7 +106,7 @@ def test_a_policy_that_a_line_chose_and_the_endpoint_cannot_is_the_lines_error(s
 
 def test_where_the_cap_is_reached_the_local_model_answers_the_rest_and_says_so(batch, out):
     done = batch(GOOD * 4, "--price", "1/0.1/4", "--cap", "0.0003", "--json")
-    assert done.exit_code == 0
+    assert done.exit_code == 6
     found, summary = out(), json.loads(done.stdout)
     reasons = [line["degraded"] for line in found]
     assert reasons[0] is None
@@ -119,9 +119,12 @@ def test_where_the_cap_is_reached_the_local_model_answers_the_rest_and_says_so(b
 def test_a_dead_endpoint_costs_no_line_its_answer(scripted, batch, out):
     scripted.cloud_fault = Unreachable("nobody is there")
     done = batch(GOOD)
-    assert done.exit_code == 0
+    assert done.exit_code == 6
     assert {line["degraded"] for line in out()} == {"nobody is there"}
-    assert "in 5 lines the local model went on alone; the first is line 1: nobody is there" in done.stderr
+    assert (
+        "in 5 lines less was asked of the cloud than is due (5 unreachable); the first is line 1: nobody is there"
+        in done.stderr
+    )
 
 
 def test_a_finished_batch_is_summed_up_again_and_loads_no_model(scripted, batch, out):

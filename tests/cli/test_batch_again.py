@@ -37,6 +37,7 @@ class Answers:
 
     def __init__(self):
         self.asked, self.degraded, self.failing, self.faults, self.said = [], set(), set(), {}, "first"
+        self.kinds = {}
 
     def open(self, **flags):
         self.spender = flags["spender"]
@@ -62,7 +63,10 @@ class Answers:
             msg = f"{self.said} fails"
             raise UsageError(msg)
         degraded = "the cap" if number in self.degraded else None
-        return SimpleNamespace(to_json=lambda: {"text": f"{self.said} {number}", "degraded": degraded})
+        kind = self.kinds.get(number, "budget") if degraded else None
+        return SimpleNamespace(
+            to_json=lambda: {"text": f"{self.said} {number}", "degraded": degraded, "degraded_kind": kind}
+        )
 
 
 @pytest.fixture
@@ -164,7 +168,7 @@ def test_interrupted_it_leaves_the_old_output_and_the_same_command_goes_on(
     flags = ("--again", "failed,degraded", "--parallel", parallel)
     old = (tmp_path / "out").read_bytes()
     answers.degraded, answers.failing = {5}, set()
-    assert batch(*flags, "--json").exit_code == 0
+    assert batch(*flags, "--json").exit_code == 6, "line 5 is degraded"
     new = (tmp_path / "out").read_bytes()
     (tmp_path / "out").write_bytes(old)
     answers.faults = {last: signal.SIGINT}
@@ -231,7 +235,7 @@ def test_the_new_output_has_the_mode_of_the_old_one_and_a_link_leads_to_it(batch
     (tmp_path / "elsewhere").chmod(0o640)
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     answers.degraded, answers.failing = set(), set()
-    assert batch("--again", "failed").exit_code == 0
+    assert batch("--again", "failed", "--allow-degraded").exit_code == 0
     assert (tmp_path / "out").is_symlink()
     assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o640
     assert texts(tmp_path)[2] == "second 3"
@@ -242,3 +246,62 @@ def test_where_nothing_is_to_be_asked_nobody_is(batch, answers, tmp_path):
     before = (tmp_path / "out").read_bytes()
     assert batch("--again", "degraded,failed").exit_code == 0
     assert (answers.asked, (tmp_path / "out").read_bytes()) == ([], before)
+
+
+# ---- degraded lines are counted, and what repairs them is named ------------------------------------------------------
+
+
+def test_degraded_lines_are_counted_by_kind_and_the_last_line_names_the_command_that_repairs(batch, answers, tmp_path):
+    answers.degraded = {2, 3, 5, 8}
+    answers.kinds = {2: "paced", 5: "paced", 8: "unreachable"}
+    command = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again degraded, and the same flags"
+    for done in (batch(), batch()):
+        said = done.stderr.splitlines()
+        assert done.exit_code == 6
+        assert (
+            "hybrid: in 4 lines less was asked of the cloud than is due (1 budget, 2 paced, 1 unreachable)" in said[-2]
+        )
+        assert said[-2].endswith("the first is line 3: the cap")
+        assert said[-1] == f"hybrid: once there is money and the endpoint answers: {command}"
+    summary = json.loads(batch("--json").stdout)
+    assert summary["degraded_kinds"] == {"budget": 1, "paced": 2, "unreachable": 1}
+    assert (summary["degraded"], summary["repairable"], summary["repair"]) == (4, 4, command)
+    assert batch("--allow-degraded").exit_code == 0
+    answers.degraded = set()
+    done = batch("--again", "degraded")
+    assert (done.exit_code, sorted(answers.asked)) == (0, [2, 3, 5, 8])
+    assert "4 lines asked again, 4 of them better than before" in done.stderr
+    assert "--again" not in batch().stderr
+
+
+def test_what_another_try_does_not_change_is_counted_and_is_no_failure(batch, answers):
+    answers.degraded, answers.kinds = {2, 5}, {2: "context", 5: "capability"}
+    done = batch()
+    assert done.exit_code == 0
+    assert "(1 capability, 1 context)" in done.stderr.splitlines()[-1]
+    assert json.loads(batch("--json").stdout)["repair"] is None
+
+
+def test_a_line_of_before_kinds_were_told_counts_as_unknown_and_may_be_repaired(batch, answers, tmp_path):
+    answers.degraded = {2}
+    batch()
+    out = tmp_path / "out"
+    out.write_bytes(out.read_bytes().replace(b',"degraded_kind":"budget"', b""))
+    done = batch("--json")
+    assert done.exit_code == 6
+    assert json.loads(done.stdout)["degraded_kinds"] == {"unknown": 1}
+
+
+def test_an_error_is_the_worse_end_and_the_command_that_repairs_is_named_all_the_same(batch, answers):
+    answers.degraded, answers.failing = {2}, {3}
+    for flags in ((), ("--allow-degraded",)):
+        done = batch(*flags)
+        assert done.exit_code == 5
+        assert "--again degraded" in done.stderr.splitlines()[-1]
+
+
+def test_questions_of_standard_input_are_repaired_from_a_file(answers, tmp_path):
+    answers.degraded = {1}
+    done = CliRunner().invoke(app, ["batch", "-", str(tmp_path / "out")], input='"question 1"\n')
+    assert done.exit_code == 6
+    assert done.stderr.splitlines()[-1].endswith("and the same flags, with the lines of standard input in a file IN")

@@ -96,7 +96,7 @@ def test_a_failure_that_is_no_lines_ends_it_and_keeps_what_waits(scripted, batch
 def test_where_a_cap_is_reached_with_several_under_way_it_is_not_passed(batch, out):
     done = batch(GOOD * 4, "--price", "1/0.1/4", "--cap", "0.0003", "--json", "--parallel", "4")
     found, summary = out(), json.loads(done.stdout)
-    assert done.exit_code == 0
+    assert done.exit_code == 6
     assert 0 < summary["bill"]["nanousd"] == sum(line["bill"]["nanousd"] for line in found) <= 300_000
     assert summary["degraded"] > 0
 
