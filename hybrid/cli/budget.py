@@ -317,6 +317,11 @@ def _usd(nanousd: int | None, unknown: str = "") -> str:
     return unknown if nanousd is None else as_usd(nanousd).removesuffix(" USD")
 
 
+def _left(nanousd: int | None) -> str:
+    """Say what is left under a cap: nothing, where it is exceeded, and by how much."""
+    return _usd(nanousd) if nanousd is None or nanousd >= 0 else f"0, over by {_usd(-nanousd)}"
+
+
 def _tell(found: dict[str, Any], *, as_json: bool) -> None:
     """Show the caps, for programs or for people."""
     if as_json:
@@ -334,7 +339,8 @@ def _print_caps(found: dict[str, Any]) -> None:
     for row in found["caps"]:
         amounts = (
             _usd(row["cap_nanousd"], "none"),
-            *(_usd(row[f"{name}_nanousd"]) for name in ("spent", "reserved", "left")),
+            *(_usd(row[f"{name}_nanousd"]) for name in ("spent", "reserved")),
+            _left(row["left_nanousd"]),
         )
         table.add_row(row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts)
     console.print(table, Text(f"Kept in {found['ledger']}."))

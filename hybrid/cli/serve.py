@@ -141,7 +141,8 @@ async def _said(client: AsyncClient) -> list[str]:
     """Return what a user should know once the model is open."""
     settings, caps = client.settings, await client.cap_statuses()
     local = settings.local or " and ".join(map(str, settings.experts)) or "the bundled small model"
-    cap = f"{min(status.left_nanousd for status in caps) / 1e9:.6g} USD left under its cap" if caps else "no cap"
+    left = max(0, min((status.left_nanousd for status in caps), default=0))
+    cap = f"{left / 1e9:.6g} USD left under its cap" if caps else "no cap"
     asked = "no cloud (offline)" if settings.offline else f"cloud {_named(settings.cloud)}"
     contexts = f"{client.parallel} contexts of {client.num_context} tokens"
     there = _named(settings.relay_url or settings.cloud)

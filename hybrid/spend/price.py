@@ -282,13 +282,13 @@ def read_tariff(text: object) -> Tariff:
 def as_usd(nanousd: int | None) -> str:
     """Write an amount exactly, as a user reads it. None is written as unknown, not as zero.
 
-    >>> as_usd(93_000), as_usd(2_000_000_000), as_usd(None)
-    ('0.000093 USD', '2 USD', 'unknown')
+    >>> as_usd(93_000), as_usd(2_000_000_000), as_usd(-17_961_000), as_usd(None)
+    ('0.000093 USD', '2 USD', '-0.017961 USD', 'unknown')
     """
     if nanousd is None:
         return "unknown"
-    whole, rest = divmod(nanousd, NANOUSD_PER_USD)
-    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") + " USD"
+    whole, rest = divmod(abs(nanousd), NANOUSD_PER_USD)
+    return "-" * (nanousd < 0) + f"{whole}.{rest:09d}".rstrip("0").rstrip(".") + " USD"
 
 
 def usd_to_nanousd(text: str, name: str = "") -> int:

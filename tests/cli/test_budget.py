@@ -177,6 +177,8 @@ def test_what_was_disputed_is_listed_and_mended_and_opens_nothing(ledger):
     LedgerAdmin(ledger).set_cap("total", 1_000)
     ledger.settle(settled(ledger.reserve(max_cost_of(300), SPENDER), 10**30, excess="it charged more"))
     assert plain("show")["caps"][-1]["left_nanousd"] < 0
+    [shown] = [line for line in budget("show").splitlines() if line.strip().startswith("total")]
+    assert shown.rstrip().endswith("  0, over by 9007199.254739992")
     assert [(entry["id"], entry["state"]) for entry in plain("reconcile")["disputed"]] == [(1, "disputed")]
     assert "disputed" in budget("reconcile")
     found = plain("reconcile", "1", "--charged", "0.0000004")

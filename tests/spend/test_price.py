@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hybrid.errors import UsageError
-from hybrid.spend import TARIFFS, Bill, LongContext, Price, bill, usd_to_nanousd
+from hybrid.spend import TARIFFS, Bill, LongContext, Price, as_usd, bill, usd_to_nanousd
 from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 10**12) | st.integers(0, 10)
@@ -219,3 +219,10 @@ def test_a_bill_is_read_with_what_the_cloud_alone_would_have_taken():
     paid = bill(Price.parse("1/0.1/4"), [CloudUsage(10, 1)], 10, 5)
     assert str(paid) == "0.000014 USD (the cloud alone: 0.00003 USD, with its prompt cached 0.000021 USD)"
     assert str(Bill(5, 7)) == "0.000000005 USD (the cloud alone: 0.000000007 USD)"
+
+
+@given(st.integers(-(10**21), 10**21) | st.integers(-20, 20))
+def test_an_amount_is_written_exactly_whatever_its_sign(nanousd):
+    written = as_usd(nanousd).removesuffix(" USD")
+    assert Fraction(written) * 10**9 == nanousd
+    assert written.startswith("-") == (nanousd < 0)
