@@ -121,7 +121,7 @@ COMMANDS = {
     "batch": ("f", {"source", "out", "again", "allow_degraded", "as_json"}),
     "replay": ("r", {"trace", "as_json"}),
     "probe": ("p", {"url", "model", "as_json"}),
-    "price": ("$", {"question", "as_json"}),
+    "price": ("$", {"question", "as_json", "tariffs"}),
     "calibrate": ("c", {"questions", "num", "local", "judge", "report", "forget", "as_json"}),
 }
 

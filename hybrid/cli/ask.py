@@ -38,6 +38,9 @@ folder):
   completion = 4
   source = "https://example.com/pricing, 2026-11-20"
 
+A price may have more: cache_write, cache_min_tokens, cache_lifetime_s, long_context and batch; hybrid price --tariffs
+lists a file with today's tariffs of some providers.
+
 Examples:
 
   hybrid ask "What is 47 + 86?"

@@ -28,10 +28,12 @@ SHORT_PROMPT = 100
 EPILOG = """
 It sends nothing: the question is only counted, in the tokens of the local model (--local). Every check sends the text
 so far anew, so checking pays only where enough of the drafted tokens are kept; from which share on, the price says
-(P/C/O), and how it charges a prefix that is sent again: `:cached`, `:uncached`, or `:new`, where only new tokens are
-charged. What was seen of the pair is counted while answers are given; what an endpoint can do is what hybrid probe
-has found there. The text before a draft is taken as the prompt and half of --max-tokens (0: of an answer that fills the
-local context, asked for at once). Without a question the prompt is taken as 100 tokens.
+(P/C/O, P/C/W/O with a price W of cache writes, or P/C/W/O/R with R USD per request; a price file has more, such as
+minimum prefixes and long contexts, and --tariffs lists one that ships), and how it charges a prefix that is sent again:
+`:cached`, `:uncached`, or `:new`, where only new tokens are charged. What was seen of the pair is counted while answers
+are given; what an endpoint can do is what hybrid probe has found there. The text before a draft is taken as the prompt
+and half of --max-tokens (0: of an answer that fills the local context, asked for at once). Without a question the
+prompt is taken as 100 tokens.
 
 Under auto and route, what is expected of a question is worked out from the question alone (nothing is drafted) and
 from what is known of the pair: the chance that it is asked about, and its bill. Without a calibration of the pair
@@ -49,6 +51,10 @@ Examples:
 
   hybrid price --price 1/0.1/4:new --policy excess:0.5 --json
 
+  hybrid price --price 2/0.1/2.5/10 "Why is the sky blue?"
+
+  hybrid price --tariffs
+
 Exit codes: 0 told, 2 usage, 3 local model unusable.
 """
 
@@ -58,10 +64,16 @@ def price(
     question: Annotated[str | None, typer.Argument(help="A question, to count its tokens.", show_default=False)] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    tariffs: Annotated[
+        bool, typer.Option("--tariffs", help="List today's tariffs of some providers, each with its source, instead.")
+    ] = False,
     **flags: Unpack[Flags],
 ) -> None:
     """Tell what a question would cost, and whether checking drafts pays here. Sends nothing."""
     with exit_codes():
+        if tariffs:
+            _list_tariffs(question, as_json=as_json)
+            return
         from hybrid.sources import load  # noqa: PLC0415  (help needs nothing)
 
         quote, auto = _quote(question, load(**flags))
@@ -72,6 +84,15 @@ def price(
 
 
 price.__doc__ = f"{price.__doc__}\n{EPILOG}"
+
+
+def _list_tariffs(question: str | None, *, as_json: bool) -> None:
+    """List the shipped price file. Raises UsageError beside a question."""
+    from hybrid.cli.tariff_list import tariff_lines, tariffs_json  # noqa: PLC0415  (help needs nothing)
+
+    if question is not None:
+        raise UsageError("--tariffs takes no question: it lists prices; --price quotes a question at one of them")
+    typer.echo(json.dumps(tariffs_json()) if as_json else "\n".join(map(escape_controls, tariff_lines())))
 
 
 def _quote(question: str | None, settings: Settings) -> tuple[PriceQuote, AutoQuote | None]:

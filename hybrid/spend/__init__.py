@@ -20,9 +20,10 @@ from hybrid.spend.ledger import (
     StoredCapScope,
 )
 from hybrid.spend.price import TARIFFS, LongContext, Price, Tariff, as_usd, usd_to_nanousd
-from hybrid.spend.price_file import PriceFile, endpoint_id
+from hybrid.spend.price_file import SHIPPED_TARIFFS, PriceFile, endpoint_id
 
 __all__ = [
+    "SHIPPED_TARIFFS",
     "STORED_CAP_LEVELS",
     "TARIFFS",
     "Account",

@@ -34,6 +34,8 @@ from hybrid.endpoint_address import complete_address
 from hybrid.errors import UsageError
 from hybrid.spend.price import NANOUSD_PER_USD, LongContext, Price, read_tariff, surcharge, usd_to_nanousd
 
+# Today's tariffs of some providers, as an example; nothing reads it by itself.
+SHIPPED_TARIFFS = Path(__file__).with_name("tariffs.toml")
 AMOUNTS = ("prompt", "cached_prompt", "completion")
 WORDS = ("endpoint", "model", "source")
 TARIFF = "repeated"
