@@ -33,7 +33,7 @@ from hybrid.types import NO_USAGE, CloudUsage, Ids, num_shared
 
 # How long the end of a stream is waited for that can tell nothing more, so that its connection can be used again.
 GRACE_S = 1.0
-ASSUMED = "{:,} prompt tokens are reserved, the most that it can be: the endpoint has counted nothing like it yet"
+ASSUMED = "its prompt is reserved as {:,} tokens, the most that it can be: the endpoint has counted nothing like it yet"
 SHORTENED = "the cap leaves room for {:,} of the {:,} tokens that the cloud might write"
 
 

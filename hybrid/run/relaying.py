@@ -318,7 +318,10 @@ async def _is_bounded(budget: AnswerBudget) -> bool:
 async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> OpenRequest:
     """Reserve the worst case, with as high a limit as a cap allows. Raises RequestDenied."""
     billing.note_assumed(most)
-    request = await billing.open_request("relay", 0, most, ())
+    try:
+        request = await billing.open_request("relay", 0, most, ())
+    except RequestDenied as denied:  # its caller is told nothing else
+        raise RequestDenied("; ".join((str(denied), *billing.builder.notes)), by_cap=denied.by_cap) from None
     billing.note_shortened(request.grant.limit, most.completion_tokens)
     if request.grant.limit < choices:
         request.settle(NO_USAGE)

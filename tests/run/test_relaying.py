@@ -211,6 +211,7 @@ def test_the_limit_is_lowered_to_what_a_cap_allows_and_below_that_nothing_leaves
                 async with relay.open():
                     pass
             assert denied.value.by_cap
+            assert "has counted nothing like it yet" in str(denied.value), "why so much is needed"
             assert relay.there.requests == []
 
     run(go())

@@ -144,7 +144,7 @@ def test_what_nothing_has_counted_is_reserved_at_its_most_and_it_is_said_where_i
 ):
     h = service(chunk(3, finish="stop"), chunk(usage=CHARGED), price=price)
     h.cloud.max_usage = lambda question: CloudUsage(40, question.limit, assumed_prompt_tokens=assumed)
-    assert [note[:30] for note in ask(run, h).notes] == ["40 prompt tokens are reserved,"] * said
+    assert [note[:34] for note in ask(run, h).notes] == ["its prompt is reserved as 40 token"] * said
 
 
 def test_no_log_probabilities_are_asked_for_where_nobody_weighs_them(service, run):
