@@ -16,6 +16,7 @@ from hybrid.types import Message, Role
 OF_TOOLS = frozenset({"tool", "function"})
 # What a turn may hold besides its text that asks for nothing: clients send back what they were sent.
 ECHOED = ("name", "refusal", "reasoning_content", "reasoning", "annotations", "audio", "thinking_blocks")
+PLAIN, SPOKEN = {"role", "content"}, [role for role in get_args(Role) if role not in OF_TOOLS]
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
@@ -35,6 +36,9 @@ def read_messages(body: Body) -> ReadMessages:
         raise body.wrong("messages", "a list of messages, at least one")
     turns, relay, ignored = list[Message](), list[str](), list[str]()
     for number, each in enumerate(found):
+        if each.keys() == PLAIN and each["role"] in SPOKEN and isinstance(each["content"], str):
+            turns.append(Message(each["role"], each["content"]))  # a tenth of the time of what follows
+            continue
         turn = Body(each, f"messages[{number}].")
         role = turn.text("role")
         if role in OF_TOOLS:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 from asgi_caller import JSON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.serve import answering
+from hybrid.serve import answering, asked
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.guard import Guard
@@ -172,7 +173,7 @@ def test_a_body_that_has_no_room_is_a_503_in_the_apis_words(endpoint, run):
 
 
 def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
-    """``[[],[],...]`` of 8 MiB takes 200 MiB once it is read: six of them at once were more than the machine had."""
+    """What JSON says in three bytes takes 70 once it is read: six of 8 MiB at once were more than the machine had."""
     served, read, now, most = endpoint(), answering._read, [0], [0]
 
     def counted(raw, how):
@@ -205,3 +206,18 @@ def test_of_a_long_prompt_the_monitor_keeps_the_end():
         ["system", "a"],
         ["user", "b"],
     ]
+
+
+def test_a_body_of_nothing_but_brackets_is_not_read(endpoint, run, monkeypatch):
+    """8 MiB of them took 2 s, in which nobody was answered, and 200 MiB. A text may hold some."""
+    read = []
+    monkeypatch.setattr(asked, "json", SimpleNamespace(loads=lambda raw: read.append(len(raw)) or json.loads(raw)))
+    served = endpoint()
+    for one in (b"[],", b'{"a":[]},', b"{},"):
+        body = b'{"messages": [' + one * 270_000 + b"{}]}"
+        heard = run(served.ask("/v1/chat/completions", body))
+        assert (heard.status, heard.error["code"]) == (413, "body_too_long")
+    assert read == []
+    text = {"model": "hybrid:local", "messages": [{"role": "user", "content": "[{" * 100_000}], "max_tokens": 2}
+    assert run(served.ask("/v1/chat/completions", text)).error["code"] == "context_length_exceeded"
+    assert len(read) == 1
