@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 from cases import each
 from probed_server import Server, probed
 
 from hybrid.cloud.probe_result import ProbeResult
 from hybrid.errors import MissingCapability
-from hybrid.spend import Price
+from hybrid.spend import CheckRates, Price
 
 TIMES = ("written_ms", "scored_ms", "reread_ms", "check_ms")
 
@@ -73,6 +73,6 @@ TIMED = ProbeResult("u", "m", "d", scoring_method="one request", written_ms=10.0
 )
 def test_what_checking_takes_is_money_where_it_costs_any_and_time_where_it_costs_none(change, price, rates):
     found = replace(TIMED, **change).check_rates(price)
-    assert (None if found is None else astuple(found)) == rates
+    assert found == (None if rates is None else CheckRates(*rates))
     if change.get("scoring_method") == "prefixes":
         assert found.break_even(0) is None
