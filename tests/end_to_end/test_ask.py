@@ -74,8 +74,13 @@ def test_the_json_object_has_exactly_the_promised_shape(invoke, stub):
     assert list(answer["usage"]) == [
         "local_tokens", "cloud_tokens", "drafted", "rejected", "checks", "cloud_requests", "cloud_prompt_tokens",
         "cloud_cached_tokens", "cloud_completion_tokens", "certified", "thought_tokens", "bytes_sent", "written_by",
-        "wording",
+        "wording", "cloud_cache_write_tokens", "cloud_reasoning_tokens", "cloud_told_prompt_tokens",
+        "cloud_told_completion_tokens", "cloud_known_prompt_tokens", "cloud_known_completion_tokens",
+        "cloud_assumed_prompt_tokens", "cloud_assumed_completion_tokens",
     ]  # fmt: skip
+    for count in ("prompt_tokens", "completion_tokens"):
+        by_source = [answer["usage"][f"cloud_{source}_{count}"] for source in ("told", "known", "assumed")]
+        assert sum(by_source) == answer["usage"][f"cloud_{count}"]
     assert list(answer["bill"]) == ["nanousd", "cloud_only_nanousd", "cloud_only_cached_nanousd", "price_source"]
     assert all(list(handoff) == ["position", "reason", "tokens"] for handoff in answer["handoffs"])
     assert list(answer["timing"]) == ["ttft_ms", "total_ms", "critic_ms"]
