@@ -258,7 +258,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @pass_context
     def _spread(self, _: Any, value: Any) -> Any:
-        self.meter.spend(self.meter.written_size(value))
+        if isinstance(value, _HOLDERS):  # each part becomes an argument
+            self.meter.spend(VISIT * len(value))
         return value
 
     @pass_context

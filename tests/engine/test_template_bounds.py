@@ -65,6 +65,7 @@ def test_only_text_numbers_of_64_bits_and_lists_of_such_are_made_or_written(made
         "{{ ('{:9999}' * 9000).format(*range(9000)) }}",
         "{{ ('{0:9999}' * 40000).format(1) }}",
         "{{ '%99999999d' is odd }}",
+        "{% set x = 'x' * 1000000 %}{{ x.format(*x) }}",
         "{{ strftime_now('%99999999Y') }}",
         "{{ strftime_now('%c' * 100000) }}",
         "{% for i in range(99999) %}{% set x = 1 | round(9999, 'ceil') %}{% endfor %}",
@@ -84,6 +85,19 @@ def test_what_grows_or_repeats_without_bound_is_refused_before_it_is_there(monke
     monkeypatch.setattr(template_meter, "MOST_STEPS", 40_000)
     with pytest.raises(TemplateOverload):
         write(endless)
+
+
+@each("unreadable", ["{{ 'x' | center(9) }}", "{{ 1 is no_such_test }}", "{{ " + "-" * 3000 + "1 }}"])
+def test_what_cannot_be_read_is_a_fault_for_whoever_asks_which_names_it_reads(unreadable):
+    """It was a traceback."""
+    with pytest.raises(TemplateFault):
+        _ = ChatTemplate(unreadable).reads
+
+
+def test_a_templates_own_words_are_cut():
+    with pytest.raises(TemplateFault) as caught:
+        write("{{ raise_exception('x' * 4000000) }}")
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_template_of_any_length_is_not_compiled():
