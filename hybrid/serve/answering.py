@@ -7,6 +7,7 @@ as far as there are contexts. What is left to the reply is its form (``replies.p
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -56,6 +57,17 @@ def _read(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[dict[
     return fields, read(fields)
 
 
+def _read_long(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[dict[str, Any], Asked]:
+    """Read a body with nobody looking for garbage meanwhile: all that is made is in use, and looking takes longest."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        return _read(raw, read)
+    finally:
+        if looks:
+            gc.enable()
+
+
 async def _reply(
     request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]
 ) -> Response | Listening:
@@ -66,7 +78,7 @@ async def _reply(
     else:
         await served.backend.client()  # what is read is held: not beside others while a model is loaded
         async with served.reading:
-            fields, asked = await asyncio.to_thread(_read, raw, read)
+            fields, asked = await asyncio.to_thread(_read_long, raw, read)
     if asked.relay:
         return await relay_reply(served, request, fields, asked)
     form = shape(asked.model, asked.top_logprobs)

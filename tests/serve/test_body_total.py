@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from types import SimpleNamespace
 
@@ -177,6 +178,7 @@ def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
     served, read, now, most = endpoint(), answering._read, [0], [0]
 
     def counted(raw, how):
+        assert not gc.isenabled(), "it looks at all that was made by now, again and again"
         now[0] += 1
         most[0] = max(most[0], now[0])
         try:
@@ -192,6 +194,7 @@ def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
 
     assert [heard.status for heard in run(several())] == [400] * 6
     assert most == [1]
+    assert gc.isenabled()
 
 
 def test_of_a_long_prompt_the_monitor_keeps_the_end():
