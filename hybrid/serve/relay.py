@@ -11,6 +11,7 @@ its 404 says nothing of a route here, so it is a 400 that names the field.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
@@ -97,6 +98,7 @@ async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, send
                     await sender.write(_event(encoded(_with_cost(event.usage, reply))))
                 elif event.usage.get("choices"):
                     await sender.write(_event(encoded({**event.usage, "usage": None})))
+                await asyncio.sleep(0)  # a part of a flood holds hundreds: others have their turn between two
         await sender.end(b"data: [DONE]\n\n")
 
 

@@ -202,6 +202,28 @@ def test_more_relays_than_may_be_under_way_are_told_at_once_to_come_again(endpoi
     assert relay.relayer.health.breaker.in_a_row == 0
 
 
+def test_others_have_their_turn_between_two_events_of_a_flood(endpoint, run):
+    """A small question beside a hundred flooded relays took 36 s."""
+    num, turns = 500, [0]
+
+    async def ask(served):
+        async def take_turns():
+            while True:
+                await asyncio.sleep(0)
+                turns[0] += 1
+
+        other = asyncio.create_task(take_turns())
+        heard = await served.chat(tools=TOOLS, stream=True, leave=lambda heard: turns.append(turns[0]))
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        return heard
+
+    heard, _, _ = relayed(endpoint, run, Script.stream([b"".join([delta("a")] * num), *STREAM, DONE]), ask=ask)
+    assert heard.body.count(b"data:") > num
+    seen = turns[2:]
+    assert len({*seen}) >= num, "what came in one part was handed on in as many turns"
+
+
 def test_a_stream_that_breaks_ends_with_an_error_and_without_the_mark_of_an_end(endpoint, run):
     script = Script.stream([delta("a"), CUT])
     heard, relay, _ = relayed(endpoint, run, script, ask=lambda served: served.chat(tools=TOOLS, stream=True))
