@@ -60,7 +60,7 @@ def normal_form(piece: bytes) -> NormalForm | None:
     if not raw:
         return None
     if raw.isspace():
-        return NormalForm("\n" if "\n" in raw or "\r" in raw else " ", TokenClass.SPACE)
+        return _space(raw)
     text = raw.strip(_SPACES)
     form = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).casefold()
     if form and not set(form) - _MARKS:
@@ -70,6 +70,13 @@ def normal_form(piece: bytes) -> NormalForm | None:
     letter = next(each for each in text if each not in _APOSTROPHE)
     script = unicodedata.name(letter, "").partition(" ")[0]
     return NormalForm(form, TokenClass.WORD, script, raw[0] in _SPACES, letter.isupper() or letter.istitle())
+
+
+def _space(raw: str) -> NormalForm | None:
+    """Return what white space says: a line's end or a space. A page break, or a separator of records, is neither."""
+    if any(each not in "\t\r\n" and unicodedata.category(each) != "Zs" for each in raw):
+        return None
+    return NormalForm("\n" if "\n" in raw or "\r" in raw else " ", TokenClass.SPACE)
 
 
 def is_negation(form: str) -> bool:

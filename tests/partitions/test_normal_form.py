@@ -51,6 +51,16 @@ def test_other_words_white_space_and_quotes_keep_their_form():
         assert form(one) != form(other), (one, other)
 
 
+def test_control_characters_are_no_spaces_though_python_calls_them_white():
+    controls = [chr(code) for code in range(0x110000) if chr(code).isspace() and not chr(code).isprintable()]
+    separators = {each for each in controls if unicodedata.category(each) != "Zs"} - {"\t", "\n", "\r"}
+    assert {"\x0b", "\x0c", "\x1c", "\x85", "\u2028"} <= separators
+    for each in separators:
+        assert form(each) is None
+        assert form(f" {each}") is None
+    assert form("\u00a0") == form(" ")
+
+
 @given(st.text(min_size=1, max_size=8), st.characters(categories=["Nd", "Nl", "No"]), st.integers(0, 8))
 def test_a_digit_of_any_script_is_never_merged(text, digit, at):
     assert form(text[:at] + digit + text[at:]) is None
