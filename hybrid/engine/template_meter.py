@@ -20,13 +20,13 @@ from jinja2.runtime import Undefined
 # Some published templates look back over all turns at each turn: this is enough for 600 of them, in a second or two.
 MOST_STEPS = 400_000
 UNITS = 200
-# Units for each value and each byte that is given: published templates take at most a quarter of it for a turn.
+# Units for each value and each byte that is given: a choice, and not measured on published templates.
 UNITS_A_PART, UNITS_A_BYTE = 60 * UNITS, 24
 # Characters of one text that a template makes, and of what it writes: a context of a million tokens holds as many.
 MOST_TEXT = 1 << 22
 # A list within a list within a list: a schema of a tool has a dozen levels.
 MOST_DEPTH = 64
-# Of processor time, for the steps that every rendering has. They take a third of it on two cores of 2020.
+# Of processor time, for the steps that every rendering has. Of 800 hostile programs the slowest took 3.5 s.
 DEADLINE_S = 5.0
 _LOOK = 2_000_000  # units between two looks at the clock
 # Units for a value in a list: it is visited in Python.
