@@ -19,8 +19,9 @@ from typing import Any
 
 from filelock import FileLock
 
+from hybrid.errors import UsageError
 from hybrid.folders import make_folder
-from hybrid.line_file import OWNERS
+from hybrid.line_file import OWNERS, read_regular
 
 # A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
@@ -37,8 +38,8 @@ class JsonStore:
 
     def read_entries(self) -> dict[str, Any]:
         """Read them all."""
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+        with contextlib.suppress(OSError, UsageError, ValueError, RecursionError):
+            kept = json.loads(read_regular(self.path).decode())
             if isinstance(kept, dict) and kept.get("version") == self.version and isinstance(kept.get(self.name), dict):
                 return dict(kept[self.name])
         return {}

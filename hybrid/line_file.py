@@ -18,6 +18,8 @@ from hybrid.errors import UsageError
 
 # The mode of a file that is made here: it holds questions and answers, so it is for its owner alone.
 OWNERS = 0o600
+# Of a file that is read whole: the concepts of 150,000 tokens take 4 MiB, and JSON becomes ten times as long in memory.
+MOST_BYTES = 32 << 20
 
 
 def open_regular(path: Path) -> TextIO:
@@ -31,6 +33,16 @@ def open_regular(path: Path) -> TextIO:
     os.close(fd)
     msg = f"{path}: not a file"
     raise UsageError(msg)
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file whole. Raises UsageError for what is no file or too long to be believed, and OSError."""
+    with open_regular(path) as file:
+        raw = file.buffer.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        msg = f"{path}: longer than {MOST_BYTES >> 20} MiB"
+        raise UsageError(msg)
+    return raw
 
 
 class LineFile:

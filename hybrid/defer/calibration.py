@@ -6,10 +6,14 @@ bit, and nothing of another version is believed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
+
+from hybrid.defer.packed import read_number
 from hybrid.defer.score_json import KeptScore, score_from_json, score_to_json
 
 LossKind: TypeAlias = Literal["verdict", "nats"]
@@ -18,6 +22,8 @@ LossKind: TypeAlias = Literal["verdict", "nats"]
 # Files of another version are not read: a pair is calibrated again. A program that knows no critic would take the score
 # that was fitted with one for its own, so that has a version of its own; and so has what was fitted with concepts.
 CALIBRATION_VERSION, WITH_CRITIC_VERSION, WITH_CONCEPTS_VERSION = 1, 2, 3
+# Beyond any context.
+MOST_TOKENS = 2**40
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,17 @@ class CalibrationQuestion:
     excess: float
     first_rejection: int | None = None
     kept_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no question can have shown: files are read into this."""
+        counts = (self.prompt_tokens, self.draft_tokens, self.cloud_tokens, self.first_rejection or 0)
+        if not (
+            all(0 <= each <= MOST_TOKENS for each in counts)
+            and 0 <= (self.kept_tokens or 0) <= self.draft_tokens
+            and 0.0 <= self.chance <= 1.0
+            and math.isfinite(self.excess_told + self.excess)
+        ):
+            raise ValueError("no question can have shown this")
 
 
 @dataclass(frozen=True)
@@ -96,10 +113,10 @@ class Calibration:
                 msg = f"a calibration of version {kept['version']}, loss {kept['loss']}"
                 raise ValueError(msg)
             rows = (dict(zip(kept["question_fields"], row, strict=True)) for row in kept["questions"])
-            questions = tuple(CalibrationQuestion(**row) for row in rows)
-            local, cloud, judge = (str(kept[name]) for name in ("local", "cloud", "judge"))
-            return cls(local, cloud, judge, kept["loss"], float(kept["worth"]), score, questions)
-        except (KeyError, TypeError) as error:
+            questions = tuple(msgspec.convert(row, CalibrationQuestion) for row in rows)
+            local, cloud, judge = (msgspec.convert(kept[name], str) for name in ("local", "cloud", "judge"))
+            return cls(local, cloud, judge, kept["loss"], read_number(kept["worth"], 0.0), score, questions)
+        except (KeyError, TypeError, msgspec.ValidationError) as error:
             msg = f"this is no calibration that can be read: {error!r}"
             raise ValueError(msg) from error
 

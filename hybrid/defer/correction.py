@@ -18,6 +18,7 @@ import numpy as np
 from hybrid.defer.familiarity import Familiarity
 from hybrid.defer.logistic import SparseRows, fit_logistic, logit_of, sigmoid
 from hybrid.defer.outcome import DraftOutcome
+from hybrid.defer.packed import read_numbers, scatter
 from hybrid.defer.score import PRIOR_CHANCE, Forecast, QuestionForecast, Score
 from hybrid.defer.signals import STATISTICS, DraftSignals, statistics
 from hybrid.defer.words import BUCKETS
@@ -105,10 +106,9 @@ class Correction:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Correction:
-        """Read what ``to_json`` gave. Raises ValueError, KeyError, TypeError or IndexError."""
-        weights = np.zeros(BUCKETS + WIDTH)
-        weights[np.array(kept["used"], dtype=np.int64)] = np.array(kept["weights"], dtype=np.float64)
-        center, scale, spread = (np.array(kept[name], dtype=np.float64) for name in ("center", "scale", "spread"))
+        """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
+        weights = scatter(kept["used"], read_numbers(kept["weights"]), BUCKETS + WIDTH)
+        center, scale, spread = (read_numbers(kept[name]) for name in ("center", "scale", "spread"))
         if (center.shape, scale.shape, spread.shape) != ((WIDTH - 1,), (WIDTH - 1,), (WIDTH, WIDTH)):
             raise ValueError("a correction of other statistics")
         return cls(Familiarity.from_json(kept["familiarity"]), weights, center, scale, spread)

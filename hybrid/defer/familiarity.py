@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.defer.packed import read_number, read_numbers, scatter
 from hybrid.defer.words import BUCKETS
 from hybrid.prob import Floats
 
@@ -24,6 +25,8 @@ USUAL_NOVELTY = 0.24
 FEWEST_QUESTIONS = 20
 # A question half as novel again as a usual one is strange.
 STRANGE = 1.5
+# What is usual divides.
+SMALLEST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +74,11 @@ class Familiarity:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Familiarity:
-        """Read what ``to_json`` gave. Raises ValueError, KeyError, TypeError or IndexError."""
-        counts = np.zeros(BUCKETS)
-        counts[np.array(kept["buckets"], dtype=np.int64)] = np.array(kept["counts"], dtype=np.float64)
-        return cls(counts, float(kept["usual"]))
+        """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
+        counts = scatter(kept["buckets"], read_numbers(kept["counts"]), BUCKETS)
+        if (counts < 0.0).any():
+            raise ValueError("words that were seen less than never")
+        return cls(counts, read_number(kept["usual"], SMALLEST))
 
 
 NOTHING_FAMILIAR = Familiarity(np.zeros(BUCKETS))

@@ -28,6 +28,7 @@ from hybrid.defer.features import (
 )
 from hybrid.defer.linear import LinearModel
 from hybrid.defer.logistic import sigmoid
+from hybrid.defer.packed import read_number
 from hybrid.defer.score import Forecast, QuestionForecast
 from hybrid.defer.signals import DraftSignals, mean_surprise
 from hybrid.defer.trees import BoostedTrees
@@ -112,18 +113,18 @@ class LearnedScore:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LearnedScore:
-        """Read what ``to_json`` gave. Raises ValueError, KeyError, TypeError or IndexError."""
+        """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
         question, length, draft = (LinearModel.from_json(kept[name]) for name in ("question", "length", "draft"))
         hazard = kept["hazard"]
-        bias, slope = (float(each) for each in kept["recalibration"])
+        bias, slope = (read_number(each) for each in kept["recalibration"])
         return cls(
             str(kept["judge"]),
-            float(kept["again"]),
+            read_number(kept["again"], 0.0, 1.0),
             question,
             length,
             draft,
             BoostedTrees.from_json(hazard) if "roots" in hazard else LinearModel.from_json(hazard),
-            ExcessLine(*(float(each) for each in kept["excess"])),
+            ExcessLine(*(read_number(each) for each in kept["excess"])),
             (bias, slope),
             Familiarity.from_json(kept["familiarity"]),
             *(None if kept.get(name) is None else str(kept[name]) for name in ("critic", "concepts")),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
+from hybrid.defer.packed import pack_floats, pack_ints, read_number, scatter, unpack_floats, unpack_ints
 from hybrid.defer.words import BUCKETS
 from hybrid.prob import Floats
 
@@ -75,8 +75,7 @@ class LinearModel:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LinearModel:
-        """Read what ``to_json`` gave. Raises ValueError, KeyError or IndexError."""
-        weights = np.zeros(BUCKETS)
-        weights[unpack_ints(kept["used"])] = unpack_floats(kept["of_buckets"])
+        """Read what ``to_json`` gave. Raises ValueError, KeyError or TypeError."""
+        weights = scatter(unpack_ints(kept["used"]), unpack_floats(kept["of_buckets"]), BUCKETS)
         numbers, mean, deviation = (unpack_floats(kept[name]) for name in ("of_numbers", "mean", "deviation"))
-        return cls(float(kept["bias"]), weights, numbers, Scale(mean, deviation))
+        return cls(read_number(kept["bias"]), weights, numbers, Scale(mean, deviation))

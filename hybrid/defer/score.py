@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hybrid.defer.familiarity import NOTHING_FAMILIAR, Familiarity
+from hybrid.defer.packed import read_number
 from hybrid.defer.signals import DraftSignals, mean_surprise
 from hybrid.prob import Floats
 
@@ -138,5 +139,5 @@ class PriorScore:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> PriorScore:
         """Read what ``to_json`` gave. Raises ValueError."""
-        names = ("chance", "again", "tokens")
-        return cls(str(kept["judge"]), **{name: float(kept[name]) for name in names})
+        chance, again = (read_number(kept[name], 0.0, 1.0) for name in ("chance", "again"))
+        return cls(str(kept["judge"]), chance, again, read_number(kept["tokens"], 1.0))

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.learned import LearnedScore
+from hybrid.defer.packed import read_number
 from hybrid.defer.score import PriorScore
 
 FittedScore: TypeAlias = PriorScore | LearnedScore
@@ -27,7 +28,7 @@ def score_from_json(kept: Mapping[str, Any]) -> KeptScore:
     try:
         if kept["kind"] == CorrectedScore.kind:
             correction = Correction.from_json(kept["correction"])
-            return CorrectedScore(score_from_json(kept["score"]), correction, float(kept["again"]))
+            return CorrectedScore(score_from_json(kept["score"]), correction, read_number(kept["again"], 0.0, 1.0))
         return _KINDS[kept["kind"]].from_json(kept)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         msg = f"this is no score that can be read: {error!r}"

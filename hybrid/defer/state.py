@@ -22,7 +22,9 @@ import msgspec
 
 from hybrid.defer.online import MOST_OUTCOMES
 from hybrid.defer.outcome import DraftOutcome
+from hybrid.errors import UsageError
 from hybrid.json_store import locked, rewrite
+from hybrid.line_file import read_regular
 
 STATE_VERSION = 1
 SUFFIX = ".learned.json"
@@ -74,9 +76,11 @@ class PairState:
     def read(self) -> KeptOutcomes:
         """Read what was kept. A pair of which nothing was kept has no note."""
         try:
-            raw = self.path.read_bytes()
+            raw = read_regular(self.path)
         except FileNotFoundError:
             return KeptOutcomes()
+        except UsageError as error:
+            return KeptOutcomes(note=f"what was learned of this pair is not used: {error}")
         except OSError as error:
             return KeptOutcomes(note=f"what was learned of this pair cannot be read ({error.strerror}): {self.path}")
         return self._believed(raw)

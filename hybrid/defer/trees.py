@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid.defer.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
+from hybrid.defer.packed import pack_floats, pack_ints, read_number, unpack_floats, unpack_ints
 from hybrid.prob import Floats
+
+# Beyond any number of statistics.
+MOST_FEATURES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,4 +70,5 @@ class BoostedTrees:
         """Read what ``to_json`` gave. Raises ValueError or KeyError."""
         roots, feature, left, right = (unpack_ints(kept[name]) for name in ("roots", "feature", "left", "right"))
         number = unpack_floats(kept["number"])
-        return cls(float(kept["start"]), int(kept["num_features"]), roots, feature, number, left, right)
+        num_features = int(read_number(kept["num_features"], 1, MOST_FEATURES))
+        return cls(read_number(kept["start"]), num_features, roots, feature, number, left, right)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.errors import UsageError
+from hybrid.line_file import read_regular
 from hybrid.prob.concepts import Partition
 from hybrid.sources import concepts_folder
 
@@ -52,7 +53,7 @@ class PartitionFile:
 def read_partition_file(path: Path) -> PartitionFile:
     """Read a file. Raises UsageError with its name, and the line where there is one to mend."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
         read = json.loads(text)
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}"

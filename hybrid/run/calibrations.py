@@ -21,7 +21,7 @@ import hybrid.defer
 from hybrid.defer import Calibration
 from hybrid.errors import UsageError
 from hybrid.folders import make_folder
-from hybrid.line_file import OWNERS
+from hybrid.line_file import OWNERS, read_regular
 from hybrid.sources import scores_folder
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
@@ -126,8 +126,8 @@ def _shipped() -> tuple[Calibration, ...]:
 
 
 def _read(path: Path) -> Calibration | None:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+    with contextlib.suppress(OSError, UsageError, ValueError, RecursionError):
+        return Calibration.from_json(json.loads(read_regular(path).decode()))
     return None
 
 

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 
 from hybrid.endpoint_address import complete_address
 from hybrid.errors import UsageError
+from hybrid.line_file import read_regular
 from hybrid.spend.price import NANOUSD_PER_USD, LongContext, Price, read_tariff, surcharge, usd_to_nanousd
 
 # Today's tariffs of some providers, as an example; nothing reads it by itself.
@@ -57,7 +58,7 @@ class PriceFile:
     def read(cls, path: Path) -> PriceFile:
         """Read a file. Raises UsageError, in one sentence, where it cannot be read or believed."""
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+            found = tomllib.loads(read_regular(path).decode(), parse_float=Decimal)
         except OSError as error:
             msg = f"the price file {path} cannot be read: {error.strerror}"
             raise UsageError(msg) from None

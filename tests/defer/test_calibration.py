@@ -26,7 +26,7 @@ def test_another_version_or_a_damaged_one_is_not_believed(change):
     kept = {**KNOWN.to_json(), **change}
     if change.get("judge") is ...:
         del kept["judge"]
-    with pytest.raises(ValueError, match=r"calibration|score|argument"):
+    with pytest.raises(ValueError, match=r"calibration|score|argument|no number"):
         Calibration.from_json(kept)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-WRONG: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 2, 3.5, -0.0, 1e308, -1e308, float("nan"), float("inf"), 2**31, 2**63, -(2**63), 2**64, 10**400, "", "text",
-    "1", "\u0000\n\u001b[31m", "\ud800", "x" * 100_000, [], {}, [[]], [None], {"a": None}, [1, "a", None], {"": {}}, [0] * 10_000,
-)  # fmt: skip
+_NUMBERS = (-1, 0, 1, 2, 3.5, -0.0, 1e308, -1e308, float("nan"), float("inf"), 2**31, 2**63, -(2**63), 2**64, 10**400)
+_TEXTS = ("", "text", "1", "\u0000\n\u001b[31m", "\ud800", "x" * 100_000)
+_TREES: tuple[Any, ...] = ([], {}, [[]], [None], {"a": None}, [1, "a", None], {"": {}}, [0] * 10_000)
+WRONG: tuple[Any, ...] = (None, True, False, *_NUMBERS, *_TEXTS, *_TREES)
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -95,7 +95,7 @@ WHOLE: Mapping[str, Callable[[Path], object]] = {
     "a long number": lambda path: path.write_text("9" * 100_000),
     "UTF-16": lambda path: path.write_text('{"version": 1}', encoding="utf-16"),
     "a folder": Path.mkdir,
-    "a fifo": lambda path: os.mkfifo(path),
+    "a fifo": os.mkfifo,
     "endless zeros": _endless,
     "100 MB of spaces": lambda path: path.write_bytes(b" " * 100_000_000),
     "100 MB of brackets": lambda path: path.write_bytes(b"[" + b"[],[]," * 16_000_000 + b"[]]"),

@@ -1,7 +1,7 @@
-"""``hybrid`` commands by the hundred: each in a child of a process that has everything imported, measured by the kernel.
+"""``hybrid`` commands by the hundred: each a fork of a process that has everything imported, measured by the kernel.
 
-Run as a program it is that process: requests on standard input, a JSON object a line, how each ended on standard output.
-A child has a session of its own, so that what it starts ends with it.
+Run as a program it is that process: requests on standard input, a JSON object a line, and how each ended on standard
+output. A child has a session of its own, so that what it starts ends with it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def command(argv: Sequence[str], cwd: str, env: Mapping[str, str], output: Seque
         main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:  # whatever it is, it is told
+    except BaseException:  # noqa: BLE001  (whatever it is, it is told)
         traceback.print_exc()
         code = 70
     sys.stdout.flush()
@@ -117,11 +117,6 @@ def run(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     import numpy as np  # noqa: F401  (imported once, not once a command)
-
-    import hybrid.__main__
-    import hybrid.assemble
-    import hybrid.cli
-    import hybrid.engine.llama
 
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

@@ -107,7 +107,17 @@ def error(status: str, body: bytes, kind: str = "application/json") -> bytes:
 
 
 BIG = b"x" * (1 << 16)
-STATUSES = ("700 Odd", "999 Odd", "600 Odd", "199 Odd", "099 Odd", "000 Odd", "101 Switching Protocols", "2000 Odd", "abc")
+STATUSES = (
+    "700 Odd",
+    "999 Odd",
+    "600 Odd",
+    "199 Odd",
+    "099 Odd",
+    "000 Odd",
+    "101 Switching Protocols",
+    "2000 Odd",
+    "abc",
+)
 USAGES = (
     b'{"prompt_tokens": -5, "completion_tokens": -1, "total_tokens": -6}',
     b'{"prompt_tokens": 1e308, "completion_tokens": 1e400}',
@@ -159,8 +169,12 @@ LIES: dict[str, Callable[[Question], Iterator[Step]]] = {
     "endless-100-continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2000),
     "endless-status-line": endless(b"HTTP/1.1 200 ", BIG),
     "headers-1-MB": fixed(head("200 OK", *(f"X-{n}: {'v' * 1000}" for n in range(1000)), length=2) + b"{}"),
-    "content-type-60-KB": fixed(b"HTTP/1.1 200 OK\r\nContent-Type: a/" + b"b" * 60_000 + b"\r\nContent-Length: 2\r\n\r\n{}"),
-    "content-type-odd": fixed("HTTP/1.1 200 OK\r\nContent-Type: téxt/\x01\r\nContent-Length: 2\r\n\r\n{}".encode("latin-1")),
+    "content-type-60-KB": fixed(
+        b"HTTP/1.1 200 OK\r\nContent-Type: a/" + b"b" * 60_000 + b"\r\nContent-Length: 2\r\n\r\n{}"
+    ),
+    "content-type-odd": fixed(
+        "HTTP/1.1 200 OK\r\nContent-Type: téxt/\x01\r\nContent-Length: 2\r\n\r\n{}".encode("latin-1")
+    ),
     "request-id-60-KB": lambda asked: sane(asked, "X-Request-Id: " + "i" * 60_000),
     "cookie": lambda asked: sane(asked, f"Set-Cookie: c{time.monotonic_ns()}={'v' * 4000}; Path=/"),
     "cookies-32": lambda asked: sane(asked, *(f"Set-Cookie: d{time.monotonic_ns()}{n}=vv; Path=/" for n in range(32))),
@@ -168,7 +182,9 @@ LIES: dict[str, Callable[[Question], Iterator[Step]]] = {
     "no-route-page": fixed(error("404 Not Found", b"<html><h1>404</h1></html>", "text/html")),
     "no-method": fixed(error("405 Method Not Allowed", b"")),
     "error-deep": fixed(error("400 Bad Request", b"[" * 200_000)),
-    "error-surrogate": fixed(error("400 Bad Request", b'{"error": {"message": "\\ud800", "code": "\\udfff", "type": 7}}')),
+    "error-surrogate": fixed(
+        error("400 Bad Request", b'{"error": {"message": "\\ud800", "code": "\\udfff", "type": 7}}')
+    ),
     "error-8-MB": fixed(error("400 Bad Request", json.dumps({"error": {"message": "m" * (8 << 20)}}).encode())),
     "error-not-utf-8": fixed(error("400 Bad Request", b'{"error": {"message": "\xff\xfe"}}')),
     "error-in-success": fixed(error("200 OK", b'{"error": {"message": "no", "code": 429}}')),
@@ -192,7 +208,7 @@ LIES: dict[str, Callable[[Question], Iterator[Step]]] = {
 
 
 class LyingUpstream:
-    """One server on a port of 127.0.0.1. ``requests``: all that came, discovery too. ``open``: relays being answered."""
+    """One server on a port of 127.0.0.1. ``requests``: all that came, discovery too. ``open``: those under way."""
 
     def __init__(self, slowly: float = 0.0) -> None:
         self.requests: list[Question] = []
@@ -200,7 +216,9 @@ class LyingUpstream:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> Self:
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0, limit=16 << 20))
+        self._server = self._loop.run_until_complete(
+            asyncio.start_server(self._connected, "127.0.0.1", 0, limit=16 << 20)
+        )
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -235,7 +253,9 @@ class LyingUpstream:
     async def _answer(self, asked: Question, first: str, writer: asyncio.StreamWriter) -> None:
         if first.startswith("GET"):
             models = json.dumps({"object": "list", "data": [{"id": "large-1", "object": "model"}]}).encode()
-            steps: Iterator[Step] = fixed(head("200 OK", "Set-Cookie: seen=1", "Connection: close", length=len(models)) + models)(asked)
+            steps: Iterator[Step] = fixed(
+                head("200 OK", "Set-Cookie: seen=1", "Connection: close", length=len(models)) + models
+            )(asked)
         else:
             steps = LIES.get(asked.lie, sane)(asked)
         for step in steps:

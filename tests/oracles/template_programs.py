@@ -4,6 +4,7 @@ Written from Jinja's documentation of its syntax, tests and filters. A program i
 statements, and what reads it in the end; those of ``NAMED`` are written by hand.
 """
 
+# ruff: noqa: E501, ISC004  (a program a line)
 from __future__ import annotations
 
 import random
@@ -135,23 +136,81 @@ NAMED = (
 
 # What grows: each doubles n.s, or more, in its own type.
 TEXT = (
-    "n.s ~ n.s", "n.s + n.s", "n.s * 2", "'%s%s' % (n.s, n.s)", "'{0}{0}'.format(n.s)", "[n.s, n.s] | join", "n.s.join(['', '', ''])",
-    "n.s.replace('x', 'xx')", "n.s | replace('x', 'xx')", "(n.s, n.s) | join('x')", "n.s[:] ~ n.s[::-1]", "f(n.s) ~ f(n.s)",
-    "n.s | list | join('x')", "n.s.translate({120: 'xx'})", "n.s | center(2 * n.s | length)", "n.s.ljust(n.s | length * 2)",
-    "'%(a)s%(a)s' % {'a': n.s}", "n.s | indent(2, true) ~ n.s", "(n.s ~ n.s) | upper | lower", "n.s | format ~ n.s",
+    "n.s ~ n.s",
+    "n.s + n.s",
+    "n.s * 2",
+    "'%s%s' % (n.s, n.s)",
+    "'{0}{0}'.format(n.s)",
+    "[n.s, n.s] | join",
+    "n.s.join(['', '', ''])",
+    "n.s.replace('x', 'xx')",
+    "n.s | replace('x', 'xx')",
+    "(n.s, n.s) | join('x')",
+    "n.s[:] ~ n.s[::-1]",
+    "f(n.s) ~ f(n.s)",
+    "n.s | list | join('x')",
+    "n.s.translate({120: 'xx'})",
+    "n.s | center(2 * n.s | length)",
+    "n.s.ljust(n.s | length * 2)",
+    "'%(a)s%(a)s' % {'a': n.s}",
+    "n.s | indent(2, true) ~ n.s",
+    "(n.s ~ n.s) | upper | lower",
+    "n.s | format ~ n.s",
 )
 HOLD = (
-    "[n.s, n.s]", "(n.s, n.s)", "{'a': n.s, 'b': n.s}", "dict(a=n.s, b=n.s)", "[n.s] + [n.s]", "[n.s] * 2", "[[n.s], [n.s]] | sum(start=[])",
-    "dict(a=n.s, b=n.s).items()", "dict(a=n.s, b=n.s).values() | list", "namespace(a=n.s, b=n.s)", "[n.s, n.s] | map('string') | list",
-    "(n.s,) * 2", "[n.s, n.s][:]", "{'a': [n.s, n.s]}.items() | list", "[n.s, n.s] | batch(1) | list", "[n.s, n.s] | list | reverse | list",
-    "cycler(n.s, n.s)", "[n.s, n.s] | slice(2) | list", "dict({'a': n.s}, b=n.s)",
+    "[n.s, n.s]",
+    "(n.s, n.s)",
+    "{'a': n.s, 'b': n.s}",
+    "dict(a=n.s, b=n.s)",
+    "[n.s] + [n.s]",
+    "[n.s] * 2",
+    "[[n.s], [n.s]] | sum(start=[])",
+    "dict(a=n.s, b=n.s).items()",
+    "dict(a=n.s, b=n.s).values() | list",
+    "namespace(a=n.s, b=n.s)",
+    "[n.s, n.s] | map('string') | list",
+    "(n.s,) * 2",
+    "[n.s, n.s][:]",
+    "{'a': [n.s, n.s]}.items() | list",
+    "[n.s, n.s] | batch(1) | list",
+    "[n.s, n.s] | list | reverse | list",
+    "cycler(n.s, n.s)",
+    "[n.s, n.s] | slice(2) | list",
+    "dict({'a': n.s}, b=n.s)",
 )
-NUMBER = ("n.s * n.s", "n.s ** 2", "n.s ** n.s", "n.s * 10 ** 300", "(n.s ~ n.s) | int", "n.s + n.s * n.s", "-n.s * n.s", "[n.s, n.s] | sum * n.s")
+NUMBER = (
+    "n.s * n.s",
+    "n.s ** 2",
+    "n.s ** n.s",
+    "n.s * 10 ** 300",
+    "(n.s ~ n.s) | int",
+    "n.s + n.s * n.s",
+    "-n.s * n.s",
+    "[n.s, n.s] | sum * n.s",
+)
 READ = (
-    "{{ n.s }}", "{{ n.s ~ '' }}", "{{ n.s | string | length }}", "{{ n.s | tojson }}", "{{ n.s | pprint }}", "{{ '%s' % n.s }}",
-    "{{ '%r' % (n.s,) }}", "{{ '{}'.format(n.s) }}", "{{ n.s == n.s }}", "{{ [n.s] | unique | list }}", "{{ {'k': n.s} }}", "{{ n.s | e }}",
-    "{{ n.s | list | length }}", "{{ [n.s, n.s] | sort }}", "{{ n.s in [n.s] }}", "{{ n.s | urlencode }}", "{{ raise_exception(n.s) }}",
-    "{% set y %}{{ n.s }}{% endset %}{{ y }}", "{{ n.s | length }}", "{{ n.s | indent }}", "{{ [n.s] | map('string') | join }}", "{{ n.s is string }}",
+    "{{ n.s }}",
+    "{{ n.s ~ '' }}",
+    "{{ n.s | string | length }}",
+    "{{ n.s | tojson }}",
+    "{{ n.s | pprint }}",
+    "{{ '%s' % n.s }}",
+    "{{ '%r' % (n.s,) }}",
+    "{{ '{}'.format(n.s) }}",
+    "{{ n.s == n.s }}",
+    "{{ [n.s] | unique | list }}",
+    "{{ {'k': n.s} }}",
+    "{{ n.s | e }}",
+    "{{ n.s | list | length }}",
+    "{{ [n.s, n.s] | sort }}",
+    "{{ n.s in [n.s] }}",
+    "{{ n.s | urlencode }}",
+    "{{ raise_exception(n.s) }}",
+    "{% set y %}{{ n.s }}{% endset %}{{ y }}",
+    "{{ n.s | length }}",
+    "{{ n.s | indent }}",
+    "{{ [n.s] | map('string') | join }}",
+    "{{ n.s is string }}",
 )
 AROUND = (
     "{0}",
