@@ -10,8 +10,10 @@ import asyncio
 import copy
 import itertools
 import json
+import random
 from dataclasses import replace
 
+import drawn_dialogues
 import pytest
 from asked_money import LIMIT, RELAYED, TOOL, Asker, RelayCaller, read_ledger, set_cap
 from cases import each
@@ -242,6 +244,17 @@ def test_a_conversation_that_changes_in_any_way_is_reserved_as_it_is_sent(told, 
 def test_a_body_that_changes_is_reserved_as_it_is_sent(told, name):
     kind, steps = BODIES[name]
     check(told(RelayCaller, kind, steps), steps)
+
+
+@pytest.mark.slow
+@each("number", range(12))
+def test_any_conversation_with_any_honest_template_is_reserved_as_it_is_sent(told, number):
+    draw = random.Random(number)
+    kind, steps = drawn_dialogues.service(draw), drawn_dialogues.dialogue(draw, 7)
+    more = [
+        {"tools": [TOOL, OTHER][: draw.randint(1, 2)], "n": draw.randint(1, 2)} if number % 2 else {} for _ in steps
+    ]
+    check(told((Asker, RelayCaller)[number % 2], kind, list(zip(steps, more, strict=True))), steps)
 
 
 @each("after", [1, 5])
