@@ -53,6 +53,15 @@ class MaxCost:
         """The most the request can cost."""
         return self.price.worst_case(self.prompt_tokens, self.limit, self.requests)
 
+    @property
+    def least_nanousd(self) -> int:
+        """The most the request can cost with the lowest limit that it may have."""
+        return self._lowered.worst_nanousd
+
+    @property
+    def _lowered(self) -> MaxCost:
+        return replace(self, limit=max(1, min(self.min_limit, self.limit)))
+
     def fit_to(self, left_nanousd: int | None) -> MaxCost | None:
         """Lower the limit to the largest that fits; None if not even ``min_limit`` fits.
 
@@ -62,7 +71,7 @@ class MaxCost:
         whole = replace(self, limit=max(1, self.limit))
         if left_nanousd is None or whole.worst_nanousd <= left_nanousd:
             return whole
-        fitting = replace(self, limit=max(1, min(self.min_limit, self.limit)))
+        fitting = self._lowered
         if fitting.worst_nanousd > left_nanousd:
             return None
         too_high = whole.limit
@@ -113,11 +122,12 @@ class CapStatus:
         """The amount that may still be reserved; negative after a charge above its reservation or a lowered cap."""
         return self.cap_nanousd - self.spent_nanousd - self.reserved_nanousd
 
-    def denial(self) -> Denial:
-        """Return the denial of a further request."""
+    def denial(self, needed_nanousd: int = 0) -> Denial:
+        """Return the denial of a further request, and say what is the least that it ``needed``, where that is known."""
         left = max(0, self.left_nanousd)
         cap, rest = as_usd(self.cap_nanousd), as_usd(left)
-        why = f"{NAMES[self.level]} of {cap} does not allow another request ({rest} left)"
+        needs = f", {as_usd(needed_nanousd)} needed" if needed_nanousd else ""
+        why = f"{NAMES[self.level]} of {cap} does not allow another request ({rest} left{needs})"
         return Denial(why, self.level, self.cap_nanousd, left)
 
 
@@ -155,7 +165,7 @@ def allow(max_cost: MaxCost, cap_statuses: Sequence[CapStatus]) -> Allowance | D
     left = None if tightest is None else tightest.left_nanousd
     fitted = max_cost.fit_to(left)
     if tightest is not None and (fitted is None or tightest.left_nanousd <= 0):
-        return tightest.denial()
+        return tightest.denial(max_cost.least_nanousd)
     if fitted is None or fitted.worst_nanousd > MOST_NANOUSD:
         return Denial(f"a request that may cost more than {as_usd(MOST_NANOUSD)} is not sent")
     return Allowance(fitted, left)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.errors import LedgerError
-from hybrid.spend import TARIFFS, Account, Denial, Grant, MemoryLedger, Price
+from hybrid.spend import TARIFFS, Account, Denial, Grant, MemoryLedger, Price, as_usd
 from hybrid.types import NO_USAGE, CloudUsage
 
 RATES = st.integers(0, 3_000_000)
@@ -198,7 +198,8 @@ def test_a_cap_without_a_price_is_refused_and_says_what_to_state(make_ledger):
 def test_a_cap_of_zero_refuses_everything_even_what_is_free(price, file_ledger):
     for ledger in (MemoryLedger(), file_ledger()):
         denial = with_budget(Account(price, ledger, cap_nanousd=0), lambda budget: budget.reserve(1, 1))
-        assert denial.why == "the cap of 0 USD does not allow another request (0 USD left)"
+        needed = f", {as_usd(PRICE.worst_case(1, 1))} needed" if price is PRICE else ""
+        assert denial.why == f"the cap of 0 USD does not allow another request (0 USD left{needed})"
 
 
 def test_what_is_free_fits_under_any_cap_above_zero_with_its_whole_limit():

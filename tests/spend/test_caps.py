@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from cases import each
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hybrid.spend import TARIFFS, CapStatus, Denial, MaxCost, Price, SpendScope
-from hybrid.spend.ledger import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, allow, windows
+from hybrid.spend import TARIFFS, CapStatus, Denial, MaxCost, Price, SpendScope, as_usd
+from hybrid.spend.ledger import CAP_LEVELS, MOST_NANOUSD, NAMES, TIMED, Allowance, allow, windows
 
 AMOUNTS = st.integers(0, 10**6) | st.integers(0, 10**15)
 STATUSES = st.lists(st.builds(CapStatus, st.sampled_from(CAP_LEVELS), AMOUNTS, AMOUNTS, AMOUNTS), max_size=4)
@@ -61,12 +61,24 @@ def test_the_limit_is_lowered_to_the_largest_that_fits(max_cost, any_room, limit
 
 
 @each("level", CAP_LEVELS)
-def test_a_denial_says_which_cap_and_what_is_left(level):
+def test_a_denial_says_which_cap_what_is_left_and_what_is_needed(level):
     status = CapStatus(level, 30_000, 20_000, 6_000)
     denial = allow(MaxCost(Price.parse("1/0.1/4"), 3, 9), [CapStatus("total", 10**9, 0, 0), status])
     assert denial == Denial(
-        f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left)", level, 30_000, 4_000
+        f"{NAMES[level]} of 0.00003 USD does not allow another request (0.000004 USD left, 0.000007 USD needed)",
+        level,
+        30_000,
+        4_000,
     )
+
+
+@given(MAX_COSTS)
+def test_the_amount_that_a_denial_names_is_the_least_that_allows_the_request(max_cost):
+    needed = cost_of(max_cost, min(max_cost.min_limit, max_cost.limit))
+    assume(needed > 0)
+    denial = allow(max_cost, [CapStatus("total", needed - 1, 0, 0)])
+    assert denial.why.endswith(f", {as_usd(needed)} needed)")
+    assert isinstance(allow(max_cost, [CapStatus("total", needed, 0, 0)]), Allowance)
 
 
 def test_money_spent_above_a_cap_leaves_nothing_rather_than_less_than_nothing():
