@@ -17,12 +17,12 @@ C, W and O the prices of a prompt token, one that is cached, one that is written
 
 *Told*: the tokens that the server says it had cached. *Repeated*: the longest beginning that a prompt shares with an
 earlier prompt of the same answer that was answered; under ``cached`` it counts from ``cache_min_tokens`` on. Of the
-*rest*, as many as the server says it wrote to its cache are charged W; where it does not say, all of them. A prompt of
-more than ``long_context.above_tokens`` has that price, whole. So ``new`` <= ``cached`` <= nothing stated <=
-``uncached`` for the same requests, as long as C <= P <= W; and where nothing is told, the first request of an answer
-costs the same under each, but for the completion token that ``new`` leaves free. A tariff is the user's statement, as
-the prices are: without one nothing is charged less than the server tells. The worst case knows no tariff: nothing is
-repeated in it, and each prompt token is the dearest of P, C and W.
+*rest*, as many as the server says it wrote to its cache are charged W; where it does not say, all of them, but none of
+a prompt below ``cache_min_tokens``. A prompt of more than ``long_context.above_tokens`` has that price, whole. So
+``new`` <= ``cached`` <= nothing stated <= ``uncached`` for the same requests, as long as C <= P <= W; and where nothing
+is told, the first request of an answer costs the same under each, but for the completion token that ``new`` leaves
+free. A tariff is the user's statement, as the prices are: without one nothing is charged less than the server tells.
+The worst case knows no tariff: nothing is repeated in it, and each prompt token is the dearest of P, C and W.
 """
 
 from __future__ import annotations
@@ -227,9 +227,10 @@ class Price:
 
         Several HTTP requests in one usage count as one prompt for ``long_context``, which is never cheaper.
         """
-        price, usage = self.at(usage.prompt_tokens), self.charged(usage)
+        price, caches, usage = self.at(usage.prompt_tokens), self.caches(usage.prompt_tokens), self.charged(usage)
         fresh = usage.prompt_tokens - usage.cached_tokens
-        writes = fresh if usage.cache_write_tokens is None else min(usage.cache_write_tokens, fresh)
+        untold = fresh if caches else 0
+        writes = untold if usage.cache_write_tokens is None else min(usage.cache_write_tokens, fresh)
         total = (
             (fresh - writes) * price.prompt
             + writes * price.written_nanousd

@@ -72,7 +72,7 @@ class TariffAccount:
         prompt_usd, cached_usd, _, write_usd = self._prices(asked)
         seen = self._was_sent(asked, place)
         told = place < asked.told
-        wrote = asked.writes is None or place >= len(asked.prompt) - asked.writes
+        wrote = place >= len(asked.prompt) - asked.writes if asked.writes is not None else self._caches(asked)
         if self.stated == "new" and seen:
             return Fraction(0)
         if self.stated == "cached" and seen and (not self.least_cached or self._num_sent(asked) >= self.least_cached):
@@ -80,6 +80,9 @@ class TariffAccount:
         if told and not (self.stated == "uncached" and asked.check):
             return cached_usd
         return write_usd if wrote else prompt_usd
+
+    def _caches(self, asked: Asked) -> bool:
+        return len(asked.prompt) >= self.least_cached
 
     def _was_sent(self, asked: Asked, place: int) -> bool:
         return " ".join(map(str, asked.prompt[: place + 1])) in self.beginnings

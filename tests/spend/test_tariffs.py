@@ -162,6 +162,15 @@ def test_a_prompt_that_was_written_to_the_cache_costs_a_quarter_more_and_a_serve
     assert price.cost(CloudUsage(49, 1, 40, cache_write_tokens=0)) == 18_000 + 4_000 + 10_000
 
 
+def test_what_cannot_have_been_written_to_a_cache_is_not_charged_as_if_it_were():
+    """Of a prompt below the minimum; one that an answer repeats counts whole, whatever is left to be charged."""
+    price = replace(Price.parse("2/0.1/2.5/10:new"), cache_min_tokens=40)
+    assert price.cost(CloudUsage(39, 0)) == 78_000
+    assert price.cost(CloudUsage(40, 0)) == 100_000
+    assert price.cost(CloudUsage(40, 0, repeated_tokens=38)) == 5_000
+    assert price.worst_case(39, 0) == 97_500, "a server that writes it all the same charges for that"
+
+
 def test_a_long_context_has_other_prices_for_the_whole_request():
     price = Price(2, 1, 10, cache_write=3, long_context=LongContext(100, 4, 2, 20, 6))
     million = 1_000_000
