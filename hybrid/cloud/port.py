@@ -321,7 +321,7 @@ class UsageMeter:
     def remaining(self) -> Iterator[Chunk]:
         """Yield what was charged at the end of an answer that wrote something, unless the last usage told is that."""
         early = self._settled is not None and self._wrote_since
-        if (self._known.completion_tokens or early) and self._settled != self.charged:
+        if (self._least.completion_tokens or early) and self._settled != self.charged:
             yield Chunk(usage=self.charged)
 
     @contextmanager

@@ -48,8 +48,6 @@ if TYPE_CHECKING:  # the command line is there before HTTP is
 RELAY_TOKENS = 4096
 # Relays under way at once: each holds a connection and a reservation.
 MOST_RELAYS = 64
-# More than any request holds; see ``cloud.dialects.reading``.
-MOST_TOTAL = 2**32
 
 
 class RelayRefused(CloudRefusal):
@@ -331,18 +329,8 @@ async def _reserve(billing: RequestBilling, most: CloudUsage, choices: int) -> O
 
 
 def _usage_of(reply: Mapping[str, Any], most: CloudUsage) -> CloudUsage:
-    """Read a usage. Some services tell a total alone; where nothing tells what was written, it is all of the limit."""
-    said = fields_of(reply, "usage")
-    told, total, written = (
-        read_usage(reply, most.completion_tokens or None),
-        said.get("total_tokens"),
-        said.get("completion_tokens"),
-    )
-    if not told.prompt_tokens and isinstance(total, int) and not isinstance(total, bool) and 0 < total <= MOST_TOTAL:
-        # Where it is told how much of it was written, the prompt is the rest; else each is as much as it can be.
-        completion = told.completion_tokens or max(min(total, most.completion_tokens), total - most.prompt_tokens)
-        prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
-        return told.at_least(CloudUsage(prompt, completion).assumed)
+    """Read a usage. Where nothing tells what was written, it is all of the limit."""
+    told, written = read_usage(reply, most), fields_of(reply, "usage").get("completion_tokens")
     if not told.completion_tokens and (isinstance(written, bool) or written != 0):
         return told.at_least(CloudUsage(0, most.completion_tokens).assumed)
     return told

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.cloud import Chunk
-from hybrid.cloud.dialects.reading import MOST_TOKENS, read_usage, usage_of
+from hybrid.cloud.dialects.reading import read_usage, usage_of
 from hybrid.cloud.port import UsageMeter, final_usage, num_written, usage_after_failure
 from hybrid.errors import BadReply, Unreachable
 from hybrid.spend import Price
@@ -129,6 +129,14 @@ def test_a_stream_that_ends_without_a_usage_is_charged_for_what_came():
     assert [chunk.usage for chunk in meter.remaining()] == [CloudUsage(7, 3)], "two tokens and the end"
 
 
+def test_what_came_of_a_chat_that_told_no_usage_is_known():
+    meter = UsageMeter(CloudUsage(0, 0), CloudUsage(1100, 40), ENDS, counts_tokens=False, floor=lambda _: 12)
+    meter.read(Chunk((1,)))
+    meter.read(Chunk(finish="stop"))
+    (last,) = meter.remaining()
+    assert sources(last.usage) == ((0, 0), (0, 12), (1100, 40))
+
+
 def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
     meter = UsageMeter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
     meter.read(Chunk((1, END), finish="stop"))
@@ -159,11 +167,11 @@ def told_usage(prompt, written, cached=0, *, total=None, reasoning=None, writes=
 
 @given(TOLD, TOLD, TOLD, TOLD, TOLD, st.lists(st.tuples(st.sampled_from(WRITE_NAMES), TOLD), max_size=3))
 def test_a_prompt_token_is_cached_or_written_or_neither_whatever_is_told(prompt, done, kept, total, thought, writes):
-    """And thoughts are among the completion; none of it exceeds what 64 bits hold at any price."""
+    """And thoughts are among the completion. What is above any count was not told, and all of it may be written."""
     usage = read_usage(told_usage(prompt, done, kept, total=total, reasoning=thought, writes=writes))
     assert 0 <= usage.cached_tokens + (usage.cache_write_tokens or 0) <= usage.prompt_tokens < 2**40
     assert 0 <= usage.reasoning_tokens <= usage.completion_tokens < 2**40
-    counts = [value for _, value in dict(writes).items() if type(value) is int and value >= 0]
+    counts = [value for _, value in dict(writes).items() if type(value) is int and 0 <= value < 2**32]
     assert (usage.cache_write_tokens is None) == (not counts), "told, or not told; never a guess"
 
 
@@ -258,12 +266,29 @@ def test_more_cached_tokens_than_there_were_are_none():
     assert usage_of(5, 1, 6) == CloudUsage(5, 1, 0)
 
 
-@given(st.integers(0, 10**40), st.integers(0, 10**40), st.integers(0, 10**40))
-def test_an_absurd_count_stays_an_amount_that_64_bits_hold_and_no_cheaper_one(prompt, written, kept):
-    """Cached tokens may cost nothing: those of a prompt that is cut down must not become all of it."""
+REAL = st.integers(0, 128 * 10**7)
+ABSURD = st.integers(2**32, 10**40) | st.just(10**400)
+
+
+@given(REAL | ABSURD, REAL | ABSURD, REAL | ABSURD)
+def test_a_count_beyond_what_any_request_holds_was_not_told_and_makes_none_cheaper(prompt, written, kept):
+    """One of 10**400 was booked as 4,294 USD. Cached tokens may cost nothing: none belong to a prompt that is none."""
     read = usage_of(prompt, written, kept)
     assert Price.parse("600/300/1200").cost(read) < 2**63
-    assert read.cached_tokens <= read.prompt_tokens
-    fresh = prompt - (kept if kept <= prompt else 0)
-    assert read.prompt_tokens - read.cached_tokens == min(fresh, MOST_TOKENS)
-    assert read.completion_tokens == min(written, MOST_TOKENS)
+    assert (read.prompt_tokens, read.completion_tokens) == tuple(n if n < 2**32 else 0 for n in (prompt, written))
+    assert read.cached_tokens == (kept if kept <= read.prompt_tokens else 0)
+
+
+@given(
+    st.integers(1, 60),
+    st.none() | st.integers(0, 70),
+    st.integers(0, 40),
+    st.integers(1, 40),
+    st.sampled_from([None, 0]),
+)
+def test_a_total_without_a_prompt_covers_every_split_of_it_and_no_more(total, written, most, limit, prompt):
+    usage = read_usage(told_usage(prompt, written, total=total), CloudUsage(most, limit))
+    splits = [(total - n, n) for n in range(total + 1) if n == written or (not written and n <= limit)]
+    assert usage.completion_tokens == (written or max(n for _, n in splits))
+    assert usage.prompt_tokens == max((min(rest, most) for rest, _ in splits), default=0)
+    assert (usage.told_prompt_tokens, usage.told_completion_tokens) == (0, written or 0)

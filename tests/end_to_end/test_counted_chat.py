@@ -108,7 +108,7 @@ PARTS = [
         ("honest", True, False, False),
         ("high", True, False, False),
         ("low", True, True, False),
-        ("absent", False, False, True),
+        ("absent", False, True, True),
         ("cut", False, True, True),
         ("reset", False, False, True),
         ("zero", True, False, True),

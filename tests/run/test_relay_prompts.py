@@ -17,7 +17,7 @@ async def read(reply, *, stream):
 
 
 @each("stream", [False, True])
-@each("told", [0, "12", None, float("nan"), -3, [12]])
+@each("told", [0, "12", None, float("nan"), -3, [12], 10**400])
 def test_a_prompt_that_was_not_told_is_booked_at_its_bound_and_teaches_nothing(run, told, stream):
     """What was booked for it doubled the next reservation; after eight questions a cap of 1 USD was gone."""
 

@@ -59,8 +59,9 @@ class Chat(OpenAi):
 
     def learn_from_answer(self, question: WriteQuestion, told: CloudUsage, text: str) -> Self:
         """Learn how many tokens the server makes of a conversation, and of its own answer."""
-        answer = CountedAnswer.of(text, told.completion_tokens) if told.completion_tokens else None
-        return replace(self, counts=self.counts.learn(_bounded(question), told.prompt_tokens, answer))
+        written = told.told_completion_tokens
+        answer = CountedAnswer.of(text, written) if written else None
+        return replace(self, counts=self.counts.learn(_bounded(question), told.told_prompt_tokens, answer))
 
     def _write(self, question: WriteQuestion) -> ContinuationRequest | None:
         """Ask for the whole answer; nothing once it has begun."""
@@ -81,7 +82,8 @@ class Chat(OpenAi):
         }
         if question.top_k:
             body |= {"logprobs": True, "top_logprobs": question.top_k}
-        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k, limit=question.limit)
+        most = self.max_usage(question)
+        read = partial(read_event, self.setup.text_tokens, top_k=question.top_k, most=most)
         return ContinuationRequest(self._continuation(CHAT, body), read)
 
 
@@ -95,9 +97,9 @@ def _bounded(question: ModelQuestion) -> BoundedPrompt:
 
 
 @guarded
-def read_event(words: TextVocabulary, reply: Json, top_k: int, limit: int) -> Chunk:
+def read_event(words: TextVocabulary, reply: Json, top_k: int, most: CloudUsage) -> Chunk:
     """Read one event of a stream, or a whole answer: its text as local tokens, with rows where the list names them."""
-    choice, usage = event_of(reply, limit)
+    choice, usage = event_of(reply, most)
     if choice is None:
         return Chunk(usage=usage)
     text = str((choice.get("delta") or choice.get("message") or {}).get("content") or "")

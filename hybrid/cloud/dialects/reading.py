@@ -16,9 +16,9 @@ from hybrid.types import CloudUsage, Ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# More tokens than any request holds. What costs more than its reservation is disputed, whatever it costs, and prices
-# of up to a dollar a token times this are amounts that 64 bits hold.
-MOST_TOKENS = 2**32
+# More tokens than any request holds: 128 answers, the most that services take, to the longest context that is published
+# (10 million tokens) are fewer. A higher number counts no tokens.
+MOST_TOKENS = 2**31
 NO_ROWS = "the endpoint wrote without log-probabilities; hybrid probe tells which policies can do without"
 
 
@@ -107,10 +107,10 @@ def _status(error: Mapping[str, Any]) -> int | None:
     return 400 if error.get("type") == "invalid_request_error" else None  # OpenAI's codes are words
 
 
-def event_of(reply: Any, limit: int | None = None) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
+def event_of(reply: Any, most: CloudUsage | None = None) -> tuple[Mapping[str, Any] | None, CloudUsage | None]:
     """Return an OpenAI-style event's choice and usage; None where it holds none. Raises BadReply for an error."""
     raise_error_in(reply)
-    usage = read_usage(reply, limit) if reply.get("usage") else None
+    usage = read_usage(reply, most) if reply.get("usage") else None
     return (choice_of(reply) if reply.get("choices") else None), usage
 
 
@@ -149,29 +149,29 @@ def usage_of(
 ) -> CloudUsage:
     """Build a usage from what a server tells. A value that cannot be a count was not told: 0 (``cloud.port``).
 
-    Counts are bounded, the prompt's part by part: no clamping makes a dear prompt a cached one, or a write a read.
+    A count above ``MOST_TOKENS`` is none, so that what is charged for it is the most that it can be.
     """
     whole, kept, written, thought = map(_count_or_none, (prompt, cached, completion, reasoning))
     told_writes = _count_or_none(cache_writes)
     whole, kept, written = whole or 0, kept or 0, written or 0
     kept = kept if kept <= whole else 0
-    fresh, kept, written = (min(part, MOST_TOKENS) for part in (whole - kept, kept, written))
-    writes = None if told_writes is None else min(told_writes, fresh)
-    usage = CloudUsage(fresh + kept, written, kept)
+    writes = None if told_writes is None else min(told_writes, whole - kept)
+    usage = CloudUsage(whole, written, kept)
     return replace(usage, cache_write_tokens=writes, reasoning_tokens=min(thought or 0, written))
 
 
 def _count_or_none(value: object) -> int | None:
     """Take what may be a count of tokens; None for what cannot be one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
 
 
-def read_usage(reply: Any, limit: int | None = None) -> CloudUsage:
+def read_usage(reply: Any, most: CloudUsage | None = None) -> CloudUsage:
     """Read an OpenAI-style usage, whatever stands there, and if nothing does.
 
     Thoughts are charged as completion. Where a service leaves them out of it, they are added: it tells more thoughts
     than completion, or a total of more than prompt and completion (as Gemini's compatible route). What only a total
-    tells is no more than ``limit``, the most tokens that were asked for.
+    tells is no more than ``most``, the most that may be charged. Where it tells no prompt, prompt and completion are
+    assumed, each as much of the total as it can be.
     """
     usage, details = fields_of(reply, "usage"), fields_of(reply, "usage", "prompt_tokens_details")
     thought = _count_or_none(fields_of(reply, "usage", "completion_tokens_details").get("reasoning_tokens")) or 0
@@ -179,11 +179,20 @@ def read_usage(reply: Any, limit: int | None = None) -> CloudUsage:
         _count_or_none(usage.get(name)) or 0 for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
     written += thought if thought > written else 0
-    if prompt and total <= prompt + MOST_TOKENS:
-        written = max(written, total - prompt if limit is None else min(total - prompt, limit))
+    if prompt:
+        limit = (most and most.completion_tokens) or MOST_TOKENS
+        written = max(written, min(total - prompt, limit))
     writes = [_count_or_none(at.get(name)) for at, name in _cache_writes(usage, details)]
     most_writes = max((each for each in writes if each is not None), default=None)
-    return usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
+    told = usage_of(prompt, written, details.get("cached_tokens"), cache_writes=most_writes, reasoning=thought)
+    return told if prompt or not total or most is None else _with_total(told, total, most)
+
+
+def _with_total(told: CloudUsage, total: int, most: CloudUsage) -> CloudUsage:
+    """Return a usage without a prompt, with as much of the total in each count as it can hold."""
+    completion = told.completion_tokens or min(total, most.completion_tokens)
+    prompt = max(0, min(total - told.completion_tokens, most.prompt_tokens))
+    return told.at_least(CloudUsage(prompt, completion).assumed)
 
 
 def _cache_writes(usage: Mapping[str, Any], details: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str]]:
