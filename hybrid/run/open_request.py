@@ -182,12 +182,14 @@ class OpenRequest:
             return replace(usage, check_requests=checks) if price and price.repeated == "uncached" else usage
         return replace(usage, repeated_tokens=min(self._num_repeated, usage.prompt_tokens), check_requests=checks)
 
-    def abandon(self, known: CloudUsage | None = None) -> None:
+    def abandon(self, known: CloudUsage | None = None) -> CloudUsage:
         """Record that we closed it: every token of its limit, since a server charges for what it ran ahead.
 
-        ``known``: what was charged for certain until then.
+        ``known``: what was charged for certain until then. Returns the charge.
         """
-        self.settle(self.max_usage.assumed.at_least(known or NO_USAGE))
+        charged = self.max_usage.assumed.at_least(known or NO_USAGE)
+        self.settle(charged)
+        return charged
 
     def fail(self, error: BaseException, known: CloudUsage | None = None) -> None:
         """Record that it broke: nothing of it ever left, or what is known of its charge, or that we closed it."""

@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # the command line is there before HTTP is
 RELAY_TOKENS = 4096
 # Relays under way at once: each holds a connection and a reservation.
 MOST_RELAYS = 64
+# What every event of a stream begins with.
+HEAD = ("id", "object", "created", "model")
 
 
 class RelayRefused(CloudRefusal):
@@ -74,7 +76,10 @@ class RelayTarget:
 
 @dataclass(frozen=True)
 class RelayedEvent:
-    """One event of a stream, or a whole body, as it came. ``usage``: its JSON, where it holds the usage."""
+    """One event of a stream, or a whole body, as it came. ``usage``: its JSON, where it holds the usage.
+
+    Where a reply tells none, the usage of a body or of an event of its own at the end is what was booked.
+    """
 
     data: bytes
     usage: dict[str, Any] | None = None
@@ -206,19 +211,20 @@ class RelayedReply:
         """How many tokens the prompt has, as the server told it last; 0: it did not."""
         self._told: CloudUsage | None = None
         self._told_last = False
+        self._booked: CloudUsage | None = None
         self._floor = ReplyFloor()
         self._texts: list[str] | None = []  # None: there are several answers, or other things than text
         self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
 
     @property
     def nanousd(self) -> int | None:
-        """What it costs by what was told last; None: not known, or not yet."""
+        """What it costs by what was told last, or else booked; None: not known, or not yet."""
         return None if self.charged is None else self._budget.cost(self.charged)
 
     @property
     def charged(self) -> CloudUsage | None:
-        """The usage that was told last; None: not yet, or more came since."""
-        return self._told if self._told_last else self.usage
+        """The usage that was told last, or else booked; None: not yet, or more came since."""
+        return self._booked or (self._told if self._told_last else self.usage)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -248,29 +254,45 @@ class RelayedReply:
         self._take(found)
         self.usage = self._told
         self.settle()
-        return _event_of(body, found)
+        whole = _event_of(body, found)
+        return whole if whole.usage or not found else RelayedEvent(body, self._with_booked(found))
 
     async def events(self) -> AsyncGenerator[RelayedEvent, None]:
         """Yield the events of a stream, the one with the usage too, but not its [DONE]. Raises CloudError."""
+        latest, num_told = dict[str, Any](), 0
         try:
             async with aclosing(self._raw.events()) as events:
                 while (data := await self._caller.go_on(partial(anext, events, None))) is not None:
                     found = _read(data)
                     self._take(found)
-                    yield _event_of(data, found)
+                    each = _event_of(data, found)
+                    latest, num_told = found or latest, num_told + (each.usage is not None)
+                    yield each
         except CloudError as error:
             self._request.fail(error, self.usage)
             raise
         if self._told_last:
             self.usage = self._told
         self.settle()
+        if self._booked is not None or not num_told:
+            head = {name: latest[name] for name in HEAD if name in latest}
+            if (booked := self._with_booked({**head, "choices": []})) is not None:
+                yield RelayedEvent(b"", booked)
 
     def settle(self) -> None:
         """Record the charge, once: what was told last, or else all of its limit, or what was told or came if more."""
         if self.usage is None:
-            self._request.abandon(self._raised(self._told or NO_USAGE))
+            self._booked = self._request.abandon(self._raised(self._told or NO_USAGE))
         else:
             self._request.settle(self.usage)
+
+    def _with_booked(self, found: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return an object with what was booked as its usage; None where nothing was."""
+        if not self.nanousd or (charged := self.charged) is None:
+            return None
+        prompt, completion = charged.prompt_tokens, charged.completion_tokens
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return {**found, "usage": counts}
 
     async def aclose(self) -> None:
         """Close the request."""

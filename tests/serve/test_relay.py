@@ -96,6 +96,38 @@ def test_a_usage_beside_a_part_of_the_answer_is_told_to_those_who_asked_and_the_
         assert last["usage"]["cost"] == CHARGED / 1e9
 
 
+@each("untold", [None, "much", {}])
+@each("streamed", [False, True])
+def test_where_no_usage_is_told_its_caller_hears_what_was_booked_and_that_it_is_assumed(
+    endpoint, run, streamed, untold
+):
+    """Its caller could not know that 50 tokens were booked where two came."""
+    parts = [delta("a", model="big", usage=untold), delta("b", model="big"), DONE]
+    script = Script.stream(parts) if streamed else Script.whole({**WHOLE, "usage": untold})
+    options = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+    heard, relay, _ = relayed(
+        endpoint, run, script, ask=lambda served: served.chat(tools=TOOLS, max_tokens=50, **options)
+    )
+    told = heard.events[-2] if streamed else heard.data
+    usage, cloud = told["usage"], told["usage"]["hybrid"]["cloud"]
+    assert relay.spent == (round(usage["cost"] * 1e9), 0)
+    assert usage["cost"] == PRICE.cost(CloudUsage(usage["prompt_tokens"], usage["completion_tokens"])) / 1e9
+    assert (usage["completion_tokens"], usage["total_tokens"]) == (50, 50 + usage["prompt_tokens"])
+    assert cloud["assumed_prompt_tokens"] == usage["prompt_tokens"] > 1000
+    assert (cloud["known_completion_tokens"], cloud["assumed_completion_tokens"]) == ((2, 48) if streamed else (1, 49))
+    if streamed:
+        assert (told["id"], told["choices"]) == ("x", [])
+    else:
+        assert float(heard.headers["x-hybrid-cost"]) == usage["cost"]
+
+
+def test_what_was_booked_for_want_of_a_usage_is_no_event_for_those_who_did_not_ask(endpoint, run):
+    parts = [delta("a"), delta("b")]
+    script = Script.stream([*parts, DONE])
+    heard, _, _ = relayed(endpoint, run, script, ask=lambda served: served.chat(tools=TOOLS, stream=True))
+    assert heard.body == b"".join([*parts, DONE])
+
+
 @each("fields", OFFLINE)
 def test_where_nothing_may_be_sent_the_field_is_refused_by_its_name(endpoint, run, fields):
     heard, relay, _ = relayed(endpoint, run, Script.whole(), ask=lambda served: served.chat(tools=TOOLS, **fields))
