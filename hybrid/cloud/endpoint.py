@@ -280,8 +280,8 @@ class Endpoint:
         )
         async with aclosing(events):
             async for event in events:
-                floor.add(event)
                 chunk = continuation.read(event)
+                floor.add(event)  # what is refused tells no tokens: a stream that begins with it may lack what it needs
                 yield chunk
                 if chunk.finish and post.stream != "to done":  # only [DONE] comes after the event that says why
                     return

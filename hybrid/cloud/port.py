@@ -7,6 +7,7 @@ The law of a charge, field by field (``tests/cloud/test_metering.py``). The grea
 the client knows by itself:
 
 - *prompt*: never less than the tokens sent. Told as 0 or not at all: the most that the prompt can be.
+  Where a chat tells a total without it, no more than that.
 - *completion*: never less than the tokens that came, plus the one that ended them if it was not among them. Where what
   comes are no tokens of ours, as in a chat, never less than what must have come (``cloud.reply_floor``).
 - *cached*: never more than the prompt.
