@@ -7,7 +7,6 @@ business of those who read it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ def open_regular(path: Path) -> TextIO:
 
     A pipe waits for whoever writes it, and a device may have no end. Raises OSError where it cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # Windows has neither it nor what waits
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, encoding="utf-8")
     os.close(fd)
@@ -95,6 +94,11 @@ class LineFile:
 
 
 def _locked(path: Path, busy: str) -> int:
+    try:
+        import fcntl  # noqa: PLC0415  (Windows has none, and reads such files all the same)
+    except ImportError:
+        msg = f"{path}: cannot be locked: this system has no such locks"
+        raise UsageError(msg) from None
     while True:
         fd = _opened(path)
         try:
@@ -121,7 +125,7 @@ def _opened(path: Path) -> int:
         if path.exists() and not path.is_file():
             msg = f"{path}: not a file"
             raise UsageError(msg)
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNERS)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNERS)
     except OSError as error:
         msg = f"{path}: {error.strerror}"
         raise UsageError(msg) from None

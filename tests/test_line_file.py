@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -87,3 +89,27 @@ def test_a_file_that_was_replaced_while_it_was_opened_is_not_the_one_that_is_loc
 def test_what_is_no_file_is_refused(path):
     with pytest.raises(UsageError, match=f"^{path}: "):
         LineFile(path)
+
+
+WITHOUT_UNIX = """
+import asyncio, filelock, os, pathlib, psutil, subprocess, sys  # on Windows they load others in these places
+sys.modules.update(dict.fromkeys(["fcntl", "resource"]))
+del os.O_NONBLOCK, os.O_CLOEXEC
+import hybrid.defer, hybrid.run, hybrid.spend, hybrid.engine.template_trial, hybrid.serve.app
+from hybrid.errors import UsageError
+from hybrid.line_file import LineFile, read_regular
+path = pathlib.Path("kept.json")
+path.write_text("{}")
+assert read_regular(path) == b"{}"
+try:
+    LineFile(path)
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_what_windows_lacks_is_missed_by_whoever_locks_a_line_file_and_by_nobody_else(tmp_path):
+    """An unknown template is tried there too, and its verdict is kept in a file."""
+    program = [sys.executable, "-c", WITHOUT_UNIX]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("kept.json: cannot be locked: this system has no such locks\n", "")
