@@ -16,6 +16,8 @@ from functools import cached_property
 
 # Characters of a part, if a cut can stand there. A part of so many takes 2 ms.
 PART = 1 << 14
+# Characters of a name by which a place is found.
+_BEGINNING = 4
 
 
 class SpecialTokens:
@@ -24,34 +26,37 @@ class SpecialTokens:
     def __init__(self, names: Mapping[str, bool]) -> None:
         """Take the texts."""
         self._names = {name: takes_space for name, takes_space in names.items() if name}
-        self._longest = max(map(len, self._names), default=0)
+        self._lengths = sorted({len(name) for name in self._names}, reverse=True)
 
     def parts(self, text: str, size: int = PART) -> Iterator[str]:
         """Yield a text in parts of at least ``size`` characters, the last one excepted."""
         start = 0
         while self._names and len(text) - start > size:
-            found = self._any.finditer(text, start + size)
-            if (cut := next((each.start() for each in found if self._is_cut(text, each.start())), None)) is None:
+            places = (each.start() for each in self._beginnings.finditer(text, start + size))
+            if (cut := next((place for place in places if self._is_cut(text, place)), None)) is None:
                 break
             yield text[start:cut]
             start = cut
         yield text[start:]
 
     @cached_property
-    def _any(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, sorted(self._names, key=len, reverse=True))))
+    def _beginnings(self) -> re.Pattern[str]:
+        """Where a name may begin. Of 6,400 whole names each character takes 0.1 ms where all begin alike."""
+        return re.compile(f"(?={'|'.join(map(re.escape, sorted({name[:_BEGINNING] for name in self._names})))})")
+
+    def _names_at(self, text: str, place: int) -> list[str]:
+        """Return the names that stand at a place, the longest first."""
+        texts = (text[place : place + length] for length in self._lengths)
+        return [each for each in texts if each in self._names]
 
     def _is_cut(self, text: str, at: int) -> bool:
         """Whether llama.cpp ends a fragment here, whatever stands around."""
-        here = [name for name in self._names if text.startswith(name, at)]
-        if any(self._names[name] or name[0].isspace() for name in here):
+        here = self._names_at(text, at)
+        if not here or any(self._names[name] or name[0].isspace() for name in here):
             return False
-        end = at + max(map(len, here))
-        begin = max(0, at - self._longest + 1)
-        around = text[begin : end + self._longest]
-        places = (begin + each.start() for name in self._names for each in re.finditer(f"(?={re.escape(name)})", around)
-                  if begin + each.start() + len(name) > at)  # fmt: skip
-        return all(place == at or place >= end for place in places)
+        places = range(max(0, at - self._lengths[0] + 1), at + len(here[0]))
+        longest = ((place, names[0]) for place in places if place != at and (names := self._names_at(text, place)))
+        return all(place + len(name) <= at for place, name in longest)
 
 
 __all__ = ["PART", "SpecialTokens"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gguf
 import pytest
 from hypothesis import given, settings
@@ -38,6 +40,40 @@ def test_the_tokens_of_the_parts_are_those_of_the_whole(tiny_file):
     law()
     assert cut > 15
     vocabulary.close()
+
+
+NAMES = st.dictionaries(st.text("ab< ", min_size=1, max_size=6), st.booleans(), min_size=1, max_size=6)
+
+
+@given(NAMES, st.text("ab<c ", max_size=40), st.integers(1, 4))
+def test_a_text_is_cut_wherever_it_may_be(names, text, size):
+    def stands(name, place):
+        return text.startswith(name, place)
+
+    def is_cut(at):
+        here = [name for name in names if stands(name, at)]
+        end = at + max(map(len, here), default=0)
+        others = [(place, place + len(name)) for name in names for place in range(len(text)) if stands(name, place)]
+        own = here and not any(names[name] or name[0] == " " for name in here)
+        return own and all(place == at or place >= end or done <= at for place, done in others)
+
+    parts = list(SpecialTokens(names).parts(text, size))
+    assert "".join(parts) == text
+    cuts, cut = [0], 0
+    while (cut := next((at for at in range(cut + size, len(text)) if is_cut(at)), 0)) and len(text) - cuts[-1] > size:
+        cuts.append(cut)
+    assert parts == [text[a:b] for a, b in zip(cuts, [*cuts[1:], None], strict=True)]
+
+
+def test_a_pattern_is_made_once_for_a_vocabulary_and_not_for_each_name(monkeypatch):
+    """Vocabularies of 6,400 special tokens are published."""
+    made, compiled, found = [], re.compile, re.finditer
+    monkeypatch.setattr(re, "compile", lambda *given: made.append(given) or compiled(*given))
+    monkeypatch.setattr(re, "finditer", lambda *given: made.append(given) or found(*given))
+    tokens = SpecialTokens({f"<unused{i}>": False for i in range(600)})
+    assert len(list(tokens.parts("word <unused7>" * 50, 20))) > 10
+    assert len(made) == 1
+    assert sum(map(len, made[0])) < 200, "each character of a text is compared with few texts"
 
 
 def test_a_token_that_takes_the_space_before_it_is_no_place_to_cut():
