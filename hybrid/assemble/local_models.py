@@ -215,7 +215,9 @@ async def _contexts(
     return contexts, others
 
 
-def _open_context(weights: Weights, ctx: int, threads: int | None, _: IsCancelled) -> Engine:
+def _open_context(weights: Weights, ctx: int, threads: int | None, cancelled: IsCancelled) -> Engine:
+    with contextlib.suppress(UsageError):  # --raw needs no template
+        weights.check_template(cancelled)
     return weights.context(ctx, threads)
 
 

@@ -33,6 +33,7 @@ from hybrid.types import TemplateArg
 
 # The longest of 70 published templates has 17,000 characters. Compiling so many takes half a second.
 MOST_SOURCE = 100_000
+TOO_LONG = f"it has more than {MOST_SOURCE:,} characters itself"
 # Of a fault's own words: a template chooses them.
 _MOST_WORDS = 300
 # A format of a date. C libraries pad a field as wide as it says.
@@ -51,6 +52,10 @@ class TemplateFault(Exception):
 
 class TemplateOverload(TemplateFault):
     """The template worked for too long, or made too much: no other form of the conversation is worth a try."""
+
+
+class MemoryOverload(TemplateOverload):
+    """There was no memory for what the template made."""
 
 
 class ChatTemplate:
@@ -103,8 +108,7 @@ class ChatTemplate:
 
     def _parsed(self) -> nodes.Template:
         if len(self.source) > MOST_SOURCE:
-            msg = f"it has more than {MOST_SOURCE:,} characters itself"
-            raise TooMuchWork(msg)
+            raise TooMuchWork(TOO_LONG)
         return self._environment.parse(self.source)
 
 
@@ -118,8 +122,10 @@ def _guarded(work: Callable[[], T]) -> T:
         return work()
     except RecursionError:
         fault = TemplateFault("it calls itself without an end")
-    except (TooMuchWork, MemoryError) as error:
+    except TooMuchWork as error:
         fault = TemplateOverload(_words(error))
+    except MemoryError:
+        fault = MemoryOverload("there is no memory for what it makes")
     except Exception as error:  # noqa: BLE001  (somebody else's program)
         fault = TemplateFault(_words(error))
     raise fault

@@ -9,19 +9,21 @@ it costs one process ever; the bundled models' templates are known. The laws: ``
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import psutil
 from platformdirs import user_cache_path
 
-from hybrid.engine.template import ChatTemplate, TemplateFault, TemplateOverload
+from hybrid.engine.port import Interrupted, IsCancelled, never
+from hybrid.engine.template import MOST_SOURCE, TOO_LONG, ChatTemplate, MemoryOverload, TemplateFault, TemplateOverload
 from hybrid.errors import UsageError
 from hybrid.folders import own_folder
 from hybrid.json_store import JsonStore
@@ -39,13 +41,17 @@ _POLL_S = 0.02
 _ROLES = (("user",), ("system", "user", "assistant", "user"), ("user", "assistant", "tool", "user"))
 
 
-def check_template(source: str, name: str) -> None:
-    """Raise UsageError for a template that takes too much. ``name``: the model file's, for the sentence."""
+def check_template(source: str, name: str, cancelled: IsCancelled = never) -> None:
+    """Raise UsageError for a template that takes too much. ``name``: the model file's, for the sentence.
+
+    Raises Interrupted soon after ``cancelled()`` says so; the next caller tries the template again.
+    """
     digest = digest_of(source)
     if digest in BUNDLED:
         return
-    said = _verdict(digest, source)
-    if said:
+    if digest not in _verdicts:
+        _verdicts[digest] = _verdict(digest, source, cancelled)
+    if said := _verdicts[digest]:
         msg = f"the chat template of {name} is not used: {said}; --raw sends the text as it stands"
         raise UsageError(msg)
 
@@ -59,16 +65,20 @@ class _Unknown(Exception):
     """There was no verdict: the process could not be started, or was ended by somebody else."""
 
 
-# A source may be long, so few are remembered here. Where there is no file, each question would ask again.
-@lru_cache(maxsize=8)
-def _verdict(digest: str, source: str) -> str:
+# By digests. Where there is no file, each question would ask again.
+_verdicts = dict[str, str]()
+
+
+def _verdict(digest: str, source: str, cancelled: IsCancelled) -> str:
     """Return what is wrong with a template; nothing, if it may be rendered in this process."""
+    if len(source) > MOST_SOURCE:
+        return TOO_LONG
     folder = own_folder(user_cache_path)
     store = None if folder is None else JsonStore(folder / "templates.json", "templates", VERSION)
     if store is not None and isinstance(kept := store.read_entries().get(digest), str):
         return kept
     try:
-        said = _tried(source)
+        said = _tried(source, cancelled)
     except _Unknown:  # the meter holds
         return ""
     if store is not None:
@@ -76,39 +86,39 @@ def _verdict(digest: str, source: str) -> str:
     return said
 
 
-def _tried(source: str) -> str:
-    """Render in a child and return what it took too much of. Raises _Unknown."""
+def _tried(source: str, cancelled: IsCancelled) -> str:
+    """Render in a child and return what it took too much of. Raises _Unknown, Interrupted."""
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", __name__]
     try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths},
-        ) as child:
-            try:
-                return _watched(child, json.dumps(source).encode())
-            finally:
-                child.kill()
+        with TemporaryFile() as given:  # a child that reads nothing would block a pipe
+            given.write(json.dumps(source).encode())
+            given.seek(0)
+            with subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": paths},
+            ) as child:
+                try:
+                    return _watched(child, cancelled)
+                finally:
+                    child.kill()
     except OSError as error:
         raise _Unknown from error
 
 
-def _watched(child: subprocess.Popen[bytes], given: bytes) -> str:
-    assert child.stdin
+def _watched(child: subprocess.Popen[bytes], cancelled: IsCancelled) -> str:
     assert child.stdout
-    with suppress(OSError):  # it has ended
-        child.stdin.write(given)
-    with suppress(OSError):
-        child.stdin.close()
     ends = time.monotonic() + _PATIENCE_S
     while True:
         with suppress(subprocess.TimeoutExpired):
             child.wait(_POLL_S)
             break
+        if cancelled():
+            raise Interrupted
         with suppress(psutil.Error):
             process = psutil.Process(child.pid)
             if process.memory_info().rss > MOST_BYTES:
@@ -135,7 +145,11 @@ _CRASHES = frozenset((-6, -7, -11, 0xC0000005, 0xC00000FD))
 
 
 def main() -> None:
-    """Render the template on standard input, and write what is wrong with it: nothing, if nothing is."""
+    """Render the template on standard input, and write what is wrong with it: nothing, if nothing is.
+
+    Writes no verdict at all where it is the machine that has no memory.
+    """
+    has_memory = _has_memory()
     _limit()
     source = json.loads(sys.stdin.buffer.read())
     said = ""
@@ -146,6 +160,8 @@ def main() -> None:
             with suppress(_Refusal):
                 _render(template, turns)
     except TemplateOverload as error:
+        if isinstance(error, MemoryOverload) and not has_memory:
+            return
         said = str(error)
     print(json.dumps(said))  # noqa: T201  (the answer)
 
@@ -161,6 +177,15 @@ def _render(template: ChatTemplate, turns: list[dict[str, str]]) -> None:
         raise
     except TemplateFault as error:
         raise _Refusal from error
+
+
+def _has_memory() -> bool:
+    """Whether this process could have what a template may take: ``ulimit -v``, or others, may leave it less."""
+    try:
+        mmap.mmap(-1, MOST_BYTES).close()
+    except (OSError, MemoryError):
+        return False
+    return True
 
 
 def _limit() -> None:

@@ -82,6 +82,14 @@ class LlamaVocabulary:
         ends = ",".join(map(str, sorted(self.end_ids)))
         return hashlib.blake2b(texts + b"\0\0" + ends.encode(), digest_size=8).hexdigest()
 
+    def check_template(self, cancelled: IsCancelled = never) -> None:
+        """Raise UsageError where the chat template takes too much; an unknown one is tried first, once: seconds.
+
+        Raises Interrupted soon after ``cancelled()`` says so.
+        """
+        if self._template is not None:
+            check_template(self._template, self.name, cancelled)
+
     @property
     def template_names(self) -> frozenset[str]:
         """The arguments that the file's own chat template reads; none where there is none, or it cannot be read."""
@@ -109,7 +117,7 @@ class LlamaVocabulary:
         if self._template is None:
             msg = f"{self.name} has no chat template: use --raw to send the text as it stands"
             raise UsageError(msg)
-        check_template(self._template, self.name)
+        self.check_template()
         bos, eos = (self._name(ll.llama_vocab_bos(self._vocab)), self._name(ll.llama_vocab_eos(self._vocab)))
         return ChatRenderer(ChatTemplate(self._template, bos, eos), self.name)
 

@@ -151,4 +151,4 @@ def test_drawn_programs_take_little_memory_and_time():
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, (template_bombs.draw(len(rows)), done.stderr[-500:])
     assert len(rows) == 200
-    assert not [row for row in rows if row[1] == "MemoryError"]
+    assert not [row for row in rows if "no memory" in row[1]]
