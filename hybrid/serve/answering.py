@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from hybrid.config import AnswerChoices
 from hybrid.errors import HybridError, to_one_line
@@ -28,7 +27,7 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
 from hybrid.serve.errors import api_error, internal_error
-from hybrid.serve.listening import Listening, Sender, pinged
+from hybrid.serve.listening import Listening, Sender, ended, pinged
 from hybrid.serve.logprobs import RowKeeper, TokenScore
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
@@ -42,12 +41,12 @@ _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 _encode = msgspec.json.Encoder().encode
 
 
-async def chat(request: Request) -> Response | Listening:
+async def chat(request: Request) -> Listening:
     """Answer a conversation."""
     return await _reply(request, read_chat, Shape)
 
 
-async def completions(request: Request) -> Response | Listening:
+async def completions(request: Request) -> Listening:
     """Continue a text."""
     return await _reply(request, read_completion, TextShape)
 
@@ -68,22 +67,31 @@ def _read_long(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[
             gc.enable()
 
 
-async def _reply(
-    request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]
-) -> Response | Listening:
+async def _read_in_turn(
+    served: Served, raw: bytes, read: Callable[[Mapping[str, Any]], Asked]
+) -> tuple[dict[str, Any], Asked]:
+    """Read a body: a long one alone, in a thread. Whoever leaves then waits for the thread, so that the next does."""
+    if len(raw) <= READ_AT_ONCE:
+        return _read(raw, read)
+    await served.backend.client()  # what is read is held: not beside others while a model is loaded
+    async with served.reading:
+        reading = asyncio.create_task(asyncio.to_thread(_read_long, raw, read))
+        await ended(reading)
+        return reading.result()
+
+
+async def _reply(request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]) -> Listening:
+    """Return an answer that notices when its caller leaves, while its body waits to be read, too."""
     served: Served = request.app.state.served
     raw = await request.body()
-    if len(raw) <= READ_AT_ONCE:
-        fields, asked = _read(raw, read)
-    else:
-        await served.backend.client()  # what is read is held: not beside others while a model is loaded
-        async with served.reading:
-            fields, asked = await asyncio.to_thread(_read_long, raw, read)
-    if asked.relay:
-        return await relay_reply(served, request, fields, asked)
-    form = shape(asked.model, asked.top_logprobs)
 
     async def work(sender: Sender) -> None:
+        fields, asked = await _read_in_turn(served, raw, read)
+        if asked.relay:
+            await relay_reply(served, sender, fields, asked)
+            return
+        del fields  # it takes twenty times the room of a long body
+        form = shape(asked.model, asked.top_logprobs)
         client = await served.backend.client()
         fitted = fit(asked, client)
         told: dict[str, str] = {"x-hybrid-mode": mode_of(fitted, client)}

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -79,7 +80,7 @@ class Listening:
         finally:
             for task in (work, leaving):
                 task.cancel()
-            await _ended(work, leaving)
+            await ended(work, leaving)
         if not work.cancelled():
             work.result()
 
@@ -107,8 +108,8 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _ended(*tasks: asyncio.Future[None]) -> None:
-    """Return once cancelled tasks have ended; being cancelled meanwhile is passed on, but not before."""
+async def ended(*tasks: asyncio.Future[Any]) -> None:
+    """Return once tasks have ended, however; being cancelled meanwhile is passed on, but not before."""
     again: asyncio.CancelledError | None = None
     while any(not task.done() for task in tasks):
         try:

@@ -17,7 +17,6 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 
 from hybrid.cloud.relay_bounds import UnboundedField
 from hybrid.errors import CloudError, CloudRefusal, HybridError, NotAnApi
@@ -30,7 +29,7 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
 from hybrid.serve.errors import SERVER, api_error, internal_error
-from hybrid.serve.listening import Listening, Sender, pinged
+from hybrid.serve.listening import Sender, pinged
 from hybrid.serve.replies import SOURCES, Shape, as_usd
 from hybrid.serve.served import AnswerWatch, Served
 from hybrid.types import NO_USAGE
@@ -49,8 +48,8 @@ NO_ROUTE = frozenset({404, 405, 501})
 _encode = msgspec.json.Encoder().encode
 
 
-async def relay_reply(served: Served, _: Request, fields: dict[str, Any], asked: Asked) -> Listening:
-    """Return the reply of the cloud's chat route. Raises ApiError where nothing may be sent."""
+async def relay_reply(served: Served, sender: Sender, fields: dict[str, Any], asked: Asked) -> None:
+    """Send the reply of the cloud's chat route. Raises ApiError where nothing may be sent to it."""
     settings = served.backend.settings
     offline = asked.choices.get("offline") or settings.offline
     local = (asked.choices.get("policy") or settings.policy) == "local"
@@ -58,27 +57,23 @@ async def relay_reply(served: Served, _: Request, fields: dict[str, Any], asked:
         why = "offline nothing is sent" if offline else "the local model alone answers"
         said = f"{listed(asked.relay)}: only a cloud model can honour it, and {why}"
         raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
-
-    async def work(sender: Sender) -> None:
-        client = await served.backend.client()
-        watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model, relayed=True), LEFT
-        try:
-            await _relay(client, fields, asked, sender, watch)
-            why = ""
-        except (HybridError, RequestDenied) as error:
-            why = str(error)
-            told = relay_error(error, asked, client.relayer)
-            if not sender.begun:
-                raise told from error
-            await sender.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
-        except Exception:
-            if sender.begun:
-                await sender.end(b"data: " + _encode(internal_error().body) + b"\n\n")
-            raise
-        finally:
-            watch.end(why or None)
-
-    return Listening(work)
+    client = await served.backend.client()
+    watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model, relayed=True), LEFT
+    try:
+        await _relay(client, fields, asked, sender, watch)
+        why = ""
+    except (HybridError, RequestDenied) as error:
+        why = str(error)
+        told = relay_error(error, asked, client.relayer)
+        if not sender.begun:
+            raise told from error
+        await sender.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
+    except Exception:
+        if sender.begun:
+            await sender.end(b"data: " + _encode(internal_error().body) + b"\n\n")
+        raise
+    finally:
+        watch.end(why or None)
 
 
 async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, sender: Sender, watch: AnswerWatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 from asgi_caller import JSON
@@ -195,6 +197,60 @@ def test_long_bodies_are_read_one_at_a_time(endpoint, run, monkeypatch):
     assert [heard.status for heard in run(several())] == [400] * 6
     assert most == [1]
     assert gc.isenabled()
+
+
+def test_a_caller_who_leaves_while_its_body_waits_holds_nothing(endpoint, run, monkeypatch):
+    """A model may take minutes to load; by then the room was full of what nobody waited for."""
+    served, waits = endpoint(), asyncio.Event()
+
+    async def client():
+        waits.set()
+        await asyncio.Event().wait()
+
+    backend = SimpleNamespace(client=client, opened=None)
+    monkeypatch.setattr(served.app._app.state, "served", replace(served.app._app.state.served, backend=backend))
+
+    async def leaves():
+        gone = asyncio.Event()
+        asking = asyncio.create_task(served.ask("/v1/chat/completions", bytes(8 * MIB), gone=gone))
+        await waits.wait()
+        assert served.app._bodies.num_bytes == 8 * MIB
+        gone.set()
+        return await asyncio.wait_for(asking, 60)
+
+    assert run(leaves()).status is None
+    assert served.app._bodies.num_bytes == 0
+
+
+def test_a_long_body_is_read_alone_though_its_caller_has_left(endpoint, run, monkeypatch):
+    served, begun, go_on, order = endpoint(), asyncio.Event(), threading.Event(), []
+    body = json.dumps({"messages": [{"role": "user", "content": "a" * 100_000}]}).encode()
+
+    async def leaves():
+        loop = asyncio.get_running_loop()
+
+        def read(raw, how):
+            order.append("begin")
+            loop.call_soon_threadsafe(begun.set)
+            assert go_on.wait(60)
+            order.append("end")
+            raise ApiError(400, "it is enough")
+
+        monkeypatch.setattr(answering, "_read", read)
+        gone = asyncio.Event()
+        first = asyncio.create_task(served.ask("/v1/chat/completions", body, gone=gone))
+        await begun.wait()
+        second = asyncio.create_task(served.ask("/v1/chat/completions", body))
+        gone.set()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert order == ["begin"]
+        assert served.app._bodies.num_bytes == 2 * len(body), "what is still read is held"
+        go_on.set()
+        return [heard.status for heard in await asyncio.gather(first, second)]
+
+    assert run(leaves()) == [None, 400]
+    assert order == ["begin", "end"] * 2
 
 
 def test_of_a_long_prompt_the_monitor_keeps_the_end():
