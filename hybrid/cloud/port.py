@@ -301,8 +301,9 @@ class UsageMeter:
         """What is known, and the tokens that came where those are not counted one by one."""
         if self._counts_tokens:
             return self._known
-        told = self.told.completion_tokens or self._most.completion_tokens
-        return self._known.at_least(CloudUsage(0, self._floor(told)))
+        limit = self._most.completion_tokens
+        came = self._floor(self.told.completion_tokens or limit)
+        return self._known.at_least(CloudUsage(0, min(came, limit)))
 
     def read(self, chunk: Chunk) -> Chunk:
         """Count what a chunk holds; if it tells a usage, return it with one that keeps the law."""

@@ -5,8 +5,9 @@ vocabulary is charged no more prompt tokens than ``PromptCounts.most``, whatever
 
 - A text has no more tokens than bytes (``normal_forms``), and a turn's marks are ``TURN`` tokens at the most.
 - A prompt that was counted bounds every prompt that begins with it, and every prompt of its kind: beside its turns the
-  two are alike, with or without a system message first. A template adds its own system message only where there is
-  none, so a count of the one kind tells nothing of the other.
+  two are alike, with a system message first, an empty one, one later, or none. A template adds its own system message
+  only where there is none, so a count of the one kind tells nothing of the other.
+- Turns of one role that follow each other may have the marks of one: so a counted prompt has marks for its runs alone.
 - An answer that was counted is no more than twice as many tokens when it is read again as a turn.
 - A prompt may have ``TURN`` tokens more than the same prompt at another time: some templates write the date.
 
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from hybrid.cloud.normal_forms import max_bytes
@@ -35,6 +37,7 @@ REREAD: Final = 2
 SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 # Conversations whose counts are kept; one entry is below 200 bytes.
 MOST_COUNTS: Final = 1024
+_TEXT: Final = b"text "
 FORMS: Final = ("NFC", "NFKC", "NFD", "NFKD")
 
 
@@ -50,6 +53,11 @@ class BoundedTurn:
     def of(cls, role: str, text: str) -> BoundedTurn:
         """Take a turn that is text alone."""
         return cls(role, _text_key(text), max_bytes(text))
+
+    @property
+    def says_something(self) -> bool:
+        """Whether its text is more than white space."""
+        return bool(self.content.removeprefix(_TEXT).strip())
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class PromptBound:
 @dataclass(frozen=True)
 class _Count:
     tokens: int
-    num_turns: int
+    num_runs: int
 
 
 @dataclass(frozen=True)
@@ -126,14 +134,15 @@ class PromptCounts:
         if not self.constant:
             return self
         more = min(PREAMBLE, told - PREAMBLE) if told > published else self.more
-        count, whole = _Count(told, len(prompt.turns)), _chain(prompt)[-1]
+        roles = [turn.role for turn in prompt.turns]
+        count, whole = _Count(told, _num_runs(roles)), _chain(prompt)[-1]
         counts = dict(self.counts)
         for key, _ in _kinds(prompt):
             counts[key] = min(counts.pop(key, count), count, key=lambda each: each.tokens)
         counts[whole] = max(counts.pop(whole, count), count, key=lambda each: each.tokens)
         if answer is not None:
             key = _link(whole, "assistant", answer.content)
-            counts[key] = _Count(told + answer.most + TURN, len(prompt.turns) + 1)
+            counts[key] = _Count(told + answer.most + TURN, _num_runs([*roles, "assistant"]))
         return PromptCounts(more, counts=dict([*counts.items()][-MOST_COUNTS:]))
 
     def _counted(self, prompt: BoundedPrompt) -> Iterator[int]:
@@ -142,12 +151,12 @@ class PromptCounts:
         for key, shared in (*known, *(_kinds(prompt) if self.counts else ())):
             if (count := self.counts.get(key)) is not None:
                 texts = sum(turn.most for turn in prompt.turns[shared:])
-                marks = TURN * max(0, len(prompt.turns) - count.num_turns)
+                marks = TURN * max(0, len(prompt.turns) - count.num_runs)
                 yield count.tokens + texts + marks + TURN
 
 
 def _text_key(text: str) -> bytes:
-    return b"text " + text.encode("utf-8", "surrogatepass")
+    return _TEXT + text.encode("utf-8", "surrogatepass")
 
 
 def _chain(prompt: BoundedPrompt) -> list[bytes]:
@@ -171,13 +180,22 @@ def _kinds(prompt: BoundedPrompt) -> list[tuple[bytes, int]]:
 
 
 def _kind(prompt: BoundedPrompt) -> bytes:
-    """Return the key of a prompt's kind: what is beside its turns, whether a system message is first, other roles.
+    """Return the key of a prompt's kind: what is beside its turns, where system messages stand, other roles.
 
     Templates say more where tools were called.
     """
     others = sorted({turn.role for turn in prompt.turns} - {"user", "assistant", *SYSTEM_ROLES})
-    roles = "\n".join(("system" if _num_system(prompt) else "", *others))
+    first, later = prompt.turns[: _num_system(prompt)], prompt.turns[_num_system(prompt) :]
+    places = (first[:1], first, [turn for turn in later if turn.role in SYSTEM_ROLES])
+    systems = (f"{bool(turns)} {any(turn.says_something for turn in turns)}" for turns in places)
+    roles = "\n".join((*systems, *others))
     return _digest(prompt.others, roles.encode("utf-8", "surrogatepass"))
+
+
+def _num_runs(roles: Sequence[str]) -> int:
+    """Return how often the role changes: what is no system message and no answer may stand in a user's turn."""
+    sides = ["system" if role in SYSTEM_ROLES else role.startswith("assistant") for role in roles]
+    return len([*groupby(sides)])
 
 
 def _num_system(prompt: BoundedPrompt) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -185,12 +186,23 @@ def _bounded_turn(turn: Mapping[str, Any], image_tokens: int | None) -> BoundedT
     parts: Sequence[Any] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     tokens += sum(_part_tokens(part, image_tokens) for part in parts)
     calls = " that calls" if rest.keys() & {"tool_calls", "function_call"} else ""
-    return BoundedTurn(f"{role}{calls}", _exactly(turn), tokens)
+    # Behind an address there may be another picture every time.
+    once = secrets.token_bytes(16) if any(map(_is_linked, parts)) else b""
+    return BoundedTurn(f"{role}{calls}", _exactly(turn) + once, tokens)
+
+
+def _is_linked(part: Mapping[str, Any]) -> bool:
+    """Whether a part is an image that stands somewhere else; ``data:`` holds it."""
+    if part.get("type") != "image_url":
+        return False
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else image
+    return not (isinstance(url, str) and url.startswith("data:"))
 
 
 def _exactly(value: object) -> bytes:
-    """Return bytes that only an equal value has."""
-    return b"json " + json.dumps(value, sort_keys=True).encode()
+    """Return bytes that only an equal value has, in the same order."""
+    return b"json " + json.dumps(value).encode()
 
 
 def _part_tokens(part: Any, image_tokens: int | None) -> int:

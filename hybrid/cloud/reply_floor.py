@@ -1,7 +1,7 @@
 """The fewest tokens that a reply can have, by what came of it: what its usage is raised to, for chats and relays.
 
 The laws (``tests/cloud/test_reply_floor.py``). A delta that is not empty is a token at the least, in each choice: of
-content, of thoughts, of a tool call's arguments. Where log-probabilities list the tokens of the content, these count
+content, of thoughts, of a tool call's arguments. Where log-probabilities list tokens, of whatever part, these count
 instead. Where the vocabulary is known, a text has no fewer tokens than its bytes over those of the longest token. What
 a server holds back or sends several tokens at a time stays below its true count; beyond the floor it is trusted.
 
@@ -9,9 +9,9 @@ Framing alone charges nobody more than an honest server tells:
 
 - A role, the name of a call and the end of a text are no tokens: a service that forces a call writes its name itself.
 - A delta that begins with the rest of a character belongs to the token that the last one began.
-- Proxies that imitate a stream cut a text into characters. Where every delta is one character, a usage is believed
-  that needs no more than eight of them for a token: English has four to five in the largest vocabularies. A lower usage
-  no such framing explains, and every delta counts.
+- Proxies that imitate a stream cut a text into characters. Where deltas have two characters or fewer, on average, a
+  usage is believed that needs no more than eight characters for a token: English has four to five in the largest
+  vocabularies. A lower usage no such framing explains, and every delta counts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHARACTERS_OF_A_TOKEN = 8
+CHARACTERS_OF_A_PIECE = 2
 # What a model writes beside the content; some services tell their thoughts by two names at once.
 THOUGHTS = ("reasoning_content", "reasoning")
 # What stands in the place of a byte that is part of no character.
@@ -29,7 +30,7 @@ REPLACED = "\ufffd"
 
 @dataclass
 class _Choice:
-    """Of one choice so far: its deltas of content and of others, how many of all are one character, tokens listed."""
+    """Of one choice so far: deltas of content, others that no list counts, characters of all, tokens listed."""
 
     content: int = 0
     others: int = 0
@@ -44,16 +45,16 @@ class _Choice:
 
     @property
     def is_cut_into_characters(self) -> bool:
-        return not self.listed and self.characters == self.content + self.others
+        return not self.listed and self.characters <= CHARACTERS_OF_A_PIECE * (self.content + self.others)
 
     def add(self, content: str, other: str, num_listed: int) -> None:
         text = content + other
         self.listed += num_listed
+        self.characters += len(text)
         self.num_bytes += len(text.replace(REPLACED, "?").encode("utf-8", "surrogatepass"))
         if text and not _continues(self.end, text):
             self.content += bool(content)
-            self.others += not content
-            self.characters += len(text) == 1
+            self.others += not (content or num_listed)
         self.end = text[-1:] or self.end
 
 
@@ -78,7 +79,8 @@ class ReplyFloor:
         """Return the fewest tokens of all choices that came. ``told``: what the usage says that they are."""
         choices = self._choices.values()
         counted = sum(choice.num_tokens for choice in choices)
-        if all(choice.is_cut_into_characters for choice in choices) and told * CHARACTERS_OF_A_TOKEN > counted:
+        characters = sum(choice.characters for choice in choices)
+        if all(choice.is_cut_into_characters for choice in choices) and told * CHARACTERS_OF_A_TOKEN >= characters:
             counted = min(counted, told)
         if self._longest_token is None:
             return counted

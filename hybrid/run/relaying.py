@@ -190,8 +190,11 @@ class Relayer:
         body |= dict.fromkeys(names, limit)
 
     def _learn(self, body: Mapping[str, Any], reply: RelayedReply) -> None:
-        """Learn how many tokens the server makes of a body, where a whole reply told it."""
-        if reply.usage is not None and reply.told_prompt:
+        """Learn how many tokens the server makes of a body, where a whole reply told it.
+
+        Of several answers nobody knows for how many of them the prompt was counted.
+        """
+        if reply.usage is not None and reply.told_prompt and num_choices(body) == 1:
             with suppress(UsageError):  # of what has no bound nothing is learned
                 prompt = bounded_prompt(body, self._target.image_tokens)
                 self._counts = self._counts.learn(prompt, reply.told_prompt, reply.counted_answer)
@@ -320,9 +323,10 @@ class RelayedReply:
             self.usage, self._told_last = None, False
 
     def _raised(self, told: CloudUsage) -> CloudUsage:
-        """Return a usage of no fewer tokens than came."""
-        least = self._floor.num_tokens(told.completion_tokens or self._most.completion_tokens)
-        return told.at_least(CloudUsage(0, least).known)
+        """Return a usage of no fewer tokens than came. Their count is a guess at framing: it passes no limit."""
+        limit = self._most.completion_tokens
+        least = self._floor.num_tokens(told.completion_tokens or limit)
+        return told.at_least(CloudUsage(0, min(least, limit)).known)
 
     @property
     def _most(self) -> CloudUsage:

@@ -161,7 +161,9 @@ class Price:
         """Whether nothing is ever charged."""
         beyond = self.long_context
         here = self.prompt or self.cached_prompt or self.cache_write or self.completion or self.request
-        return not (here or (beyond and (beyond.prompt or beyond.cached_prompt or beyond.completion)))
+        return not (
+            here or (beyond and (beyond.prompt or beyond.cached_prompt or beyond.cache_write or beyond.completion))
+        )
 
     def at(self, prompt_tokens: float) -> Price:
         """Return the price of a request whose prompt has so many tokens, without another one beyond it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from statistics import median
 
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_templates import ToyServer
@@ -25,14 +26,18 @@ SERVER = st.builds(
     drops_thoughts=st.booleans(),
     tool_text=st.sampled_from([0, 90]),
     begin=st.integers(0, 2),
+    merges=st.booleans(),
+    wants_it_first=st.booleans(),
 )
-# What is asked next: how many turns of the conversation stay, the system message, and what is new.
+# What is asked next: how many turns of the conversation stay, the system message, and what is new; whether the answer
+# stays in the conversation.
 STEP = st.tuples(
     st.integers(0, 5),
-    st.sampled_from(["", "be brief", "you are a cat " * 3]),
-    st.sampled_from(["user", "tool"]),
+    st.sampled_from(["", " ", "be brief", "you are a cat " * 3]),
+    st.sampled_from(["user", "user", "tool", "system"]),
     TEXT,
     TEXT,
+    st.booleans(),
 )
 
 
@@ -51,17 +56,34 @@ def answered(text, tokens):
 
 @given(SERVER, st.lists(STEP, min_size=1, max_size=8))
 def test_no_server_of_one_template_and_vocabulary_charges_more_than_was_reserved(server, steps):
-    """Whatever it was asked before: conversations that go on, others, with a system message and without, with tools."""
+    """Whatever it was asked before: conversations that go on, others, a system message anywhere or none, tools."""
     counts, turns = PromptCounts(), []
-    for kept, system, role, text, answer in steps:
+    for kept, system, role, text, answer, stays in steps:
         start = [("system", system)] if system else []
         rest = [turn for turn in turns if turn[0] != "system"][:kept]
         turns = [*start, *rest, (role, text)]
         told, most = server.prompt(turns), counts.most(bounded(turns))
         assert told <= most.tokens
         counts = counts.learn(bounded(turns), told, answered(answer, max(1, server.tokens(answer))))
-        turns = [*turns, ("assistant", answer)]
+        turns = [*turns, *([("assistant", answer)] if stays else [])]
     assert counts.constant
+
+
+def test_turns_that_one_template_merges_and_another_order_of_them_does_not():
+    server, counts = ToyServer(merges=True, turn_marks=8), PromptCounts()
+    twenty = [("user", "a")] * 20
+    counts = counts.learn(bounded(twenty), server.prompt(twenty))
+    apart = [("user", "a"), ("assistant", "a")] * 10
+    assert counts.most(bounded(apart)).counted
+    assert server.prompt(apart) <= counts.most(bounded(apart)).tokens
+
+
+@each("counted", [[("user", "hi"), ("system", "Be brief")], [("system", "Be brief"), ("user", "hi")]])
+def test_a_system_message_elsewhere_or_none_is_another_kind(counted):
+    server = ToyServer(default_system=700, wants_it_first=counted[0][0] == "system")
+    counts = PromptCounts().learn(bounded(counted), server.prompt(counted))
+    for other in ([("user", "hi")], [("system", " "), ("user", "hi")]):
+        assert server.prompt(other) <= counts.most(bounded(other)).tokens
 
 
 QUESTIONS = ("What is the capital of France, and how many people live there?", "And of Spain?", "Why is it so?") * 2

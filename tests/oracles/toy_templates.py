@@ -12,7 +12,9 @@ class ToyServer:
 
     ``default_system``: tokens of its own system message, where a conversation brings none. ``turn_marks``: tokens
     around a turn. ``dates``: tokens of the date, one count a day. ``drops_thoughts``: thoughts of turns before the last
-    question are not printed. ``once``: tokens that a template writes where a tool's result stands.
+    question are not printed. ``tool_text``: tokens that a template writes where a tool's result stands. ``merges``:
+    turns of one side that follow each other have the marks of one. ``wants_it_first``: its own system message stands
+    unless a conversation begins with one that says something.
     """
 
     pieces: tuple[str, ...] = ()
@@ -23,6 +25,8 @@ class ToyServer:
     drops_thoughts: bool = False
     tool_text: int = 0
     begin: int = 1
+    merges: bool = False
+    wants_it_first: bool = False
     asked: int = field(default=0)
 
     def tokens(self, text):
@@ -40,11 +44,16 @@ class ToyServer:
         self.asked += 1
         last = max((at for at, (role, _) in enumerate(turns) if role == "user"), default=-1)
         total = self.begin + self.turn_marks + self.dates[self.asked % len(self.dates)]
-        if not any(role == "system" for role, _ in turns):
-            total += self.default_system
+        own = not any(role == "system" for role, _ in turns)
+        if self.wants_it_first:
+            own = turns[0][0] != "system" or not turns[0][1].strip()
+        total += self.default_system if own else 0
         if any(role == "tool" for role, _ in turns):
             total += self.tool_text
+        side = None
         for at, (role, text) in enumerate(turns):
             dropped = role == "assistant" and self.drops_thoughts and at < last
-            total += self.turn_marks + self.tokens((text.rpartition("</think>")[2] if dropped else text).strip())
+            before, side = side, "user" if role == "tool" else role
+            total += 0 if self.merges and before == side else self.turn_marks
+            total += self.tokens((text.rpartition("</think>")[2] if dropped else text).strip())
         return total

@@ -99,8 +99,7 @@ function drawAnswer(answer) {
     fact("cloud alone", usd(head.answer ? head.answer.cloud_only : null)),
     ...(head.answer && head.answer.ttft_ms !== null ? [fact("first token", `${Math.round(head.answer.ttft_ms)} ms`)] : []),
     ...(head.policy ? [make("li", "", `policy ${head.policy}`)] : []));
-  const why = degraded && (degraded.why || degraded.kind || "the cloud did not answer");
-  const alarm = degraded && make("li", "alarm", degraded.kind === "paced" ? why : `the local model ${head.away ? "goes" : "went"} on alone: ${why}`);
+  const alarm = degraded && make("li", "alarm", (degraded.kind === "paced" ? "" : `the local model ${head.away ? "goes" : "went"} on alone: `) + (degraded.why || degraded.kind || "the cloud did not answer"));
   $("notes").replaceChildren(...(alarm ? [alarm] : []), ...head.notes.map(note => make("li", "", note)));
   drawChart(answer);
   drawDetail(head, tokens[page.chosen], page.chosen);
