@@ -35,7 +35,7 @@ from hybrid.cloud.reply_floor import ReplyFloor
 from hybrid.errors import BadReply, CloudError, CloudRefusal, QueueFull, UsageError
 from hybrid.run.answer_builder import AnswerBuilder
 from hybrid.run.events import Publish
-from hybrid.run.open_request import OpenRequest, RequestBilling, RequestDenied
+from hybrid.run.open_request import SHORTENED, OpenRequest, RequestBilling, RequestDenied
 from hybrid.run.retrying import EndpointHealth, RetryingCaller
 from hybrid.spend import Account, AnswerBudget
 from hybrid.types import NO_USAGE, CloudUsage
@@ -148,6 +148,7 @@ class Relayer:
                 return await self._send(sent, request, asked_at, budget, tally, caller)
 
             reply = await caller.call(attempt)
+            reply.wanted_tokens = most.completion_tokens
             try:
                 yield reply
             finally:
@@ -216,6 +217,9 @@ class RelayedReply:
         self._told_last = False
         self._booked: CloudUsage | None = None
         self._floor = ReplyFloor()
+        self.wanted_tokens = 0
+        """The completion tokens of all answers that it may have without a cap; 0: no limit was put to it."""
+        self._cut_off = False
         self._texts: list[str] | None = []  # None: there are several answers, or other things than text
         self._raw, self._request, self._budget, self._tally, self._caller = raw, request, budget, tally, caller
 
@@ -233,6 +237,13 @@ class RelayedReply:
     def notes(self) -> tuple[str, ...]:
         """What its caller should know of how it was reserved."""
         return self._tally.notes
+
+    @property
+    def degraded(self) -> str | None:
+        """Why it ended before its end, where a cap had left it a smaller limit; None where that changed nothing."""
+        limit = self._most.completion_tokens
+        cut_off = self._cut_off and limit < self.wanted_tokens
+        return SHORTENED.format(limit, self.wanted_tokens) if cut_off else None
 
     @property
     def bytes_sent(self) -> int:
@@ -309,6 +320,7 @@ class RelayedReply:
         """
         self._floor.add(found)
         for choice in found["choices"] if isinstance(found.get("choices"), list) else ():
+            self._cut_off = self._cut_off or fields_of(choice).get("finish_reason") == "length"
             if (text := _text_of(choice)) is None:
                 self._texts = None
             elif self._texts is not None:

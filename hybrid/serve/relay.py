@@ -101,8 +101,9 @@ async def _hand_on(reply: RelayedReply, headers: Mapping[str, str], sender: Send
     """Hand a whole body on, with what it cost in its usage."""
     found = await reply.whole()
     body = found.data if found.usage is None else encoded(_with_cost(found.usage, reply))
-    cost = {} if reply.nanousd is None else {"x-hybrid-cost": f"{as_usd(reply.nanousd):.9f}"}
-    await sender.whole(200, {**headers, **cost}, body)
+    own = {} if reply.nanousd is None else {"x-hybrid-cost": f"{as_usd(reply.nanousd):.9f}"}
+    own |= {} if reply.degraded is None else {"x-hybrid-degraded": reply.degraded}
+    await sender.whole(200, {**headers, **own}, body)
 
 
 def _with_cost(found: dict[str, Any], reply: RelayedReply) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _with_cost(found: dict[str, Any], reply: RelayedReply) -> dict[str, Any]:
     cloud = {name: getattr(charged, name) for name in SOURCES}
     usage = {**found["usage"], "cost": cost, "hybrid": {**own, "bytes_sent": reply.bytes_sent, "cloud": cloud}}
     notes = {"notes": list(reply.notes)} if reply.notes else {}
-    return {**found, "usage": usage, "hybrid": {"mode": "relay", "cost": cost, "degraded": None, **notes}}
+    return {**found, "usage": usage, "hybrid": {"mode": "relay", "cost": cost, "degraded": reply.degraded, **notes}}
 
 
 def _event(data: bytes) -> bytes:

@@ -63,6 +63,24 @@ def test_a_whole_answer_comes_with_what_it_cost_and_no_header_passes_either_way(
     assert (totals.answers["relayed"], totals.requests["relay"]) == (1, 1)
 
 
+@each("reason, room", [("length", 12), ("stop", 12), ("length", 5000)])
+def test_an_answer_that_a_cap_has_cut_off_says_so(endpoint, run, reason, room):
+    """A tool's call that ends in its midst is no use; one that ended by itself lacks nothing."""
+    whole = {**WHOLE, "choices": [{**WHOLE["choices"][0], "finish_reason": reason}]}
+    body = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "tools": TOOLS}
+    prompt = worst_case(body, 1).prompt_tokens
+    cap = PRICE.worst_case(prompt, room)
+    heard, relay, _ = relayed(
+        endpoint, run, Script.whole(whole), ask=lambda served: served.chat(tools=TOOLS, max_tokens=4096), cap=cap
+    )
+    [sent] = relay.there.bodies
+    expected = f"the cap leaves room for {sent['max_tokens']} of the 4,096 tokens that the cloud might write"
+    cut_off = reason == "length" and sent["max_tokens"] < 4096
+    assert cut_off == (reason == "length" and room == 12)
+    assert heard.headers.get("x-hybrid-degraded") == (expected if cut_off else None)
+    assert heard.data["hybrid"]["degraded"] == (expected if cut_off else None)
+
+
 @each("wanted", [False, True])
 def test_events_pass_as_they_came_and_the_usage_only_to_those_who_asked(endpoint, run, wanted):
     options = {"stream_options": {"include_usage": True}} if wanted else {}
