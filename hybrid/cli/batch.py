@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -49,7 +48,8 @@ with another IN is refused, and so is one that another process is writing. Over 
 what all runs for that path spent, killed ones included. When it is reached the local model answers the lines that are
 left, and each says so (degraded). So does each line that the cloud was asked less for because a day's cap runs out
 (degraded_kind paced). Where a cap, pacing or an outage decided any line, the exit code is 6, and the last line of what
-is said names the command that repairs; with --allow-degraded the code is 0.
+is said names the command that repairs, with the flags that were given; with --allow-degraded the code is 0. A --cap
+that was reached is left out of it: add a higher one.
 
 --again degraded, failed or degraded,failed asks those lines of OUT anew. The new lines go to a file beside OUT that
 takes its place when it is complete; all other lines are taken over as they are, and an answer gives way only to a
@@ -91,12 +91,12 @@ def batch(
     """Answer a file of questions, several lines at once; given again, go on where it ended."""
     with exit_codes():
         tally = _batch(source, out, flags, again, is_quiet=as_json)
-        repair = _repair(source, out) if tally.repairable else None
+        repair = tally.needs.command(source, out, flags) if tally.repairable else None
         if as_json:
             typer.echo(json.dumps(tally.to_json() | {"repair": repair}, ensure_ascii=False))
         else:
-            repairing = () if repair is None else (f"once there is money and the endpoint answers: {repair}",)
-            for said in (*tally.summary(), *repairing):
+            last = tally.needs.sentence(source, repair, flags)
+            for said in (*tally.summary(), *(() if last is None else (last,))):
                 typer.echo(f"hybrid: {escape_controls(said)}", err=True)
         if tally.failed:
             raise typer.Exit(EXIT_PARTLY)
@@ -107,20 +107,14 @@ def batch(
 batch.__doc__ = f"{batch.__doc__}\n{EPILOG}"
 
 
-def _repair(source: Path, out: Path) -> str:
-    """Return the command that asks degraded lines anew; standard input must be a file for it."""
-    named = "IN" if str(source) == "-" else shlex.quote(str(source))
-    end = ", with the lines of standard input in a file IN" if str(source) == "-" else ""
-    return f"hybrid batch {named} {shlex.quote(str(out))} --again degraded, and the same flags{end}"
-
-
 def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_quiet: bool) -> Tally:
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     asked = None if again is None else outcomes_of(again)
     # What earlier runs for this output spent counts against --cap, whatever became of them.
-    flags["spender"] = f"batch {out.resolve()}"
-    opening = hybrid.open(**flags)
+    spending = flags.copy()
+    spending["spender"] = f"batch {out.resolve()}"
+    opening = hybrid.open(**spending)
     with _opened(source) as file:
         if asked is not None:
             return _ask_again(file, out, opening, asked, is_told=not is_quiet)

@@ -67,6 +67,18 @@ def option(name: str, title: str) -> Any:
     return Annotated[kind | None, told]
 
 
+def words_of(flags: Mapping[str, object]) -> list[str]:
+    """Return the words of a command line that give these flags; what was not given (None) has none."""
+    words = []
+    for name, value in flags.items():
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{_dashed(name)}")
+        elif value is not None:
+            several = value if isinstance(value, list | tuple) else (value,)
+            words += [word for each in several for word in (f"--{_dashed(name)}", str(each))]
+    return words
+
+
 def help_of(name: str) -> str:
     """Return a setting's sentence, with what stands where nothing is said."""
     default = setting(name).default or _shown(Settings.model_fields[name].default)

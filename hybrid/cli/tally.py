@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.cli.batch_lines import OutputLine
+from hybrid.cli.batch_repair import RepairNeeds
 from hybrid.spend import Bill, as_usd
 
 
@@ -20,7 +21,8 @@ class Tally:
     ``asked_again``: lines that ``--again`` asked anew, of which ``better`` came to more than before.
     ``open_nanousd``: what requests whose charge is not known (a run was killed, a connection broke) may have cost;
     under ``--cap``, where it counts as spent. ``degraded_kinds``: the degraded lines by kind (``unknown``: those of
-    before kinds were told). ``repairable``: lines that a cap, a day's pacing or an outage decided.
+    before kinds were told). ``repairable``: lines that a cap, a day's pacing or an outage decided; ``needs``: what must
+    change before another try of them.
     """
 
     answered: int = 0
@@ -31,6 +33,7 @@ class Tally:
     degraded: int = 0
     degraded_kinds: dict[str, int] = field(default_factory=dict)
     repairable: int = 0
+    needs: RepairNeeds = field(default_factory=RepairNeeds)
     local_tokens: int = 0
     cloud_tokens: int = 0
     cloud_requests: int = 0
@@ -58,6 +61,7 @@ class Tally:
             kind = entry.degraded_kind or "unknown"
             self.degraded_kinds[kind] = self.degraded_kinds.get(kind, 0) + 1
             self.repairable += entry.is_repairable
+            self.needs.add(entry)
             self.first_reason = self.first_reason or f"line {entry.line}: {entry.degraded}"
         if entry.usage:
             self.local_tokens += entry.usage.local_tokens
@@ -73,7 +77,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "needs"}
 
     def so_far(self) -> str:
         """Say how far it is."""

@@ -9,6 +9,7 @@ from hybrid.spend.bill import Bill, bill
 from hybrid.spend.break_even import CheckRates, as_percent
 from hybrid.spend.ledger import (
     STORED_CAP_LEVELS,
+    CapScope,
     CapStatus,
     Denial,
     Ledger,
@@ -18,6 +19,8 @@ from hybrid.spend.ledger import (
     Settlement,
     SpendScope,
     StoredCapScope,
+    closed_endpoint,
+    denying_level,
 )
 from hybrid.spend.price import TARIFFS, LongContext, Price, Tariff, as_usd, usd_to_nanousd
 from hybrid.spend.price_file import SHIPPED_TARIFFS, PriceFile, endpoint_id
@@ -30,6 +33,7 @@ __all__ = [
     "AnswerBudget",
     "AskPrices",
     "Bill",
+    "CapScope",
     "CapStatus",
     "CheckRates",
     "Denial",
@@ -49,6 +53,8 @@ __all__ = [
     "as_percent",
     "as_usd",
     "bill",
+    "closed_endpoint",
+    "denying_level",
     "endpoint_id",
     "usd_to_nanousd",
 ]

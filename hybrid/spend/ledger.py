@@ -8,6 +8,7 @@ above its reservation. A charge above the reservation is recorded in full, as di
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -234,6 +235,26 @@ class Ledger(Protocol):
 def closed_denial(endpoint: str, why: str) -> Denial:
     """Return the denial for a closed endpoint."""
     return Denial(f"{endpoint} is closed ({why}): see hybrid budget reconcile")
+
+
+def closed_endpoint(why: str) -> str | None:
+    """Return the endpoint that a sentence with such a denial names; None where it has none.
+
+    >>> closed_endpoint("gone; " + closed_denial("http://one", "it charged 1 USD").why)
+    'http://one'
+    """
+    found = re.search(r"(\S+) is closed \(.*\): see hybrid budget reconcile", why)
+    return found[1] if found else None
+
+
+def denying_level(why: str) -> CapScope | None:
+    """Return the level of the cap that a sentence with a cap's denial names; None where it has none.
+
+    >>> denying_level(CapStatus("day", 10**9, 10**9, 0).denial().why)
+    'day'
+    """
+    named = (level for level, name in NAMES.items() if re.search(rf"{name} of \S+ USD does not allow another", why))
+    return next(named, None)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 from types import SimpleNamespace
 
@@ -37,10 +38,10 @@ class Answers:
 
     def __init__(self):
         self.asked, self.degraded, self.failing, self.faults, self.said = [], set(), set(), {}, "first"
-        self.kinds = {}
+        self.kinds, self.whys, self.flags = {}, {}, None
 
     def open(self, **flags):
-        self.spender = flags["spender"]
+        self.spender, self.flags = flags["spender"], flags
         settings = SimpleNamespace(parallel=flags["parallel"] or 1, cap=None, seed=None)
         client = SimpleNamespace(settings=settings, parallel=settings.parallel, spent=Spent(), notes=())
         client.generate, client.cap_statuses = self.generate, self.cap_statuses
@@ -62,7 +63,7 @@ class Answers:
         if number in self.failing:
             msg = f"{self.said} fails"
             raise UsageError(msg)
-        degraded = "the cap" if number in self.degraded else None
+        degraded = self.whys.get(number, "the cap") if number in self.degraded else None
         kind = self.kinds.get(number, "budget") if degraded else None
         return SimpleNamespace(
             to_json=lambda: {"text": f"{self.said} {number}", "degraded": degraded, "degraded_kind": kind}
@@ -254,7 +255,7 @@ def test_where_nothing_is_to_be_asked_nobody_is(batch, answers, tmp_path):
 def test_degraded_lines_are_counted_by_kind_and_the_last_line_names_the_command_that_repairs(batch, answers, tmp_path):
     answers.degraded = {2, 3, 5, 8}
     answers.kinds = {2: "paced", 5: "paced", 8: "unreachable"}
-    command = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again degraded, and the same flags"
+    command = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again degraded"
     for done in (batch(), batch()):
         said = done.stderr.splitlines()
         assert done.exit_code == 6
@@ -262,7 +263,10 @@ def test_degraded_lines_are_counted_by_kind_and_the_last_line_names_the_command_
             "hybrid: in 4 lines less was asked of the cloud than is due (1 budget, 2 paced, 1 unreachable)" in said[-2]
         )
         assert said[-2].endswith("the first is line 3: the cap")
-        assert said[-1] == f"hybrid: once there is money and the endpoint answers: {command}"
+        assert said[-1].startswith(
+            "hybrid: with more money, and with a higher cap (hybrid budget set --day X) or after"
+        )
+        assert said[-1].endswith(f" 00:00 UTC, and once the endpoint answers: {command}")
     summary = json.loads(batch("--json").stdout)
     assert summary["degraded_kinds"] == {"budget": 1, "paced": 2, "unreachable": 1}
     assert (summary["degraded"], summary["repairable"], summary["repair"]) == (4, 4, command)
@@ -304,4 +308,43 @@ def test_questions_of_standard_input_are_repaired_from_a_file(answers, tmp_path)
     answers.degraded = {1}
     done = CliRunner().invoke(app, ["batch", "-", str(tmp_path / "out")], input='"question 1"\n')
     assert done.exit_code == 6
-    assert done.stderr.splitlines()[-1].endswith("and the same flags, with the lines of standard input in a file IN")
+    command = f"hybrid batch IN {tmp_path / 'out'} --again degraded"
+    assert done.stderr.splitlines()[-1].endswith(f"with the lines of standard input in a file IN: {command}")
+
+
+def test_pasted_as_printed_it_asks_the_same_endpoint(batch, answers, tmp_path):
+    """Of the cap that was in the way words say that it is left out; ``--json`` has the same command."""
+    answers.degraded, answers.whys = {2}, {2: "the cap of 0.002 USD does not allow another request (0 USD left)"}
+    flags = ("--local", "my model.gguf", "--cloud", "http://there:1", "--price", "1/0.1/4", "--cap", "0.002")
+    said = batch(*flags).stderr.splitlines()[-1]
+    before, command = answers.flags, said[said.index("hybrid batch") :]
+    assert said.startswith("hybrid: with more money (--cap 0.002 is left out here: add a higher one): ")
+    assert json.loads(batch(*flags, "--json").stdout)["repair"] == command
+    answers.degraded = set()
+    assert CliRunner().invoke(app, shlex.split(command)[1:]).exit_code == 0
+    assert answers.flags == before | {"cap": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "why", "said"),
+    [
+        ("paced", "ahead", "with a higher cap (hybrid budget set --day X --ledger L) or after 00:00 UTC: "),
+        (
+            "budget",
+            "the month's cap of 1 USD does not allow another request (0 USD left)",
+            "budget set --month X --led",
+        ),
+        (
+            "budget",
+            "http://x is closed (it charged 2 USD): see hybrid budget reconcile",
+            "--reopen http://x --ledger L; ",
+        ),
+        ("refused", "401", "hybrid: once the endpoint answers: "),
+    ],
+)
+def test_the_last_line_says_what_comes_first(batch, answers, kind, why, said):
+    """A cap that was not in the way stays in the command."""
+    answers.degraded, answers.kinds, answers.whys = {4}, {4: kind}, {4: why}
+    last = batch("--cap", "5", "--ledger", "L").stderr.splitlines()[-1]
+    assert said in last
+    assert last.endswith("--again degraded --cap 5 --ledger L")

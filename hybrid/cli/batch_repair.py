@@ -1,0 +1,84 @@
+"""The last line of a batch with degraded lines: what must come first, and the whole command that asks them anew.
+
+The law: the command has every flag that the run was given, but a ``--cap`` that was in the way: pasted as printed it
+asks the same endpoint and models (``tests/cli/test_batch_repair.py``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hybrid.cli.flags import words_of
+from hybrid.spend import CapScope, closed_endpoint, denying_level
+
+if TYPE_CHECKING:
+    from hybrid.cli.batch_lines import OutputLine
+    from hybrid.cli.flags import Flags
+
+
+@dataclass
+class RepairNeeds:
+    """What decided the degraded lines, and so must change before another try of them comes to more.
+
+    ``levels``: the caps that decided any, None for one that a line does not name. ``closed``: endpoints that charged
+    more than was reserved, in the order of their lines.
+    """
+
+    outage: bool = False
+    levels: set[CapScope | None] = field(default_factory=set)
+    closed: dict[str, None] = field(default_factory=dict)
+
+    def add(self, entry: OutputLine) -> None:
+        """Add a line; one that is not degraded needs nothing."""
+        level = denying_level(entry.degraded or "")
+        if endpoint := closed_endpoint(entry.degraded or ""):
+            self.closed[endpoint] = None
+        elif entry.is_repairable and entry.degraded_kind == "paced":
+            self.levels.add("day")
+        elif entry.is_repairable and (entry.degraded_kind == "budget" or level):
+            self.levels.add(level)
+        elif entry.is_repairable:
+            self.outage = True
+
+    def command(self, source: Path, out: Path, flags: Flags) -> str:
+        """Return the command that asks the degraded lines of ``out`` anew, quoted for a shell; standard input is IN."""
+        named = "IN" if str(source) == "-" else str(source)
+        given = flags.copy()
+        if self._leaves_cap_out:
+            given["cap"] = None
+        return shlex.join(["hybrid", "batch", named, str(out), "--again", "degraded", *words_of(given)])
+
+    def sentence(self, source: Path, command: str | None, flags: Flags) -> str | None:
+        """Return the last line; None where nothing is to be done. ``command``: None where no line would gain by it."""
+        reopening = "; ".join(self._budget(flags, "reconcile", "--reopen", each) for each in self.closed)
+        if command is None:
+            said = f"the endpoint charged more than was reserved, and stays closed until: {reopening}"
+            return said if reopening else None
+        conditions = [*self._conditions(flags)]
+        if str(source) == "-":
+            conditions.append("with the lines of standard input in a file IN")
+        said = f"{', and '.join(conditions)}: {command}" if conditions else command
+        return f"first: {reopening}; then{', ' if conditions else ': '}{said}" if reopening else said
+
+    @property
+    def _leaves_cap_out(self) -> bool:
+        return bool(self.levels & {"client", None})
+
+    def _conditions(self, flags: Flags) -> Iterator[str]:
+        if self._leaves_cap_out:
+            cap = flags.get("cap")
+            yield "with more money" + ("" if cap is None else f" (--cap {cap} is left out here: add a higher one)")
+        for level in sorted(level for level in self.levels if level is not None and level != "client"):
+            raised = self._budget(flags, "set", f"--{level}", "X")
+            yield f"with a higher cap ({raised})" + (" or after 00:00 UTC" if level == "day" else "")
+        if self.outage:
+            yield "once the endpoint answers"
+
+    @staticmethod
+    def _budget(flags: Flags, *words: str) -> str:
+        ledger = flags.get("ledger")
+        return shlex.join(["hybrid", "budget", *words, *(() if ledger is None else ("--ledger", str(ledger)))])

@@ -1,0 +1,59 @@
+"""The command that a batch names at its end is the one that was given, for the lines that may come to more."""
+
+from __future__ import annotations
+
+import shlex
+from inspect import signature
+from pathlib import Path
+from typing import get_args
+
+import typer
+
+from hybrid.cli import app
+from hybrid.cli.batch import batch
+from hybrid.cli.batch_lines import OutputLine
+from hybrid.cli.batch_repair import RepairNeeds
+
+BATCH = typer.main.get_command(app).commands["batch"]
+OWN = {"again", "allow_degraded", "as_json", "help"}
+SAMPLES, TEXT = {int: "7", float: "0.000012"}, "--it's a $text"
+
+
+def given(words):
+    """The two files and the flags that the command line makes of these words; what was not given is not there."""
+    found = BATCH.make_context("batch", list(words)).params
+    flags = {name: value for name, value in found.items() if name not in OWN and value is not None}
+    return (flags.pop("source"), flags.pop("out")), flags
+
+
+def every_flag():
+    """Words that give each flag of the command, and those that may be given again twice; of a switch, either word."""
+    for option in BATCH.params:
+        if option.name in OWN or option.param_type_name == "argument":
+            continue
+        if option.is_flag:
+            yield option.name, [option.opts[0]]
+            yield option.name, option.secondary_opts[:1]
+        else:
+            kinds = get_args(get_args(signature(batch).parameters[option.name].annotation)[0])
+            sample = next((SAMPLES[kind] for kind in (int, float) if kind in kinds), TEXT)
+            yield option.name, [option.opts[-1], sample] * (2 if option.multiple else 1)
+
+
+def test_the_command_that_repairs_has_every_flag_of_the_run_quoted_for_a_shell(tmp_path):
+    """Each flag alone, and all at once; a cap that was in the way is left out, and one that was not stays."""
+    named = (Path("it's in"), Path("the out"))
+    cases = [*every_flag(), ("", [word for _, words in every_flag() for word in words])]
+    for kind, why in (("unreachable", "gone"), ("budget", "the cap of 1 USD does not allow another request (0 USD)")):
+        needs = RepairNeeds()
+        needs.add(OutputLine(1, "", degraded=why, degraded_kind=kind))
+        for name, words in cases:
+            files, flags = given([*map(str, named), *words])
+            assert flags.keys() >= {name} - {""}, "the sample is taken as that flag"
+            command = needs.command(*named, flags.copy())
+            hybrid_, batch_, *pasted = shlex.split(command)
+            again = pasted.index("--again")
+            assert [hybrid_, batch_, *pasted[again : again + 2]] == ["hybrid", "batch", "--again", "degraded"]
+            expected = {key: value for key, value in flags.items() if kind != "budget" or key != "cap"}
+            assert given(pasted) == (files, expected), name
+    assert len(cases) > len(BATCH.params) - len(OWN)
