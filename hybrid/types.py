@@ -13,7 +13,8 @@ DegradedKind: TypeAlias = Literal[
     "unreachable", "bad reply", "refused", "capability", "context", "budget", "charge", "paced"
 ]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
-policy needs; its context is full; no money is left for it; it charged more than a request may cost. ``paced``: it was
+policy needs; its context is full; no money is left for it; it charged more than a request may cost, which
+alone leaves the answer whole. ``paced``: it was
 asked for less than it would have been, had a day's pacing not lowered the worth."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 TemplateArg: TypeAlias = str | int | float | bool | None

@@ -66,10 +66,13 @@ class OutputLine(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it holds an error, an answer that the local model ended alone, or one as it was asked for."""
+        """Whether it holds an error, an answer that the local model ended alone, or one as it was asked for.
+
+        An endpoint that charged too much did its part: another try would buy the same answer again.
+        """
         if self.error is not None:
             return Outcome.FAILED
-        return Outcome.ANSWERED if self.degraded is None else Outcome.DEGRADED
+        return Outcome.ANSWERED if self.degraded is None or self.degraded_kind == "charge" else Outcome.DEGRADED
 
     @property
     def is_repairable(self) -> bool:

@@ -118,11 +118,16 @@ class AnswerBuilder:
         return self.local_models[number] if number < len(self.local_models) else None
 
     def degrade(self, why: str, kind: DegradedKind, *, again: bool = False) -> None:
-        """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``."""
+        """Keep the first reason why the cloud did not help, and publish it; a later one is published if ``again``.
+
+        An answer that was charged too much lacks nothing by that: its kind is that of what follows from it.
+        """
         if self._degraded is None or again:
             self.publish(events.Degraded(why, kind))
         if self._degraded is None:
-            self._degraded, self._degraded_kind = why, kind
+            self._degraded = why
+        if self._degraded_kind in {None, "charge"}:
+            self._degraded_kind = kind
 
     def degrade_by_pacing(self, *, asks: bool) -> None:
         """Record that a day's pacing has lowered what is asked of the cloud; ``asks``: something is."""

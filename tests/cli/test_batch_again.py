@@ -286,6 +286,25 @@ def test_what_another_try_does_not_change_is_counted_and_is_no_failure(batch, an
     assert json.loads(batch("--json").stdout)["repair"] is None
 
 
+def test_a_line_that_was_charged_too_much_is_whole_and_is_not_bought_again(batch, answers, tmp_path):
+    """Its endpoint is closed: the last line says how it is opened, whether or not other lines are to be asked."""
+    why = "http://x:1 is closed (it charged 2 USD for a request that may cost 1 USD at most): see hybrid budget"
+    answers.degraded, answers.kinds = {1, 4}, {1: "charge", 4: "budget"}
+    answers.whys = dict.fromkeys((1, 4), f"{why} reconcile")
+    done = batch()
+    opening = "hybrid budget reconcile --reopen http://x:1"
+    command = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again degraded"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (6, f"hybrid: first: {opening}; then: {command}")
+    answers.said, answers.kinds[4] = "second", "charge"
+    done = batch("--again", "degraded")
+    assert (done.exit_code, answers.asked, texts(tmp_path)[:4:3]) == (0, [4], ["first 1", "second 4"])
+    assert "1 line asked again, 1 of them better than before" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith(f"and stays closed until: {opening}")
+    assert json.loads(batch("--json").stdout)["repair"] is None
+    batch("--again", "degraded")
+    assert answers.asked == []
+
+
 def test_a_line_of_before_kinds_were_told_counts_as_unknown_and_may_be_repaired(batch, answers, tmp_path):
     answers.degraded = {2}
     batch()

@@ -40,13 +40,15 @@ def test_what_degraded_an_answer_has_a_kind_beside_its_sentence(house, run):
         ("refused", {"fault": lambda n: AccessDenied("401") if n == 2 else None}, "401"),
         ("capability", {"fault": lambda n: MissingCapability("no rows") if n == 2 else None}, "no rows"),
         ("budget", {"cap": 0}, "cap of 0 USD"),
-        ("charge", overcharged, "for a request that may cost"),
+        ("budget", overcharged, "for a request that may cost"),
         ("context", {"cloud_context": 12, **endless}, "outgrown"),
     ):
         answer = run(house(**built).client.generate(PROMPT, policy="kl", max_tokens=40, span=2, threshold=0.05))
         assert answer.degraded_kind == kind, (kind, answer.degraded)
         assert answer.degraded is why is None or why in answer.degraded, kind
         assert answer.to_json()["degraded_kind"] == kind
+    whole = run(house(**overcharged).client.generate(PROMPT, policy="cloud", max_tokens=8))
+    assert (whole.degraded_kind, whole.usage.local_tokens) == ("charge", 0), "only what lacks nothing is of this kind"
 
 
 def test_a_bill_in_usd_is_what_its_nano_dollars_say_and_unknown_where_they_are(house, run):
