@@ -76,6 +76,7 @@ class Planner:
     wanted, to learn from. ``partition``: which tokens say the same, where the score was fitted with it; a trace keeps
     it beside the planner. ``unpaced_worth``: the worth that a day's pacing has lowered to ``worth``; None: it has not.
     Each plan is then made by both, and says where the higher one would have asked for more (``DraftPlan.paced``).
+    ``used_up_nanousd``: the day's cap of which less is left than any request costs; None: of none.
     """
 
     score: Score = PRIOR
@@ -95,6 +96,7 @@ class Planner:
     labels: bool = True
     partition: Partition | None = None
     unpaced_worth: Worth | None = None
+    used_up_nanousd: int | None = None
 
     @cached_property
     def question(self) -> QuestionForecast:

@@ -19,12 +19,16 @@ from hybrid.prob import ExpertRow
 from hybrid.run import events
 from hybrid.run.answer import Answer, Timing, Token, Usage, handoffs
 from hybrid.run.thoughts import ThoughtDecoder, overlap
-from hybrid.spend import Price, bill
+from hybrid.spend import Price, as_usd, bill
 from hybrid.types import NO_USAGE, CloudUsage, DegradedKind, FinishReason
 
 CUT_THOUGHTS = "the answer was cut off inside the model's thoughts: raise --max-tokens, or tell it not to think"
 NO_REQUEST = "spending runs ahead of the day's cap: the cloud is not asked, and would be without the cap"
 SMALLER_REQUEST = "spending runs ahead of the day's cap: the cloud is asked for less than without the cap"
+USED_UP = (
+    "the day's cap of {} is used up: the cloud is asked again after 00:00 UTC, or under a higher cap "
+    "(hybrid budget set --day X)"
+)
 ONLY_THOUGHTS = "the model ended inside its thoughts: there is no answer beside them"
 
 
@@ -129,9 +133,13 @@ class AnswerBuilder:
         if self._degraded_kind in {None, "charge"}:
             self._degraded_kind = kind
 
-    def degrade_by_pacing(self, *, asks: bool) -> None:
-        """Record that a day's pacing has lowered what is asked of the cloud; ``asks``: something is."""
-        self.degrade(SMALLER_REQUEST if asks else NO_REQUEST, "paced")
+    def degrade_by_pacing(self, *, asks: bool, used_up_nanousd: int | None = None) -> None:
+        """Record that a day's pacing has lowered what is asked of the cloud; ``asks``: something is.
+
+        ``used_up_nanousd``: the day's cap, where it leaves no request.
+        """
+        why = SMALLER_REQUEST if asks else NO_REQUEST
+        self.degrade(why if used_up_nanousd is None else USED_UP.format(as_usd(used_up_nanousd)), "paced")
 
     def add_overcharge(self, why: str) -> None:
         """Add to any such reason that the endpoint charged more than was reserved, and publish that."""

@@ -163,6 +163,7 @@ class PairSource:
             prices=prices,
             worth=unpaced.times(factor),
             unpaced_worth=unpaced if factor < 1.0 else None,
+            used_up_nanousd=_used_up(asked, prices),
             words=asked.words,
             prompt_tokens=len(asked.ids),
             abilities=abilities,
@@ -218,13 +219,24 @@ class PairSource:
 
         A multiple only falls: nobody asked for the cap to be used up. A worth in USD rises, too.
         """
-        day = next((cap for cap in asked.caps if cap.level == "day" and cap.cap_nanousd > 0), None)
+        day = _day_cap(asked)
         if day is None:
             return 1.0
         spent = (day.spent_nanousd + day.reserved_nanousd) / day.cap_nanousd
         factor = worth_factor(spent, self._clock() % DAY_S / DAY_S)
         in_usd = asked.settings.worth is not None and asked.settings.worth.endswith(USD)
         return factor if in_usd else min(1.0, factor)
+
+
+def _day_cap(asked: AskedQuestion) -> CapStatus | None:
+    return next((cap for cap in asked.caps if cap.level == "day" and cap.cap_nanousd > 0), None)
+
+
+def _used_up(asked: AskedQuestion, prices: AskPrices) -> int | None:
+    """Return the day's cap, in nano-USD, where it has less left than one token after this prompt costs, or nothing."""
+    day = _day_cap(asked)
+    least = float(prices.write(len(asked.ids), 1, 0)) if prices.unit == "nanousd" else 0.0
+    return day.cap_nanousd if day is not None and (day.left_nanousd <= 0 or day.left_nanousd < least) else None
 
 
 def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:

@@ -110,10 +110,13 @@ class Driver:
         self._shown: list[int] = []
         self._cut = False
         self._last_draft: Draft | None = None
+        self._used_up_nanousd: int | None = None
 
     async def answer(self, policy: Policy) -> Answer:
         """Write the answer, publishing every event as it happens."""
         self._publish(events.Started(self._prompt.ids, policy.name, str(policy)))
+        if planner := policy.planner or policy.pricer:
+            self._used_up_nanousd = planner.used_up_nanousd
         if self._limits.recording is not None:
             self._begin_recording(self._limits.recording, policy)
         loop, reply = decode(policy, self._drafter.coin, self._engine.end_ids, self._room()), None
@@ -132,7 +135,9 @@ class Driver:
         if not isinstance(request, Draft | Critique) and request.plan is not None:
             self._publish(events.Planned.of(len(self._shown), request.plan))
             if request.plan.paced:
-                self._builder.degrade_by_pacing(asks=request.plan.action != "keep")
+                self._builder.degrade_by_pacing(
+                    asks=request.plan.action != "keep", used_up_nanousd=self._used_up_nanousd
+                )
         match request:
             case Draft():
                 return await self._draft(request)

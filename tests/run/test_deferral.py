@@ -205,3 +205,14 @@ def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amou
     assert usd.amount == pytest.approx(1e6 * 2.25)
     assert unpaced is None
     assert worth(650, 12, worth="0.001usd")[0].amount == pytest.approx(1e6 * 0.25)
+
+
+def test_a_days_cap_is_used_up_where_no_request_fits_under_it_and_is_ahead_of_the_day_where_one_does():
+    """Seven tokens of prompt and one of answer cost 11,000 nano-dollars; what is reserved is gone, too."""
+    keep_calibration(OURS)
+    for left, used_up in ((-500, True), (0, True), (10_999, True), (11_000, False), (10**6, False)):
+        for level, reserved in (("day", 0), ("day", 3_000), ("month", 0)):
+            caps = (CapStatus(level, 10**7, 10**7 - left - reserved, reserved),)
+            found = bind(PairSource(PairFacts("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
+            assert found == (10**7 if used_up and level == "day" else None), (left, level, reserved)
+    assert bind(source(), caps=(CapStatus("day", 10, 10, 0),), price=None).planner.used_up_nanousd == 10

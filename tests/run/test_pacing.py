@@ -123,6 +123,20 @@ def test_what_is_asked_all_the_same_is_said_to_be_less(house, run):
         assert bool(answer_of(events).usage.cloud_requests) == (why == SMALLER_REQUEST)
 
 
+def test_a_used_up_cap_is_told_as_one_with_its_amount_and_when_the_next_begins(house, run, tmp_path):
+    """No word of pacing: waiting for later that day would not help. A trace replays to the same sentence."""
+    planner = replace(pair(9.0, 0.001, "whole")[1], used_up_nanousd=1_500_000, score=PriorScore("kl:0.2"))
+    events = events_of(run, house(), planner, policy="auto", trace_rows=True)
+    answer = answer_of(events)
+    assert answer.degraded_kind == "paced"
+    assert answer.degraded.startswith(
+        "the day's cap of 0.0015 USD is used up: the cloud is asked again after 00:00 UTC"
+    )
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in ({"trace": TRACE_VERSION}, *map(to_json, events))))
+    assert run(replay(path)).degraded == answer.degraded
+
+
 def test_an_outage_is_told_first_and_money_that_is_gone_is_told_where_something_was_asked(house, run):
     for how, kind in (({"fault": lambda _: Unreachable("gone")}, "unreachable"), ({"cap": 0}, "budget")):
         events = events_of(run, house(retries=0, **how), pair(9.0, 1.0, "whole")[1], policy="auto")
