@@ -56,7 +56,7 @@ class RepairNeeds:
         """Return the last line; None where nothing is to be done. ``command``: None where no line would gain by it."""
         reopening = "; ".join(self._budget(flags, "reconcile", "--reopen", each) for each in self.closed)
         if command is None:
-            said = f"the endpoint charged more than was reserved, and stays closed until: {reopening}"
+            said = f"an endpoint that charges more than was reserved is closed; if it still is: {reopening}"
             return said if reopening else None
         conditions = [*self._conditions(flags)]
         if str(source) == "-":

@@ -96,10 +96,10 @@ class Tally:
             said.append(f"requests that were cut off may have cost {most} more: hybrid budget reconcile lists them")
         if self.first_reason:
             kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(self.degraded_kinds.items()))
-            said.append(
-                f"in {_counted(self.degraded)} less was asked of the cloud than is due ({kinds}); the first is "
-                f"{self.first_reason}"
-            )
+            what = f"in {_counted(self.degraded)} less was asked of the cloud than is due ({kinds})"
+            if self.degraded_kinds.keys() == {"charge"}:  # they are whole
+                what = f"for {_counted(self.degraded)} the endpoint charged more than was reserved"
+            said.append(f"{what}; the first is {self.first_reason}")
         if self.first_failure:
             said.append(f"the first that failed is {self.first_failure}")
         return said

@@ -299,7 +299,12 @@ def test_a_line_that_was_charged_too_much_is_whole_and_is_not_bought_again(batch
     done = batch("--again", "degraded")
     assert (done.exit_code, answers.asked, texts(tmp_path)[:4:3]) == (0, [4], ["first 1", "second 4"])
     assert "1 line asked again, 1 of them better than before" in done.stderr
-    assert done.stderr.splitlines()[-1].endswith(f"and stays closed until: {opening}")
+    *_, found, last = done.stderr.splitlines()
+    assert (
+        found
+        == f"hybrid: for 2 lines the endpoint charged more than was reserved; the first is line 1: {answers.whys[1]}"
+    )
+    assert last.endswith(f" is closed; if it still is: {opening}")
     assert json.loads(batch("--json").stdout)["repair"] is None
     batch("--again", "degraded")
     assert answers.asked == []
