@@ -13,9 +13,8 @@ DegradedKind: TypeAlias = Literal[
     "unreachable", "bad reply", "refused", "capability", "context", "budget", "charge", "paced"
 ]
 """Why the cloud was not asked: no reply; one that cannot be believed; settings that it refuses; it cannot do what the
-policy needs; its context is full; no money is left for it; it charged more than a request may cost, which
-alone leaves the answer whole. ``paced``: it was
-asked for less than it would have been, had a day's pacing not lowered the worth."""
+policy needs; its context is full; no money is left for it; it charged more than a request may cost (the answer is
+whole). ``paced``: a day's pacing lowered the worth, and less was requested than without it."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 TemplateArg: TypeAlias = str | int | float | bool | None
 """A value that a chat template is given by name, as JSON has it."""
