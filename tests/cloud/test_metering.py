@@ -137,6 +137,13 @@ def test_what_came_of_a_chat_that_told_no_usage_is_known():
     assert sources(last.usage) == ((0, 0), (0, 12), (1100, 40))
 
 
+def test_what_came_of_a_chat_is_charged_up_to_its_limit():
+    """Deltas are no count of tokens: more of them than were allowed close no endpoint."""
+    meter = UsageMeter(CloudUsage(0, 0), CloudUsage(1100, 40), ENDS, counts_tokens=False, floor=lambda _: 99)
+    meter.read(Chunk((1,), finish="stop"))
+    assert meter.read(Chunk(usage=CloudUsage(25, 12))).usage == CloudUsage(25, 40)
+
+
 def test_a_usage_that_is_told_at_the_end_is_not_told_twice():
     meter = UsageMeter(CloudUsage(4, 0), CloudUsage(4, 8), ENDS)
     meter.read(Chunk((1, END), finish="stop"))

@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from normalising import HOW as NORMALISED
 from normalising import LONGER, num_tokens
 
+from hybrid.cloud.prompt_bounds import PromptCounts
 from hybrid.cloud.relay_bounds import UnboundedField, bounded_prompt, printed_bytes, worst_case
 from hybrid.errors import UsageError
 
@@ -130,6 +131,24 @@ def test_parts_of_a_turn_that_a_server_joins_with_lines_ends_stay_below():
     parts = ["a"] * 5_000
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": part} for part in parts]}]}
     assert bounded_prompt(body).published(0) >= len("\n".join(parts))
+
+
+@each(("url", "counted"), [("data:image/png;base64,AA", True), ("https://cam.example/latest.jpg", False)])
+def test_an_image_that_stands_elsewhere_may_be_another_one_every_time(url, counted):
+    """What it was counted as once bounds the next picture behind the same address in nothing."""
+    image = {"type": "image_url", "image_url": {"url": url}}
+    body = {"messages": [{"role": "user", "content": [image]}]}
+    counts = PromptCounts().learn(bounded_prompt(body, 1600), 120)
+    assert (counts.most(bounded_prompt(body, 1600)).tokens < 1600) == counted
+
+
+def test_the_same_tools_in_another_order_are_others():
+    """They are printed in the order in which they come, and may be split into other tokens."""
+    turns = [{"role": "user", "content": "a"}]
+    one, other = ({"type": "function", "x": 1, "y": 2}, {"y": 2, "x": 1, "type": "function"})
+    counts = PromptCounts().learn(bounded_prompt({"messages": turns, "tools": [one]}), 60)
+    assert counts.most(bounded_prompt({"messages": turns, "tools": [one]})).counted
+    assert not counts.most(bounded_prompt({"messages": turns, "tools": [other]})).counted
 
 
 @each("part, more", [({"type": "text", "text": ""}, "refusal"), ({"type": "image_url", "image_url": {}}, "text")])

@@ -53,6 +53,37 @@ def test_a_total_alone_is_booked_as_the_most_that_its_parts_can_be_and_disputes_
     run(go())
 
 
+@each(("n", "counted"), [(1, True), (2, False)])
+def test_of_several_answers_no_count_is_learned(run, n, counted):
+    """A proxy that asks once for each answer tells their prompts together; the next body has one."""
+
+    async def go():
+        usage = {"prompt_tokens": 60 * n, "completion_tokens": 3}
+        async with relaying(Script.whole({**WHOLE, "usage": usage})) as relay:
+            for choices in (n, 1):
+                async with relay.open(max_tokens=50, n=choices) as reply:
+                    await reply.whole()
+            *_, last = [sent.reserved_nanousd for sent in relay.events if isinstance(sent, RequestSent)]
+            assert (last < relay.most(50)) == counted
+
+    run(go())
+
+
+def test_what_came_is_booked_up_to_the_limit_and_closes_nothing(run):
+    """Deltas are no count of tokens: a service may send more of them than it was allowed to write."""
+
+    async def go():
+        usage = {"prompt_tokens": 60, "completion_tokens": 5}
+        script = Script.stream([*[delta("words ")] * 80, event({"choices": [], "usage": usage}), DONE])
+        async with relaying(script) as relay:
+            for number in (1, 2):
+                async with relay.open(max_tokens=50, stream=True) as reply:
+                    await read(reply, stream=True)
+                assert relay.spent == (number * PRICE.cost(CloudUsage(60, 50)), 0)
+
+    run(go())
+
+
 @each("stream", [False, True])
 def test_what_was_counted_of_a_conversation_is_reserved_as_counted(run, stream):
     """Its earlier turns, the tools beside them, and what the server puts before both."""

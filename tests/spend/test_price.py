@@ -154,6 +154,12 @@ def test_a_request_has_a_price_of_its_own_and_one_that_never_left_has_none():
     assert price.worst_case(1, 1, requests=3) == 1000 + 4000 + 9000
 
 
+def test_a_price_that_charges_only_the_cache_writes_of_long_prompts_is_not_free():
+    beyond = LongContext(100, 0, 0, 0, cache_write=1)
+    assert not Price(0, 0, 0, long_context=beyond).free
+    assert Price(0, 0, 0, long_context=LongContext(100, 0, 0, 0)).free
+
+
 def test_a_single_token_of_the_cheapest_price_is_not_free():
     """Rounded down or to nearest, a million such requests would cost nothing."""
     assert Price(1, 0, 0).cost(CloudUsage(1, 0)) == 1
