@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.defer import NearestByWord, word_buckets
-from hybrid.defer.nearest import LEAST_WEIGHT
 
 SEEN = st.lists(st.tuples(st.frozensets(st.integers(0, 20), max_size=4), st.integers(0, 2)), max_size=12)
 
@@ -26,13 +25,20 @@ def counted(seen, num=3):
 def test_weights_are_a_distribution_whatever_was_counted(seen, words):
     weights = counted(seen).weights(words)
     assert sum(weights) == pytest.approx(1.0)
-    assert min(weights) >= LEAST_WEIGHT * 0.999
+    assert min(weights) >= 0.02 * 0.999
 
 
 @given(SEEN, st.frozensets(st.integers(0, 30), max_size=8))
 def test_the_order_of_what_was_counted_changes_nothing(seen, words):
     for other in itertools.islice(itertools.permutations(seen), 3):
         assert counted(other).weights(words) == counted(seen).weights(words)
+
+
+def test_the_odds_are_the_root_of_a_words_own_and_no_model_is_given_up():
+    """A word that stood eight times by the first: odds of 9 to 1 with add-one smoothing, and half of their evidence."""
+    first, second = counted([({5}, 0)] * 8, num=2).weights({5})
+    assert (first - 0.02) / (second - 0.02) == pytest.approx(3.0)
+    assert counted([(frozenset(range(40)), 0)] * 8, num=2).weights(range(40))[1] == pytest.approx(0.02)
 
 
 def test_words_that_were_never_seen_say_nothing():

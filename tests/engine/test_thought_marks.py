@@ -6,7 +6,7 @@ from cases import each
 
 from hybrid.engine.chat import ChatRenderer
 from hybrid.engine.template import ChatTemplate
-from hybrid.engine.thought_marks import PAIRS, marks_of
+from hybrid.engine.thought_marks import PAIRS, ThoughtMarks, marks_of
 from hybrid.types import Message
 
 
@@ -32,3 +32,11 @@ def test_an_answer_in_its_own_channel_ends_thoughts_that_were_none():
     marks = marks_of("'<|channel|>analysis<|message|>' '<|channel|>final<|message|>'")
     assert not marks.left_open("<|start|>assistant<|channel|>final<|message|>It is")
     assert marks.left_open("<|start|>assistant<|channel|>analysis<|message|>So")
+
+
+@each(
+    ("text", "is_open"),
+    [("<a></a>1<a>", True), ("<a></a>1<a></a>", False), ("</a><a></a>", False), ("<a><a></a>", False)],
+)
+def test_the_last_mark_says_whether_thoughts_are_open(text, is_open):
+    assert ThoughtMarks("<a>", "</a>").left_open(text) is is_open

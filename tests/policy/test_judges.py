@@ -116,6 +116,18 @@ def test_the_row_after_a_kept_span_judges_the_next_local_token_for_nothing():
     assert "nats" in verdict.why
 
 
+@each("measure", ["KL", "reverse KL", "JS", "TV"])
+@each("there", [[0.05, 0.05, 0.9], [0.85, 0.05, 0.1]])
+def test_whatever_a_judge_measures_the_next_token_has_its_kl(measure, there):
+    """The handback, a trace and the page read it as one: a distance of another kind would pass for it."""
+    here, target = Dense.from_probs(np.array([0.9, 0.05, 0.05])), Dense.from_probs(np.array(there))
+    span = (PendingToken(0, "local", "unchecked", draft_row=here),)
+    rows = (TopK.from_dense(here, 3), TopK.from_dense(target, 2))
+    verdict = DivergenceThreshold(0.3, sampler=GREEDY, measure=measure)(case(span, rows, here))
+    assert verdict.rejected == (there[0] < 0.5)
+    assert verdict.next_divergence == kl_divergence(rows[1], here)
+
+
 def test_no_token_is_judged_without_its_row():
     rng = np.random.default_rng(0)
     span = drafted(rng, 3)

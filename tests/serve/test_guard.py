@@ -34,6 +34,8 @@ def headers(**named):
         ("LocalHost:1", 200),
         ("[::1]:8088", 200),
         ("laptop.lan:8088", 200),
+        ("laptop.lan.:8088", 200),  # a dot ends a name that is complete (RFC 1034, 3.1)
+        ("localhost.", 200),
         ("evil.example", 403),
         ("127.0.0.1.evil.example", 403),
         ("localhost@evil.example", 403),
@@ -79,6 +81,8 @@ def test_a_page_of_another_origin_may_not_ask(endpoint, run, origin, method, sta
     heard = run(served.ask("/v1/chat/completions", body, method=method, headers=headers(origin=origin)))
     allowed = heard.headers.get("access-control-allow-origin")
     assert (heard.status, allowed) == (status, origin if origin == "http://localhost:3000" else None)
+    varies = heard.headers.get("vary")
+    assert varies == ("Origin" if allowed else None), "what one page may read is not kept for another"
 
 
 @each(

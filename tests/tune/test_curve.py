@@ -48,6 +48,18 @@ def test_nothing_is_asked_for_what_is_worth_nothing_and_everything_for_what_is_w
     assert everything.of_cloud <= sum(dearest) / alone
 
 
+@each("prices", PRICES)
+@each("loss", ["verdict", "nats"])
+def test_the_same_questions_twice_have_the_same_curve(prices, loss):
+    """A worth is a multiple of the mean bill, and an excess is a multiple of the mean excess: of no sum."""
+    once = calibration(loss)
+    twice = replace(once, questions=once.questions * 2)
+    curve = bill_curve(once, prices, (0.5, 1.0, 2.2))
+    assert len({point.kept for point in curve}) > 1, "these worths tell the questions apart"
+    for one, other in zip(curve, bill_curve(twice, prices, (0.5, 1.0, 2.2)), strict=True):
+        assert (other.of_cloud, other.left, other.kept) == pytest.approx((one.of_cloud, one.left, one.kept))
+
+
 def test_only_ratios_of_prices_matter():
     known = calibration()
     thousandfold = AskPrices.of(Price.parse("1000/100/4000:uncached"))
