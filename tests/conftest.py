@@ -67,6 +67,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 # Each call of the command line builds all commands anew, which a process does once: nine tenths of most calls here.
 typer.testing._get_command = lru_cache(typer.testing._get_command)
 
+# A slow test that takes so many seconds hangs. A busy machine has made one three times as long as a quiet one.
+HANGS_S = 1800
 # The files that take longest, in that order, by ``pytest --durations``: begun first, none of them is waited for at the
 # end. (pytest-xdist by itself begins with the files of most cases.) Where the slow tests run too, theirs take longest.
 LONGEST = (
@@ -130,8 +132,10 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)  # a mark that is not there yet could not be chosen by
 def pytest_collection_modifyitems(items):
-    """Put the longest files first, and mark what needs a model that comes as a package."""
+    """Put the longest files first, mark what needs a model that comes as a package, and let slow tests be slow."""
     for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(HANGS_S))
         if "real_model" in item.fixturenames:
             item.add_marker("packaged")
     tests = Path(__file__).parent
