@@ -21,7 +21,7 @@ import typer
 
 from hybrid.cli.batch_again import OldLines, file_for, outcomes_of
 from hybrid.cli.batch_lines import Outcome
-from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput
+from hybrid.cli.batch_output import OPEN_LINES_EACH, BatchOutput, PrintedOutput
 from hybrid.cli.batch_work import BatchWork
 from hybrid.cli.exits import EXIT_DEGRADED, EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import Flags, takes_flags
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from hybrid.assemble import ClientOpener
 
 EPILOG = f"""
-A line of IN is JSON: a text, or an object with a prompt or messages, perhaps an id, and perhaps choices of its own
-(max_tokens, policy, seed: all that ask has a flag for but models, endpoint, price and cap). Lines of OpenAI's batch
-files (custom_id, body) are read, too. Blank lines are passed over.
+A line of IN is a question as it stands, or JSON: a text, or an object with a prompt or messages, perhaps an id, and
+perhaps choices of its own (max_tokens, policy, seed: all that ask has a flag for but models, endpoint, price and cap).
+Lines of OpenAI's batch files (custom_id, body) are read, too. Blank lines are passed over.
 
 A line of OUT has the number of its line in IN, its id, and either what ask --json prints or an error in one sentence.
 OUT has the order of IN and grows by whole lines. With --parallel N so many lines are answered at once; one that is
@@ -51,7 +51,10 @@ left, and each says so (degraded). So does each line that the cloud was asked le
 is said names the command that repairs, with the flags that were given; with --allow-degraded the code is 0. A --cap
 that was reached is left out of it: add a higher one.
 
---again degraded, failed or degraded,failed asks those lines of OUT anew. The new lines go to a file beside OUT that
+An OUT of - is standard output: the same lines, of which no other run knows.
+
+--again degraded, failed or degraded,failed asks those lines of OUT anew; those that failed may have been corrected in
+IN. The new lines go to a file beside OUT that
 takes its place when it is complete; all other lines are taken over as they are, and an answer gives way only to a
 better one: never to an error, a degraded one never to another such.
 
@@ -67,6 +70,8 @@ Examples:
 
   head -n 5 questions.jsonl | hybrid batch - answers.jsonl --offline
 
+  hybrid batch questions.txt - | jq -r .text
+
 Exit codes: 0 every line answered, 1 output lost, 2 usage, 3 local model unusable, 4 endpoint unusable, 5 finished, but
 some lines hold an error, 6 finished without an error, but a cap, pacing or an outage decided some lines, 130
 interrupted (143 terminated).
@@ -76,7 +81,7 @@ interrupted (143 terminated).
 @takes_flags(SettingPlace.FLAG)
 def batch(
     source: Annotated[Path, typer.Argument(help="Questions, one a line; - reads standard input.", metavar="IN")],
-    out: Annotated[Path, typer.Argument(help="Where the answers go, one a line.", metavar="OUT")],
+    out: Annotated[Path, typer.Argument(help="Where the answers go, one a line; - prints them.", metavar="OUT")],
     *,
     again: Annotated[
         str | None,
@@ -95,8 +100,9 @@ def batch(
         if as_json:
             typer.echo(json.dumps(tally.to_json() | {"repair": repair}, ensure_ascii=False))
         else:
-            last = tally.needs.sentence(source, repair, flags)
-            for said in (*tally.summary(), *(() if last is None else (last,))):
+            corrected = tally.needs.correction(source, out, flags) if tally.failed else None
+            last = tally.needs.sentence(source, out, repair, flags)
+            for said in (*tally.summary(), *(each for each in (corrected, last) if each is not None)):
                 typer.echo(f"hybrid: {escape_controls(said)}", err=True)
         if tally.failed:
             raise typer.Exit(EXIT_PARTLY)
@@ -111,14 +117,20 @@ def _batch(source: Path, out: Path, flags: Flags, again: str | None, *, is_quiet
     import hybrid  # noqa: PLC0415  (help and usage errors need no llama.cpp)
 
     asked = None if again is None else outcomes_of(again)
-    # What earlier runs for this output spent counts against --cap, whatever became of them.
     spending = flags.copy()
-    spending["spender"] = f"batch {out.resolve()}"
+    if is_printed := str(out) == "-":
+        if asked is not None or is_quiet:
+            named = "--json prints its summary there" if asked is None else "--again asks lines of an output anew"
+            msg = f"OUT is standard output, and {named}: give a file"
+            raise UsageError(msg)
+    else:  # what earlier runs for this output spent counts against --cap, whatever became of them
+        spending["spender"] = f"batch {out.resolve()}"
     opening = hybrid.open(**spending)
     with _opened(source) as file:
         if asked is not None:
             return _ask_again(file, out, opening, asked, is_told=not is_quiet)
-        with closing(BatchOutput(out, opening.settings.parallel)) as output:
+        parallel = opening.settings.parallel
+        with closing(PrintedOutput(parallel) if is_printed else BatchOutput(out, parallel)) as output:
             work = BatchWork(opening, output, None if is_quiet else _count(file), None)
             with _goes_on(output):
                 work.answer(lines(file), is_told=not is_quiet)
@@ -189,11 +201,20 @@ def _standard_input() -> BinaryIO:
 
 
 @contextmanager
-def _goes_on(output: BatchOutput) -> Iterator[None]:
+def _goes_on(output: BatchOutput | PrintedOutput) -> Iterator[None]:
     """Say, where the batch ends before its last line, what is kept and how to go on."""
     try:
         yield
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
+        if isinstance(output, PrintedOutput):
+            output.close()
+            told = (
+                "nothing is answered yet"
+                if output.last is None
+                else f"what was answered is printed, up to line {output.last}"
+            )
+            typer.echo(f"hybrid: {told}; the same command begins anew, and with a file as OUT it would go on", err=True)
+            raise
         kept = "nothing is answered yet" if output.last is None else f"all up to line {output.last} is answered"
         if output.num_waiting:
             kept += f", and {output.num_waiting} after the next"

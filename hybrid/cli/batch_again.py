@@ -41,10 +41,10 @@ class OldLines:
         """Compare the whole output with the input, and change nothing.
 
         ``num_taken``: the lines that are not asked anew. Raises UsageError where output and input do not belong
-        together.
+        together; where lines that failed are asked, they may have been corrected in the input.
         """
         self._out, self._asked = out, asked
-        out.compare(lines, lambda *_: None)
+        out.compare(lines, lambda *_: None, corrected=Outcome.FAILED in asked)
         self.num_taken = sum(entry.outcome not in asked for entry, _ in out.stored())
         self._stored = out.stored()
         self._ahead = next(self._stored, None)

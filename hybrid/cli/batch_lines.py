@@ -108,14 +108,19 @@ def decode(raw: bytes, path: Path) -> OutputLine:
     return entry
 
 
-def check_answers(entry: OutputLine, line: InputLine, path: Path) -> None:
-    """Raise UsageError, naming the file, where a line of the output does not answer this line of the input."""
-    if (entry.line, entry.input) != (line.number, line.digest):
-        msg = (
-            f"{path}: line {entry.line} there does not answer line {line.number} of the input: give another file, or "
-            "the input that it was begun with"
-        )
-        raise UsageError(msg)
+def check_answers(entry: OutputLine, line: InputLine, path: Path, *, corrected: bool) -> None:
+    """Raise UsageError, naming the file and the way on, where a line of the output does not answer this of the input.
+
+    ``corrected``: a line that failed may have been another text of the same number.
+    """
+    is_error = entry.line == line.number and entry.outcome == Outcome.FAILED
+    if (entry.line, entry.input) == (line.number, line.digest) or (is_error and corrected):
+        return
+    way = "give another file, or the input that it was begun with"
+    if is_error:
+        way = "it holds an error, and --again failed asks such lines as the input has them now"
+    msg = f"{path}: line {entry.line} there does not answer line {line.number} of the input: {way}"
+    raise UsageError(msg)
 
 
 def foreign(path: Path) -> UsageError:

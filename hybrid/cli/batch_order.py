@@ -51,6 +51,10 @@ class ReorderBuffer(Generic[Finished]):
         finished = self._finished
         return [(number, finished[number]) for number in takewhile(finished.__contains__, self._open)]
 
+    def finished(self) -> list[tuple[int, Finished]]:
+        """Return all finished lines that are not out, in their order."""
+        return sorted(self._finished.items(), key=lambda each: each[0])
+
     def release(self) -> None:
         """Take out the lines of ``ready``."""
         while self._open and self._open[0] in self._finished:

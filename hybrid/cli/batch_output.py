@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -80,8 +81,11 @@ class BatchOutput:
             hear(entry, None)
         return todo
 
-    def compare(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
-        """Do what ``remaining`` does, but change nothing and move no line."""
+    def compare(self, lines: Iterator[InputLine], hear: Hear, *, corrected: bool = False) -> Iterator[InputLine]:
+        """Do what ``remaining`` does, but change nothing and move no line.
+
+        ``corrected``: where the output holds an error, the input may hold another line by now.
+        """
         torn: list[InputLine] = []
         known: set[int] = set()
         for raw in self._file.lines():
@@ -91,13 +95,13 @@ class BatchOutput:
                 torn = [line]
                 break
             entry = decode(raw, self.path)
-            check_answers(entry, line, self.path)
-            if self._waiting.check(line):
+            check_answers(entry, line, self.path, corrected=corrected)
+            if self._waiting.check(line, corrected=corrected):
                 known.add(line.number)
             self.last = line.number
             hear(entry, StoredLine(self._file.fd, self._end, len(raw)))
             self._end += len(raw)
-        return self._compare_waiting(chain(torn, lines), known)
+        return self._compare_waiting(chain(torn, lines), known, corrected=corrected)
 
     def stored(self) -> Iterator[tuple[OutputLine, StoredLine]]:
         """Yield the lines that ``compare`` has found, in order, those that wait behind the others."""
@@ -150,14 +154,14 @@ class BatchOutput:
         self._waiting.close()
         self._file.close()
 
-    def _compare_waiting(self, lines: Iterator[InputLine], known: set[int]) -> Iterator[InputLine]:
+    def _compare_waiting(self, lines: Iterator[InputLine], known: set[int], *, corrected: bool) -> Iterator[InputLine]:
         """Read the input up to the last line that waits; return the lines before it that do not, and all behind it."""
         todo: list[InputLine] = []
         number = self.last or 0
         while number < self._waiting.last and (line := next(lines, None)) is not None:
             number = line.number
             self._order.begin(number)
-            if self._waiting.check(line):
+            if self._waiting.check(line, corrected=corrected):
                 known.add(number)
                 self._order.finish(number, None)
             else:
@@ -185,6 +189,50 @@ class BatchOutput:
         raw = result if isinstance(result, bytes) else result.read() if result else b""
         moved.append(decode(raw, self.path))
         return raw
+
+
+class PrintedOutput:
+    """Standard output in the place of a file: the same lines in the same order, and nothing that another run finds."""
+
+    path = Path("-")
+
+    def __init__(self, parallel: int = 1) -> None:
+        """Print to standard output. ``parallel``: how many lines are answered at once."""
+        self._order: ReorderBuffer[bytes] = ReorderBuffer(OPEN_LINES_EACH * parallel)
+        self.last: int | None = None
+        self.num_waiting = 0  # of an earlier run; what waits here is printed by this one
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further line may be begun before an earlier one is finished."""
+        return self._order.is_full
+
+    def remaining(self, lines: Iterator[InputLine], hear: Hear) -> Iterator[InputLine]:
+        """Return all lines: none is answered yet, and ``hear`` is told of none."""
+        del hear
+        return lines
+
+    def begin(self, line: InputLine) -> None:
+        """Put a line behind those that are being answered."""
+        self._order.begin(line.number)
+
+    def add(self, number: int, result: bytes | StoredLine) -> list[OutputLine]:
+        """Print the lines that may go out by what this one came to, and return them. Raises OSError."""
+        self._order.finish(number, result if isinstance(result, bytes) else result.read())
+        return self._print(self._order.ready())
+
+    def close(self) -> None:
+        """Print what was finished behind a line that was not: it may be paid."""
+        self._print(self._order.finished())
+
+    def _print(self, ready: list[tuple[int, bytes]]) -> list[OutputLine]:
+        if not ready:
+            return []
+        sys.stdout.buffer.write(b"".join(raw for _, raw in ready))
+        sys.stdout.buffer.flush()
+        self._order.release()
+        self.last = ready[-1][0]
+        return [decode(raw, self.path) for _, raw in ready]
 
 
 def beside(path: Path, ending: str) -> Path:

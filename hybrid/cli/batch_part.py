@@ -47,11 +47,11 @@ class WaitingLines:
         """The highest number of a line that waits, 0 where none does."""
         return max(self._entries, default=0)
 
-    def check(self, line: InputLine) -> bool:
+    def check(self, line: InputLine, *, corrected: bool) -> bool:
         """Return whether the answer of a line waits. Raises UsageError where the line that does answers another."""
         if (found := self._entries.get(line.number)) is None:
             return False
-        check_answers(found[0], line, self.path)
+        check_answers(found[0], line, self.path, corrected=corrected)
         return True
 
     def find(self, number: int) -> tuple[OutputLine, StoredLine] | None:

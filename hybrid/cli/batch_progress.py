@@ -1,7 +1,8 @@
 """How far a batch is: lines, money, the rate of late, and the time that is left by it.
 
 The law: lines that an earlier run has answered count as done and never as fast; what earlier runs spent counts as
-spent (``tests/cli/test_batch_progress.py``). Where it is shown, and how often, is said by who asks.
+spent, and what is reserved is told apart from it (``tests/cli/test_batch_progress.py``). Where it is shown, and how
+often, is said by who asks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from hybrid.run.spending import Spent
 from hybrid.spend import as_usd
 
 # The rate is that of so many lines at most: of late, and steady enough to tell a time by.
@@ -23,6 +25,7 @@ class BatchProgress:
     total: int | None = None
     cap: str | None = None
     spent_before_nanousd: int | None = 0
+    reserved_before_nanousd: int = 0
     done: int = 0
     _finished_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_LINES + 1))
 
@@ -51,19 +54,27 @@ class BatchProgress:
         lines = len(self._finished_s) - 1
         return lines / took if lines and took > 0 else None
 
-    def text(self, spent_nanousd: int | None, now_s: float) -> str:
-        """Say it all; ``spent_nanousd`` is what this run has spent, None where that is not known."""
-        before = self.spent_before_nanousd
-        spent = "cost unknown" if spent_nanousd is None or before is None else as_usd(before + spent_nanousd)
+    def text(self, spent: Spent, now_s: float) -> str:
+        """Say it all; ``spent`` is what this run has spent, with what is reserved for its requests."""
         parts = [
             f"{self.done} of {self.total} lines" if self.total is not None else f"{self.done} lines",
-            f"{spent.removesuffix(' USD')} of {self.cap} USD" if self.cap is not None else spent,
+            self._money(spent),
         ]
         if (rate := self.rate(now_s)) is not None:
             parts.append(f"{rate:.2g} lines/s" if rate < 10 else f"{rate:.0f} lines/s")
             if self.total is not None and self.total > self.done:
                 parts.append(f"{duration((self.total - self.done) / rate)} left")
         return ", ".join(parts)
+
+    def _money(self, spent: Spent) -> str:
+        """Say what is spent, apart from what is reserved and may be given back."""
+        before, reserved = self.spent_before_nanousd, self.reserved_before_nanousd + spent.reserved_nanousd
+        if before is None or spent.nanousd is None:
+            return "cost unknown"
+        said = as_usd(before + spent.nanousd - spent.reserved_nanousd).removesuffix(" USD")
+        if reserved:
+            said += f" spent and {as_usd(reserved).removesuffix(' USD')} reserved"
+        return f"{said} USD" if self.cap is None else f"{said} of {self.cap} USD"
 
 
 def duration(seconds: float) -> str:

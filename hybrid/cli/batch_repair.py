@@ -44,23 +44,26 @@ class RepairNeeds:
         elif entry.is_repairable:
             self.outage = True
 
-    def command(self, source: Path, out: Path, flags: Flags) -> str:
-        """Return the command that asks the degraded lines of ``out`` anew, quoted for a shell; standard input is IN."""
-        named = "IN" if str(source) == "-" else str(source)
+    def command(self, source: Path, out: Path, flags: Flags, which: str = "degraded") -> str:
+        """Return the command that asks such lines of ``out`` anew, for a shell; standard input is IN, output OUT."""
+        named = ["IN" if str(source) == "-" else str(source), "OUT" if str(out) == "-" else str(out)]
         given = flags.copy()
         if self._leaves_cap_out:
             given["cap"] = None
-        return shlex.join(["hybrid", "batch", named, str(out), "--again", "degraded", *words_of(given)])
+        return shlex.join(["hybrid", "batch", *named, "--again", which, *words_of(given)])
 
-    def sentence(self, source: Path, command: str | None, flags: Flags) -> str | None:
+    def correction(self, source: Path, out: Path, flags: Flags) -> str:
+        """Return the line that says how lines that failed are asked, once they are corrected."""
+        saved = "".join(f", {each}" for each in _saved(source, out))
+        return f"correct such lines in the input, then{saved}: {self.command(source, out, flags, 'failed')}"
+
+    def sentence(self, source: Path, out: Path, command: str | None, flags: Flags) -> str | None:
         """Return the last line; None where nothing is to be done. ``command``: None where no line would gain by it."""
         reopening = "; ".join(self._budget(flags, "reconcile", "--reopen", each) for each in self.closed)
         if command is None:
             said = f"an endpoint that charges more than was reserved is closed; if it still is: {reopening}"
             return said if reopening else None
-        conditions = [*self._conditions(flags)]
-        if str(source) == "-":
-            conditions.append("with the lines of standard input in a file IN")
+        conditions = [*self._conditions(flags), *_saved(source, out)]
         said = f"{', and '.join(conditions)}: {command}" if conditions else command
         return f"first: {reopening}; then{', ' if conditions else ': '}{said}" if reopening else said
 
@@ -82,3 +85,11 @@ class RepairNeeds:
     def _budget(flags: Flags, *words: str) -> str:
         ledger = flags.get("ledger")
         return shlex.join(["hybrid", "budget", *words, *(() if ledger is None else ("--ledger", str(ledger)))])
+
+
+def _saved(source: Path, out: Path) -> Iterator[str]:
+    """Yield what must first be put into a file, for lines to be asked anew."""
+    if str(source) == "-":
+        yield "with the lines of standard input in a file IN"
+    if str(out) == "-":
+        yield "with the printed lines in a file OUT"

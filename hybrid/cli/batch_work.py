@@ -17,7 +17,7 @@ import typer
 
 from hybrid.cli.batch_again import OldLines
 from hybrid.cli.batch_lines import OutputLine, StoredLine, encode
-from hybrid.cli.batch_output import BatchOutput
+from hybrid.cli.batch_output import BatchOutput, PrintedOutput
 from hybrid.cli.batch_progress import BatchProgress
 from hybrid.cli.batch_run import ParallelLines, run_until_interrupted
 from hybrid.cli.progress import is_shown_on_a_terminal, progress
@@ -42,7 +42,9 @@ TERMINAL_EVERY_S, FILE_EVERY_S = 0.5, 60.0
 class BatchWork:
     """Answers lines into an output. ``tally`` is what its lines came to, whoever has answered them."""
 
-    def __init__(self, opening: ClientOpener, output: BatchOutput, total: int | None, old: OldLines | None) -> None:
+    def __init__(
+        self, opening: ClientOpener, output: BatchOutput | PrintedOutput, total: int | None, old: OldLines | None
+    ) -> None:
         """Take the client that is about to be opened, and the output.
 
         ``total``: lines to ask, those that are answered among them; None: not known, and nobody is told how far it is.
@@ -94,8 +96,8 @@ class BatchWork:
     async def _start_progress(self, client: AsyncClient) -> None:
         """Find out what earlier runs have spent: by the cap's own account, or else by the bills of their lines."""
         own = [cap for cap in await client.cap_statuses() if cap.level == "client"]
-        spent = [cap.spent_nanousd + cap.reserved_nanousd for cap in own]
-        self._progress.spent_before_nanousd = spent[0] if spent else self.tally.bill.nanousd
+        self._progress.spent_before_nanousd = own[0].spent_nanousd if own else self.tally.bill.nanousd
+        self._progress.reserved_before_nanousd = own[0].reserved_nanousd if own else 0
         self._progress.begin(time.monotonic())
 
     @asynccontextmanager
@@ -103,10 +105,10 @@ class BatchWork:
         async def keep_telling(tell: Callable[[str], None]) -> None:
             while True:
                 await asyncio.sleep(TERMINAL_EVERY_S if is_shown_on_a_terminal() else FILE_EVERY_S)
-                tell(self._progress.text(client.spent.nanousd, time.monotonic()))
+                tell(self._progress.text(client.spent, time.monotonic()))
 
         if tell and is_shown_on_a_terminal():
-            tell(self._progress.text(client.spent.nanousd, time.monotonic()))
+            tell(self._progress.text(client.spent, time.monotonic()))
 
         telling = asyncio.create_task(keep_telling(tell)) if tell else None
         try:

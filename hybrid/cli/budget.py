@@ -267,13 +267,15 @@ def _amount(level: str, text: str) -> int | None:
 def _shown(books: LedgerAdmin, path: Path) -> dict[str, Any]:
     exists = books.exists()
     rows = [asdict(row) for row in books.rows()] if exists else []
+    entries = books.open_entries() if exists else []
     for row in rows:
         known = row["cap_nanousd"] is not None and row["spent_nanousd"] is not None
         row["left_nanousd"] = row["cap_nanousd"] - row["spent_nanousd"] - row["reserved_nanousd"] if known else None
     return {
         "ledger": str(path),
         "caps": rows,
-        "num_open": len(books.open_entries()) if exists else 0,
+        "num_open": len(entries),
+        "open_nanousd": sum(entry.reserved_nanousd for entry in entries),
         "closed": [asdict(closed) for closed in books.closed()] if exists else [],
         "clock_behind_s": books.ahead_s() if exists else 0,
     }
@@ -345,7 +347,8 @@ def _print_caps(found: dict[str, Any]) -> None:
         table.add_row(row["level"], row["window"] or ("each" if row["spent_nanousd"] is None else ""), *amounts)
     console.print(table, Text(f"Kept in {found['ledger']}."))
     if found["num_open"]:
-        console.print(f"{found['num_open']} open (counted in full): hybrid budget reconcile lists them.", markup=False)
+        held = f"{as_usd(found['open_nanousd'])} reserved, whatever is charged"
+        console.print(f"{found['num_open']} open ({held}): hybrid budget reconcile lists them.", markup=False)
     _print_closed(found["closed"], found["clock_behind_s"])
 
 

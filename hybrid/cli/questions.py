@@ -1,10 +1,11 @@
-"""Lines of a batch's input, and what they ask: a text, or an object that says more.
+"""Lines of questions, and what they ask: a text, plain or in JSON, or an object that says more.
 
+    What is 47 + 86?
     "What is 47 + 86?"
     {"id": "sum", "prompt": "What is 47 + 86?", "max_tokens": 16}
     {"custom_id": "sum", "body": {"messages": [{"role": "user", "content": "What is 47 + 86?"}]}}
 
-The third is a line of OpenAI's batch files; its ``method``, ``url`` and ``model`` are not looked at, because where a
+The last is a line of OpenAI's batch files; its ``method``, ``url`` and ``model`` are not looked at, because where a
 batch is answered is said on the command line.
 
 The law: whatever bytes a line is made of, it is a question or a UsageError of one sentence, and a line without an end
@@ -65,18 +66,27 @@ def lines(file: BinaryIO) -> Iterator[InputLine]:
 
 
 def object_of(line: InputLine) -> dict[str, Any]:
-    """Read a line as JSON; a text is its own prompt. Raises UsageError where it is neither text nor object."""
+    """Read a line as JSON where it begins as a text or an object; any other is the prompt as it stands.
+
+    Raises UsageError for broken JSON, and for a list: a file of JSON is not a file of lines.
+    """
     if not line.whole:
         msg = f"the line is longer than {MOST_BYTES >> 20} MiB"
         raise UsageError(msg)
     try:
-        value = msgspec.json.decode(line.content.removeprefix(codecs.BOM_UTF8).decode())
+        text = line.content.removeprefix(codecs.BOM_UTF8).strip().decode()
     except UnicodeDecodeError:
         raise UsageError("the line is not UTF-8 text") from None
+    if not text.startswith(('"', "{", "[")):
+        return {"prompt": text}
+    try:
+        value = msgspec.json.decode(text)
     except RecursionError:
         raise UsageError("the line is nested too deeply") from None
     except msgspec.DecodeError as error:
-        quoted = "" if line.content.lstrip()[:1] in b'"{' else "; a question that is a text stands in double quotes"
+        if text.startswith("["):
+            return {"prompt": text}
+        quoted = "; a plain question that begins with a double quote is written as a JSON text" * (text[0] == '"')
         msg = f"the line cannot be read as JSON: {to_one_line(error)}{quoted}"
         raise UsageError(msg) from None
     if isinstance(value, str):

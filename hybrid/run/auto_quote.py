@@ -48,9 +48,14 @@ class AutoQuote:
         )
         asks = f"{self.policy} asks about it with chance {self.expected.asks:.2f}"
         share = f"{100 * self.expected.of_cloud:.0f} %"
-        money = f" expected bill {as_usd(round(self.expected.of_cloud * self.alone))}," if unit == "nanousd" else ""
         seen = f"by {len(self.questions)} calibration questions of this pair"
-        return [told, f"{asks};{money} {share} of what the cloud alone takes ({seen})"]
+        if unit != "nanousd":
+            return [told, f"{asks}; {share} of what the cloud alone takes ({seen})"]
+        bill, alone = as_usd(round(self.expected.of_cloud * self.alone)), as_usd(round(self.alone))
+        return [
+            told,
+            f"{asks}; expected bill {bill}, {share} of the {alone} that the cloud alone takes for that ({seen})",
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for ``json.dumps``."""
@@ -63,6 +68,7 @@ class AutoQuote:
             "judge": self.planner.score.judge,
             "asks": None if expected is None else expected.asks,
             "of_cloud": None if expected is None else expected.of_cloud,
+            "of_nanousd": round(self.alone) if unit == "nanousd" else None,
             "expected_nanousd": round(expected.of_cloud * self.alone) if expected and in_money else None,
             "calibration_questions": len(self.questions),
         }

@@ -15,11 +15,15 @@ from hybrid.spend.price import NANOUSD_PER_USD
 
 @dataclass(frozen=True)
 class Spent:
-    """Nano-dollars (None: not known, which is not zero), requests sent, and answers begun."""
+    """Nano-dollars (None: not known, which is not zero), requests sent, and answers begun.
+
+    ``reserved_nanousd``: what of it is not charged, but held for requests that are under way, or of unknown charge.
+    """
 
     nanousd: int | None = 0
     requests: int = 0
     answers: int = 0
+    reserved_nanousd: int = 0
 
     @property
     def usd(self) -> float | None:
@@ -34,6 +38,7 @@ class Spending:
         """Nothing is spent yet."""
         self._costs: dict[str, int | None] = {}
         self._settled: int | None = 0
+        self._unknown = 0  # what of it stays reserved
         self._requests = 0
         self._answers = 0
 
@@ -42,7 +47,8 @@ class Spending:
         """The total by now. May be read from another thread."""
         costs = [self._settled, *tuple(self._costs.values())]
         known = [cost for cost in costs if cost is not None]
-        return Spent(sum(known) if len(known) == len(costs) else None, self._requests, self._answers)
+        reserved = self._unknown + sum(cost for cost in costs[1:] if cost is not None)
+        return Spent(sum(known) if len(known) == len(costs) else None, self._requests, self._answers, reserved)
 
     def observe(self, event: Event) -> None:
         """Hear of an answer that begins, and of a request that leaves or is settled."""
@@ -56,5 +62,6 @@ class Spending:
                 most = self._costs.pop(request_id)
                 final = most if usage is None else cost
                 self._settled = None if self._settled is None or final is None else self._settled + final
+                self._unknown += (most or 0) if usage is None else 0
             case _:
                 pass

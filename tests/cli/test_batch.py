@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from hybrid.cli import app
+from hybrid.cli.batch_lines import encode
+from hybrid.cli.batch_output import PrintedOutput
 from hybrid.cli.questions import lines
 from hybrid.errors import AccessDenied, EngineError, MissingCapability, Unreachable
 
@@ -20,7 +23,7 @@ def lines_of(questions):
 
 GOOD = [json.dumps({"id": f"n{i}", "prompt": f"a {'b ' * i}c"}) for i in range(5)]
 BAD = {
-    "nope": "cannot be read as JSON",
+    '"nope': "cannot be read as JSON",
     '{"id": "z", "messages": []}': "at least one object",
     '{"id": "z", "prompt": " "}': "the prompt is empty",
     '{"id": "z", "prompt": "a", "policy": "nix"}': "no policy is called 'nix'",
@@ -165,6 +168,83 @@ def test_the_input_may_come_from_standard_input_and_go_on_there(scripted, tmp_pa
     assert run(GOOD).exit_code == 0
     assert scripted.asked == 5
     assert len((tmp_path / "out").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("parallel", ["1", "3"])
+def test_standard_output_gets_the_lines_of_a_file_and_leaves_none_behind(scripted, batch, tmp_path, parallel):
+    batch([*GOOD[:2], "a plain question", *GOOD[2:]], "--parallel", parallel)
+    whole = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    before = {each.name for each in tmp_path.iterdir()}
+    done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), "-", "--parallel", parallel])
+    assert done.exit_code == 0
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in whole + found:
+        line.pop("timing")
+    assert (found, len(found)) == (whole, 6)
+    assert {each.name for each in tmp_path.iterdir()} == before
+    assert scripted.asked == 12, "nothing is known of an earlier run"
+
+
+def test_what_standard_output_cannot_be_asked_is_refused_before_a_model_is_loaded(scripted, tmp_path):
+    (tmp_path / "in").write_text("a\n")
+    for flags, said in ((["--again", "failed"], "--again asks"), (["--json"], "--json prints")):
+        done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), "-", *flags])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"OUT is standard output, and {said}" in done.stderr
+    assert scripted.opened == 0
+
+
+def test_interrupted_what_was_answered_is_printed_and_it_says_that_nothing_goes_on(scripted, tmp_path):
+    (tmp_path / "in").write_text("".join(f"{each}\n" for each in GOOD))
+    for before in (1, 4):
+        scripted.asked, scripted.before, scripted.fault = 0, before, signal.SIGINT
+        done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), "-"])
+        assert done.exit_code == 130
+        assert [json.loads(line)["line"] for line in done.stdout.splitlines()] == list(range(1, before))
+        assert "; the same command begins anew, and with a file as OUT it would go on\n" in done.stderr
+
+
+def test_a_line_that_was_finished_behind_one_that_was_not_is_printed_at_the_end(monkeypatch):
+    """It may be paid, and no file has it."""
+    printed = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=printed))
+    output = PrintedOutput(parallel=3)
+    asked = lines_of(["a", "b", "c", "d"])
+    assert list(output.remaining(iter(asked), lambda *_: None)) == asked
+    for line in asked:
+        output.begin(line)
+    for number, numbers in ((3, []), (1, [1]), (4, [])):
+        assert [each.line for each in output.add(number, encode(asked[number - 1], {"id": None}))] == numbers
+    output.close()
+    assert [json.loads(line)["line"] for line in printed.getvalue().splitlines()] == [1, 3, 4]
+
+
+def test_lines_that_failed_name_the_command_that_asks_them_corrected_and_it_does(scripted, batch, out, tmp_path):
+    """Whoever has bought the other lines buys none of them again."""
+    done = batch([GOOD[0], '"torn', GOOD[1]], "--parallel", "2")
+    again = f"hybrid batch {tmp_path / 'in'} {tmp_path / 'out'} --again failed --parallel 2"
+    assert done.stderr.splitlines()[-1] == f"hybrid: correct such lines in the input, then: {again}"
+    first, _, third = out()
+    refused = batch([GOOD[0], "mended", GOOD[1]])
+    assert refused.exit_code == 2
+    assert "line 2 of the input: it holds an error, and --again failed asks such lines as the input has them now" in (
+        refused.stderr
+    )
+    scripted.asked = 0
+    assert batch([GOOD[0], "mended", GOOD[1]], "--again", "failed").exit_code == 0
+    assert (out()[0], out()[2], scripted.asked) == (first, third, 1)
+    assert out()[1]["text"]
+    assert "give another file" in batch([GOOD[0], "mended", "another"], "--again", "failed").stderr
+
+
+def test_a_printed_line_that_failed_is_asked_from_a_file(batch, tmp_path):
+    (tmp_path / "in").write_text('"torn\n')
+    done = CliRunner().invoke(app, ["batch", str(tmp_path / "in"), "-"])
+    assert done.exit_code == 5
+    again = f"hybrid batch {tmp_path / 'in'} OUT --again failed"
+    assert done.stderr.splitlines()[-1] == (
+        f"hybrid: correct such lines in the input, then, with the printed lines in a file OUT: {again}"
+    )
 
 
 def test_an_input_that_cannot_be_read_is_a_sentence_and_makes_no_output(scripted, tmp_path):

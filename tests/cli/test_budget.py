@@ -121,8 +121,10 @@ def test_an_open_entry_is_reconciled_by_hand(ledger):
     ledger.reserve(max_cost_of(300), SPENDER)
     ledger.reserve(max_cost_of(400), SPENDER)
     assert [entry["id"] for entry in plain("reconcile")["open"]] == [1, 2]
+    assert "2 open (0.0000007 USD reserved, whatever is charged): hybrid budget reconcile lists them." in budget("show")
     assert [entry["id"] for entry in plain("reconcile", "1", "--charged", "0.0000001")["open"]] == [2]
     assert "Nothing is open" in budget("reconcile", "--all-as-charged")
+    assert plain("show")["open_nanousd"] == 0
     row = plain("show")["caps"][-1]
     assert (row["spent_nanousd"], row["reserved_nanousd"], row["left_nanousd"]) == (500, 0, 500)
     assert {entry["state"] for entry in plain("log")["entries"]} == {"reconciled"}

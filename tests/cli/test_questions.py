@@ -38,8 +38,15 @@ def asked(value):
             ("c", (Message("user", "hello"),), {"max_tokens": 3}),
         ),
         (b'\xef\xbb\xbf"marked"', (None, "marked", {})),
+        (b"plain: \xc3\xa9\\n", (None, "plain: é\\n", {})),
+        (b"\xef\xbb\xbf marked and plain", (None, "marked and plain", {})),
+        (b"[1, 2] sorted", (None, "[1, 2] sorted", {})),
+        (b"42", (None, "42", {})),
     ],
-    ids=["text", "prompt", "choices", "messages", "custom_id", "OpenAI's", "byte order mark"],
+    ids=[
+        "text", "prompt", "choices", "messages", "custom_id", "OpenAI's", "byte order mark", "plain",
+        "plain behind a byte order mark", "no list", "a number",
+    ],
 )  # fmt: skip
 def test_a_line_says_what_it_asks(value, found):
     assert asked(value) == found
@@ -48,7 +55,8 @@ def test_a_line_says_what_it_asks(value, found):
 @each(
     ("value", "said"),
     [
-        (b"nope", "; a question that is a text stands in double quotes"),
+        (b'"Heat" is a film?', "; a plain question that begins with a double quote is written as a JSON text"),
+        (b"plain \xff", "not UTF-8"),
         (b'{"prompt": "torn', "cannot be read as JSON"),
         (b'"half a pair: \\ud800"', "cannot be read as JSON"),
         (b'"\xff"', "not UTF-8"),
@@ -76,6 +84,12 @@ def test_what_a_line_cannot_ask_is_one_sentence(value, said):
         asked(value)
     assert said in str(found.value)
     assert "\n" not in str(found.value)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")), st.booleans())
+def test_a_plain_line_is_its_own_prompt_whatever_it_holds(text, marked):
+    (line,) = lines(io.BytesIO(b"\xef\xbb\xbf" * marked + f" Q{text}?\r\n".encode()))
+    assert asked(line.content) == (None, f"Q{text}?", {})
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

@@ -37,7 +37,7 @@ def start(bundled, tmp_path):
 def questions(tmp_path):
     """An input with two lines that cannot be answered."""
     lines = [json.dumps({"id": i, "prompt": text}) for i, text in enumerate(QUESTIONS)]
-    lines[9:9], lines[20:20] = ["nope"], ['{"prompt": ""}']
+    lines[9:9], lines[20:20] = ['"nope'], ['{"prompt": ""}']
     (tmp_path / "in").write_text("\n".join(lines))
     return lines
 

@@ -31,11 +31,13 @@ def test_half_of_such_questions_are_asked_for_half_the_price():
         "from the question alone, nothing drafted: an answer of about 30 tokens, turned down by kl:0.7"
     )
     assert told.endswith("with chance 0.50")
-    assert "asks about it with chance 0.50; expected bill 0.000065 USD, 50 % of what the cloud alone takes" in expected
+    assert (
+        "asks about it with chance 0.50; expected bill 0.000065 USD, 50 % of the 0.00013 USD that the cloud" in expected
+    )
     assert expected.endswith("(by 2 calibration questions of this pair)")
     found = QUOTE.to_json()
     assert json.loads(json.dumps(found)) == found
-    assert (found["expected_nanousd"], found["calibration_questions"]) == (65_000, 2)
+    assert (found["expected_nanousd"], found["of_nanousd"], found["calibration_questions"]) == (65_000, 130_000, 2)
 
 
 def test_of_a_pair_that_nobody_calibrated_nothing_is_expected():
@@ -50,5 +52,5 @@ def test_of_a_pair_that_nobody_calibrated_nothing_is_expected():
 def test_where_nothing_is_charged_there_is_a_share_and_no_bill(price):
     quote = replace(QUOTE, planner=replace(PLANNER, prices=AskPrices.of(price)))
     assert "USD" not in quote.lines()[1]
-    assert quote.to_json()["expected_nanousd"] is None
+    assert (quote.to_json()["expected_nanousd"], quote.to_json()["of_nanousd"]) == (None, None)
     assert quote.to_json()["of_cloud"] == QUOTE.to_json()["of_cloud"], "only ratios of prices matter"

@@ -52,6 +52,7 @@ def test_an_answer_that_is_left_early_counts_what_its_requests_cost(house, run):
                     heard += 1
                     spent = h.client.spent
                     assert spent.nanousd >= h.ledger.settled_nanousd
+                    assert spent.nanousd - spent.reserved_nanousd <= h.ledger.settled_nanousd
                     if isinstance(event, RequestSent):
                         assert spent.requests > 0
                         assert spent.nanousd > 0
@@ -62,7 +63,7 @@ def test_an_answer_that_is_left_early_counts_what_its_requests_cost(house, run):
 
             spent = run(leave_early())
             assert h.ledger.reserved_nanousd == 0
-            assert spent.nanousd == h.ledger.settled_nanousd, (policy, after)
+            assert (spent.nanousd, spent.reserved_nanousd) == (h.ledger.settled_nanousd, 0), (policy, after)
             assert spent.answers == 1
 
 
@@ -86,6 +87,7 @@ def test_a_request_whose_charge_never_became_known_counts_as_the_most_it_can_cos
     with pytest.raises(ConnectionError):
         run(h.client.generate(PROMPT, policy="cloud", max_tokens=20))
     assert h.client.spent.nanousd == h.ledger.settled_nanousd + h.ledger.reserved_nanousd > 0
+    assert h.client.spent.reserved_nanousd == h.ledger.reserved_nanousd, "and is told apart from what was charged"
 
 
 def test_a_charge_that_is_never_told_counts_as_what_was_reserved_and_one_that_is_told_as_it_is():
@@ -94,11 +96,12 @@ def test_a_charge_that_is_never_told_counts_as_what_was_reserved_and_one_that_is
                                         (None, usage, None, None), (0, None, None, 0)]:  # fmt: skip
         spending = Spending()
         spending.observe(RequestSent("a", "check", 0, 1, reserved))
-        assert spending.spent == Spent(reserved, 1, 0), "under way it is the most it can cost"
+        assert spending.spent == Spent(reserved, 1, 0, reserved or 0), "under way it is the most it can cost"
         spending.observe(RequestSettled("a", "check", told, cost, 1.0))
-        assert spending.spent == Spent(total, 1, 0), (reserved, told)
+        held = 0 if told else reserved or 0
+        assert spending.spent == Spent(total, 1, 0, held), (reserved, told)
         spending.observe(RequestSent("b", "write", 0, 1, 5))
-        assert spending.spent == Spent(None if total is None else total + 5, 2, 0)
+        assert spending.spent == Spent(None if total is None else total + 5, 2, 0, held + 5)
 
 
 def test_text_is_the_answer_as_it_becomes_readable(house, run):

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import hybrid
 from hybrid.assemble import BUNDLED_LOCAL, ClientOpener, known_price
-from hybrid.cli.questions import InputLine, lines, object_of, question_of
+from hybrid.cli.questions import lines, object_of, question_of
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices, Settings
 from hybrid.defer.state import forget_outcomes
@@ -24,7 +24,6 @@ from hybrid.engine.real_models import model_file
 from hybrid.errors import CloudError, UsageError
 from hybrid.model_names import NAMED
 from hybrid.run.calibrations import forget_calibrations
-from hybrid.run.conversation import TextOrTurns
 from hybrid.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
@@ -82,7 +81,7 @@ def own_questions(file: Any, max_tokens: int | None) -> list[AskedForLabels]:
     found = []
     for line in lines(file):
         try:
-            prompt, chosen = _question_of(line)
+            prompt, chosen = question_of(object_of(line))
         except UsageError as error:
             msg = f"line {line.number}: {error}"
             raise UsageError(msg) from None
@@ -91,16 +90,6 @@ def own_questions(file: Any, max_tokens: int | None) -> list[AskedForLabels]:
     if not found:
         raise UsageError("there are no questions")
     return found
-
-
-def _question_of(line: InputLine) -> tuple[TextOrTurns, dict[str, Any]]:
-    """Read a line that is a JSON text or object, or else the question itself. Raises UsageError."""
-    if line.content[:1] in {b'"', b"{"} or not line.whole:
-        return question_of(object_of(line))
-    try:
-        return line.content.decode(), {}
-    except UnicodeDecodeError:
-        raise UsageError("the line is not UTF-8 text") from None
 
 
 async def label_pairs(
