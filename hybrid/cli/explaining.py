@@ -50,8 +50,11 @@ def told_plan(found: PlanExplanation) -> Iterator[str]:
     """Say why one draft was kept, checked or written; a line each."""
     yield f"{_which(found)}: {_chance(found)}; planned: {_done(found)}"
     yield f"  {_prices(found)}"
-    if found.planner.keep_below is not None:
-        yield f"  --risk keeps a draft where that chance is at most {found.planner.keep_below:.2g}"
+    cutoff = found.planner.keep_below
+    if cutoff is not None and cutoff < 0.0:
+        yield "  no draft is kept unasked, whatever it costs to ask"
+    elif cutoff is not None:
+        yield f"  --risk keeps a draft where that chance is at most {cutoff:.2g}"
     else:
         yield f"  {_changes(found)}"
 

@@ -30,6 +30,14 @@ class AutoQuote:
         return expect(planned_outcomes(self.questions, self.planner), self.planner.question.turned_down)
 
     @property
+    def asks(self) -> float | None:
+        """The chance that the question is asked about; None: nothing is known of it."""
+        cutoff = self.planner.keep_below
+        if cutoff is not None and cutoff < 0.0:
+            return 1.0
+        return None if self.expected is None else self.expected.asks
+
+    @property
     def alone(self) -> float:
         """What the cloud alone would take, for an answer as long as the question lets expect."""
         planner = self.planner
@@ -39,6 +47,10 @@ class AutoQuote:
         """Say it, a line each."""
         question, unit = self.planner.question, self.planner.prices.unit
         if self.expected is None:
+            if self.asks is not None:
+                return [
+                    f"{self.policy} asks about every question: nothing is known of this pair that would keep a draft"
+                ]
             return [
                 f"nothing is known of this pair of models, so what {self.policy} will ask is not (hybrid calibrate)"
             ]
@@ -46,7 +58,7 @@ class AutoQuote:
             f"from the question alone, nothing drafted: an answer of about {question.tokens:.0f} tokens, turned down "
             f"by {self.planner.score.judge} with chance {question.turned_down:.2f}"
         )
-        asks = f"{self.policy} asks about it with chance {self.expected.asks:.2f}"
+        asks = f"{self.policy} asks about it with chance {self.asks:.2f}"
         share = f"{100 * self.expected.of_cloud:.0f} %"
         seen = f"by {len(self.questions)} calibration questions of this pair"
         if unit != "nanousd":
@@ -66,7 +78,7 @@ class AutoQuote:
             "answer_tokens": question.tokens,
             "turned_down": question.turned_down,
             "judge": self.planner.score.judge,
-            "asks": None if expected is None else expected.asks,
+            "asks": self.asks,
             "of_cloud": None if expected is None else expected.of_cloud,
             "of_nanousd": round(self.alone) if unit == "nanousd" else None,
             "expected_nanousd": round(expected.of_cloud * self.alone) if expected and in_money else None,

@@ -6,8 +6,9 @@ and the dials, and learns from what happened in the answer (``outcomes.py``). Wh
 ``hybrid.policy.planning``.
 
 Laws (``tests/run/test_deferral.py``, ``test_learning.py``): dials and scores move between answers only; only ratios of
-prices matter to a dial in multiples; a dial in USD without a price is a sentence; what is learned touches a disk in a
-thread, after the answer, and a disk that fails is a note; with ``learn`` off nothing is heard or written.
+prices matter to a dial in multiples; a dial in USD without a price is a sentence; where nothing is charged and nothing
+was measured of the pair, every draft is asked about; what is learned touches a disk in a thread, after the answer, and
+a disk that fails is a note; with ``learn`` off nothing is heard or written.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hybrid.config import Settings
 from hybrid.defer import DEFAULT_JUDGE, floor_coin
 from hybrid.defer.floor import FLOOR
 from hybrid.defer.pacing import worth_factor
+from hybrid.defer.risk import KEEP_NOTHING
 from hybrid.errors import UsageError
 from hybrid.model_names import NAMED
 from hybrid.policy.compose import judge_name
@@ -39,11 +41,15 @@ from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import PairKnowledge, read_knowledge
+from hybrid.run.pair_knowledge import UNCALIBRATED, PairKnowledge, read_knowledge
 from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
 DAY_S = 86_400
+ASKS_ALWAYS = (
+    "nothing is known of this pair of models, and {charged}: the cloud is asked every question (--price P/C/O or "
+    "--worth has its drafts weighed; hybrid calibrate buys labels)"
+)
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class PairSource:
         learner = pair.learner  # nothing is awaited from here on: what is bound is of one moment
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
         unpaced = _worth(asked, pair, prices)
-        factor = self._pacing(asked)
+        factor, asks = self._pacing(asked), _asks_always(asked, pair)
         planner = Planner(
             score=learner.score,
             prices=prices,
@@ -175,14 +181,17 @@ class PairSource:
             floor_key=floor_coin(settings.seed, asked.ids, len(learner.outcomes)),
             mean_excess=pair.mean_excess,
             kept_share=pair.kept_share,
-            keep_below=None if settings.risk is None else learner.risk_cutoff(settings.risk),
+            keep_below=KEEP_NOTHING if asks else None if settings.risk is None else learner.risk_cutoff(settings.risk),
             labels=settings.learn,
             partition=None if learner.score.concepts is None else self._partition,
         )
         if asked.whole:
             planner = planner.of_whole_answers()
         notes = pair.tell()
-        if prices.note and settings.cloud not in {None, *NAMED}:
+        if asks:
+            charged = "the price is not known" if asked.price is None else "nothing is charged"
+            notes = tuple(ASKS_ALWAYS.format(charged=charged) if each == UNCALIBRATED else each for each in notes)
+        elif prices.note and settings.cloud not in {None, *NAMED}:
             notes = (*notes, prices.note)
         return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)
 
@@ -237,6 +246,15 @@ def _used_up(asked: AskedQuestion, prices: AskPrices) -> int | None:
     day = _day_cap(asked)
     least = float(prices.write(len(asked.ids), 1, 0)) if prices.unit == "nanousd" else 0.0
     return day.cap_nanousd if day is not None and (day.left_nanousd <= 0 or day.left_nanousd < least) else None
+
+
+def _asks_always(asked: AskedQuestion, pair: PairKnowledge) -> bool:
+    """Whether every question is asked: no charge is known that keeping would save, no loss that it would risk.
+
+    A dial that the user has set is weighed all the same.
+    """
+    unweighed = asked.settings.worth is None and asked.settings.risk is None
+    return unweighed and (asked.price is None or asked.price.free) and not pair.is_measured
 
 
 def _worth(asked: AskedQuestion, pair: PairKnowledge, prices: AskPrices) -> Worth:

@@ -66,6 +66,11 @@ class PairKnowledge:
         return self.learner.loss == "nats" and (measured is None or measured.loss == "nats")
 
     @property
+    def is_measured(self) -> bool:
+        """Whether its drafts' loss was measured: by a calibration, or by enough verdicts of its own."""
+        return self.calibration is not None or self.learner.loss == "verdict"
+
+    @property
     def mean_excess(self) -> float | None:
         """What keeping loses is counted in: the mean excess of the pair's drafts, in nats a token; None: a verdict.
 

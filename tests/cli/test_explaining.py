@@ -63,6 +63,7 @@ def test_what_is_weighed_in_nats_is_told_in_nats_and_one_amount_for_all_as_so_ma
 
 def test_a_level_of_risk_and_a_random_check_are_told():
     assert told(replace(PLANNER, keep_below=0.7))[-1] == "  --risk keeps a draft where that chance is at most 0.7"
+    assert told(replace(PLANNER, keep_below=-1.0))[-1] == "  no draft is kept unasked, whatever it costs to ask"
     assert "checked in one request, by chance" in told(replace(PLANNER, floor=1.0), toss=lambda _: 0)[0]
 
 

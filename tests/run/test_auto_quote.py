@@ -46,6 +46,9 @@ def test_of_a_pair_that_nobody_calibrated_nothing_is_expected():
         "nothing is known of this pair of models, so what auto will ask is not (hybrid calibrate)"
     ]
     assert [unknown.to_json()[name] for name in ("asks", "of_cloud", "expected_nanousd")] == [None] * 3
+    asked = replace(unknown, planner=replace(PLANNER, keep_below=-1.0))
+    assert asked.lines()[0].startswith("auto asks about every question: ")
+    assert asked.to_json()["asks"] == 1.0
 
 
 @each("price", [None, Price.parse("free")])

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hybrid.cloud import Capabilities
 from hybrid.config import Settings
-from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
+from hybrid.defer import Calibration, CalibrationQuestion, DraftSignals, PriorScore
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
 from hybrid.policy.plan import WORTH, Worth
@@ -216,3 +219,66 @@ def test_a_days_cap_is_used_up_where_no_request_fits_under_it_and_is_ahead_of_th
             found = bind(PairSource(PairFacts("abc"), clock=lambda: 0.0), caps=caps).planner.used_up_nanousd
             assert found == (10**7 if used_up and level == "day" else None), (left, level, reserved)
     assert bind(source(), caps=(CapStatus("day", 10, 10, 0),), price=None).planner.used_up_nanousd == 10
+
+
+# ---- a cloud that charges nothing ------------------------------------------------------------------------------------
+
+UNCHARGED = {"free": Price.parse("free"), "unknown": None}
+surprises = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=12)
+
+
+def draft(surprise):
+    """A draft whose tokens are surprising by so many nats; 0: the small model is as sure as can be."""
+    values = np.array(surprise)
+    return DraftSignals(
+        (3, 4), 7, 0, np.arange(len(values)), values, np.zeros(len(values)), -values, -values, ended=True
+    )
+
+
+def plans(planner, surprise):
+    """What is planned of a draft, by the question alone, and where whole answers are routed."""
+    found = [
+        made.plan(draft(surprise), final=final) for made in (planner, planner.of_whole_answers()) for final in (0, 1)
+    ]
+    return [*found, planner.opening()]
+
+
+@pytest.fixture(scope="module")
+def uncharged(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        times = [None, lambda _: TokenTimes(20.0, 1.0, 0.1, 30.0)]
+        return [
+            bind(source(times=time) if time else source(), price=price)
+            for price in UNCHARGED.values()
+            for time in times
+        ]
+
+
+@given(surprises)
+def test_where_nothing_is_charged_and_nothing_was_measured_every_draft_is_asked_about(uncharged, surprise):
+    """However sure the small model is of its nonsense: there is nothing that keeping it would save."""
+    assert len(uncharged) == 4
+    for bound in uncharged:
+        for plan in plans(bound.planner, surprise):
+            assert (plan.action, plan.at, plan.limit) == ("write", 0, None)
+
+
+@each("price", UNCHARGED.values())
+def test_what_is_charged_measured_or_set_by_a_dial_is_weighed_as_before(price):
+    told = bind(source(), price=price).notes
+    assert [each.startswith("nothing is known of this pair of models, and ") for each in told] == [True]
+    assert bind(source()).notes == (UNCALIBRATED,)
+    for bound in (bind(source()), bind(source(), price=price, worth=1)):
+        assert bound.planner.keep_below is None
+        assert plans(bound.planner, [1e-9])[0].action == "keep"
+    measured = source()
+    bind(measured, price=price)
+    (pair,) = measured._pairs.values()
+    kept = DraftOutcome(told=0.8, chance=0.8, keeps=False, floor=0.05, turned_down=False, statistics=(0.0,) * 15)
+    pair.learner.add([kept] * 40)
+    assert bind(measured, price=price).planner.keep_below is None
+    keep_calibration(replace(OURS, local="def"))
+    assert bind(PairSource(PairFacts("def")), price=price).planner.keep_below is None
+    for price_of_one in ("0.000001/0/0", "0/0/0/0/0.0001"):
+        assert bind(source(), price=Price.parse(price_of_one)).planner.keep_below is None
