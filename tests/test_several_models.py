@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf_mutants import Gguf
 from model_trees import split_model
@@ -81,6 +82,22 @@ def test_experts_may_stand_in_a_variable_and_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HYBRID_EXPERTS", "c, d")
     assert load(config=own).experts == (Path("c"), Path("d"))
     assert load(config=own, local=["e"]).experts == (), "who names a local model on the command line means it"
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_a_threshold_that_no_expert_exceeds_from_their_even_sum_is_refused(num):
+    """KL from one of N laws to their even sum is at most ln N: drawn laws come close to it where they share nothing."""
+    laws = np.eye(num) * 0.999 + 0.001 / num
+    laws /= laws.sum(axis=1, keepdims=True)
+    farthest = float((laws * np.log(laws / laws.mean(axis=0))).sum(axis=1).max())
+    above, below = f"{farthest + 0.02:.4f}", f"{farthest - 0.02:.4f}"
+    experts = ["small", "mid", "large"][:num]
+    for choices in ({"policy": f"kl:{above}"}, {"policy": "once", "threshold": float(above)}, {"judge": f"kl:{above}"}):
+        with pytest.raises(UsageError, match=rf"wants a threshold below ln {num} = .*, not {float(above):g}"):
+            hybrid.open(experts=experts, mix="mix", ledger="none", **{"policy": "kl", **choices})
+        hybrid.open(experts=experts, mix="select", ledger="none", **{"policy": "kl", **choices})
+    for policy in (f"kl:{below}", "once", "auto", "greedy-exact", "fsd:5", "local"):
+        hybrid.open(experts=experts, mix="mix", ledger="none", policy=policy)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ The law: a recording's settings, read back, build the policy that was recorded (
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from hybrid.policy import PRESETS, Policy, PolicyOptions, choices_without_effect
 from hybrid.policy.concepts import Concepts
 from hybrid.policy.loop import TO_THE_END
 from hybrid.policy.planning import Planner
+from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.policy_choices import MOST_SPAN, DeferralChoices, PolicyChoices
 from hybrid.run.driver import Recording
 from hybrid.sources import choosing
@@ -84,7 +86,23 @@ def policy_of(
         known_concepts=concepts,
     )
     chosen = preset(settings.policy, choices)
+    _check_mixture(settings, chosen)
     return PRESETS["local"].build(choices) if settings.offline else chosen
+
+
+def _check_mixture(settings: Settings, policy: Policy) -> None:
+    """Raise UsageError for a threshold that turns down no token of one expert where all write by their even sum.
+
+    Each of N laws is at most ln N nats from their even sum. A judge whose threshold nobody chose is not refused.
+    """
+    chosen = settings.threshold is not None or settings.judge is not None or ":" in settings.policy
+    judge, num = policy.judge, len(settings.experts)
+    if not (chosen and num and settings.mix == "mix" and isinstance(judge, DivergenceThreshold)):
+        return
+    if judge.measure == "KL" and judge.threshold >= math.log(num):
+        least = f"a threshold below ln {num} = {math.log(num):.3g}, not {judge.threshold:g}"
+        msg = f"mix mix of {num} experts wants {least}: no expert is farther than that from their even sum"
+        raise UsageError(msg)
 
 
 def by_cloud_alone(settings: Settings) -> Settings:

@@ -167,12 +167,13 @@ class LocalContexts:
     ) -> ExpertCursor | None:
         """Return the models that write as one in a context; None where one writes alone.
 
-        ``words``: of the question, by which their first weights are what was seen of such questions.
+        ``words``: of the question, by which their first weights are what was seen of such questions, unless ``learn``
+        is off.
         """
         if not self._experts:
             return None
         cursors = {name: context.others.get(name, context.cursor) for name in self._experts}
-        start = await self._nearest.weights(words) if self._nearest and words else None
+        start = await self._nearest.weights(words) if self._nearest and words and settings.learn else None
         return ExpertCursor(cursors, settings.mix, start)
 
     def learn(self, experts: ExpertCursor | None, words: Sequence[int]) -> None:

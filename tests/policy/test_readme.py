@@ -1,12 +1,16 @@
-"""The 25 lines of the room's README are the oracle of ``greedy-exact``: the same tokens, of the same origin."""
+"""The 25 lines of the room's README are the oracle of ``greedy-exact``: the same tokens, of the same origin.
+
+The first page names the policies that need no common vocabulary.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import hybrid
 import hybrid.policy
-from hybrid.policy import PolicyOptions, preset
+from hybrid.policy import PRESETS, PolicyOptions, preset
 from hybrid.policy.requests import Check
 
 BLOCK = re.compile(r"^```python\n(def greedy_speculation.*?)^```", re.MULTILINE | re.DOTALL)
@@ -41,3 +45,11 @@ def test_greedy_exact_does_what_the_readme_says(toys):
                 assert tuple(token for token, _ in expected) == toys.greedy_text(large, LENGTH, end)
     assert seen == {"accepted", "recovered", "bonus"}
     assert checks > NUM_PAIRS
+
+
+def test_the_first_page_lists_every_policy_that_works_across_vocabularies():
+    """One model's own text is no matter of vocabularies: ``local`` and ``cloud`` are not listed."""
+    page = (Path(hybrid.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    ((listed, last),) = re.findall(r"((?:`[a-z-]+`, )+`[a-z-]+`) and `([a-z-]+)` work by the bytes of the text", page)
+    works = [name for name, found in PRESETS.items() if found.build(PolicyOptions()).reads_text]
+    assert [*re.findall(r"`([a-z-]+)`", listed), last] == [name for name in works if name not in {"local", "cloud"}]

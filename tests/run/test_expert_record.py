@@ -50,6 +50,16 @@ def test_without_leave_or_without_a_word_of_the_cloud_nothing_is_counted(house, 
     assert not (tmp_path / "experts.json").exists()
 
 
+def test_without_leave_nothing_that_was_counted_is_read(house, run, tmp_path):
+    """A seed then repeats an answer, whatever was asked before it."""
+    fresh = run(answered(house(**MODELS, queue={"mix": "select"}).client, PROMPT))[0]
+    h = with_record(house(**MODELS, queue={"mix": "select"}), tmp_path / "experts.json")
+    *_, learned = run(answered(h.client, *[PROMPT] * 4))
+    assert learned.tokens != fresh.tokens, "what was counted matters here"
+    again = with_record(house(**MODELS, queue={"mix": "select"}), tmp_path / "experts.json")
+    assert run(answered(again.client, PROMPT, learn=False))[0].tokens == fresh.tokens
+
+
 def test_what_two_clients_count_adds_up_and_a_broken_file_holds_nothing(tmp_path):
     async def count(*records):
         assert [await record.weights((1,)) for record in records] == [(0.5, 0.5)] * 3
