@@ -1,4 +1,4 @@
-"""What was learned of a pair, on disk: the newest outcomes of drafts, one file a pair and judge.
+"""What was learned of a pair, on disk: the newest outcomes of drafts, and what was paid; one file a pair and judge.
 
 It holds no text, but hashes of each question's words and neighbouring pairs: whoever can read the file can confirm a
 question that they guess, word for word. So it is the user's alone (0600), ``--no-learn`` keeps nothing, and
@@ -31,11 +31,37 @@ SUFFIX = ".learned.json"
 
 
 @dataclass(frozen=True)
+class MeasuredBill:
+    """What answers took, and what the cloud alone would have taken for them, in nano-dollars; of answers with both."""
+
+    nanousd: int = 0
+    alone_nanousd: int = 0
+    answers: int = 0
+
+    @classmethod
+    def of(cls, nanousd: int | None, alone_nanousd: int | None) -> MeasuredBill:
+        """Count one answer; none where a price is not known, or nothing is charged."""
+        return cls(nanousd, alone_nanousd, 1) if nanousd is not None and alone_nanousd else cls()
+
+    def __add__(self, other: MeasuredBill) -> MeasuredBill:
+        """Add up what was measured."""
+        return MeasuredBill(
+            self.nanousd + other.nanousd, self.alone_nanousd + other.alone_nanousd, self.answers + other.answers
+        )
+
+    @property
+    def share(self) -> float | None:
+        """The bill as a share of the cloud's own; None: nothing was measured."""
+        return self.nanousd / self.alone_nanousd if self.alone_nanousd else None
+
+
+@dataclass(frozen=True)
 class KeptOutcomes:
     """What a file holds, the newest last. ``note``: why it is not used, in one sentence for the user."""
 
     outcomes: tuple[DraftOutcome, ...] = ()
     note: str | None = None
+    measured: MeasuredBill = MeasuredBill()
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,7 @@ class _StateFile:
     cloud: str
     judge: str
     outcomes: tuple[DraftOutcome, ...]
+    measured: MeasuredBill = MeasuredBill()  # files of before it was measured have none
 
 
 @dataclass(frozen=True)
@@ -85,8 +112,8 @@ class PairState:
             return KeptOutcomes(note=f"what was learned of this pair cannot be read ({error.strerror}): {self.path}")
         return self._believed(raw)
 
-    def add(self, outcomes: Iterable[DraftOutcome]) -> bool:
-        """Add outcomes to what is on disk now; return whether they could be written."""
+    def add(self, outcomes: Iterable[DraftOutcome], measured: MeasuredBill | None = None) -> bool:
+        """Add outcomes, and what was measured of bills, to what is on disk now; return whether that was written."""
         new = tuple(outcomes)
 
         def added() -> bytes:
@@ -94,7 +121,8 @@ class PairState:
             if kept.note is not None:
                 self._put_aside()
             newest = (*kept.outcomes, *new)[-MOST_OUTCOMES:]
-            return msgspec.json.encode(_StateFile(STATE_VERSION, self.local, self.cloud, self.judge, newest))
+            total = kept.measured + (measured or MeasuredBill())
+            return msgspec.json.encode(_StateFile(STATE_VERSION, self.local, self.cloud, self.judge, newest, total))
 
         return rewrite(self.path, added)
 
@@ -103,7 +131,8 @@ class PairState:
             header = msgspec.json.decode(raw, type=_Header)
             refused = self._refusal(header)
             if refused is None:
-                return KeptOutcomes(msgspec.json.decode(raw, type=_StateFile).outcomes)
+                found = msgspec.json.decode(raw, type=_StateFile)
+                return KeptOutcomes(found.outcomes, measured=found.measured)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             refused = "it is damaged or no such file"
         return KeptOutcomes(note=f"what was learned of this pair is not used, {refused}: {self.path}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hybrid.defer import DraftSignals, Score
 from hybrid.defer.outcome import DraftOutcome, DraftPlace
+from hybrid.defer.state import MeasuredBill
 from hybrid.policy.planning import Planner
 from hybrid.policy.rules.divergence_threshold import DivergenceThreshold
 from hybrid.run.events import Event, Finished, Planned, SpanJudged, TokenEmitted
@@ -51,14 +52,18 @@ class OutcomeListener:
         self._drafts: list[_HeardDraft] = []
         self._judge = _divergence_judge(planner.score)
         self._is_writing = False
+        self.measured = MeasuredBill()
 
     @property
     def heard(self) -> bool:
-        """Whether any draft was planned."""
-        return bool(self._drafts)
+        """Whether any draft was planned, or a bill told."""
+        return bool(self._drafts or self.measured.answers)
 
     def hear(self, event: Event) -> None:
         """Hear what was planned, judged and written."""
+        if isinstance(event, Finished):
+            bill = event.answer.bill
+            self.measured = MeasuredBill.of(bill.nanousd, bill.cloud_only_nanousd)
         match event:
             case Planned(signals=None):
                 self._is_writing = False  # what follows a rejection, or was decided by the question alone

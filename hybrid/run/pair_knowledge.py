@@ -16,15 +16,15 @@ import numpy as np
 
 from hybrid.defer import DEFAULT_JUDGE, Calibration, PriorScore, Score
 from hybrid.defer.online import OnlineLearner
-from hybrid.defer.state import KeptOutcomes, PairState
+from hybrid.defer.state import KeptOutcomes, MeasuredBill, PairState
 from hybrid.errors import UsageError
 from hybrid.run.calibrations import calibration_for, outranked
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.sources import scores_folder
 
 UNCALIBRATED = (
-    "nothing is known of this pair of models: about half of the bill goes to the questions whose drafts the local "
-    "model was least sure of, beside their price (hybrid calibrate buys labels)"
+    "nothing is known of this pair of models: the cloud is asked where the local model was least sure of its draft, "
+    "beside the price (hybrid calibrate buys labels); {measured}"
 )
 FEWER = (
     "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
@@ -42,6 +42,7 @@ class PairKnowledge:
     """One pair under one judge. ``base``: the score as it was fitted once; ``state`` None: nothing is kept on disk.
 
     ``standing``: what is told with every answer. ``other``: a calibration of the pair for another judge.
+    ``measured``: what answers of the pair took so far, of those that were learned from.
     """
 
     base: Score
@@ -50,6 +51,7 @@ class PairKnowledge:
     state: PairState | None = None
     standing: tuple[str, ...] = ()
     other: Calibration | None = None
+    measured: MeasuredBill = MeasuredBill()  # noqa: RUF009  (frozen)
     _untold: list[str] = field(default_factory=list)
     _writes: set[asyncio.Future[bool]] = field(default_factory=set)
     _failed: bool = False
@@ -92,16 +94,20 @@ class PairKnowledge:
     def tell(self) -> tuple[str, ...]:
         """Return what is told with every answer, and the sentences that came up since the last time."""
         told, self._untold = tuple(self._untold), []
-        return self.standing + told
+        measured = _said_of_bill(self.measured)
+        return (*(each.format(measured=measured) if each == UNCALIBRATED else each for each in self.standing), *told)
 
     async def learn(self, listener: OutcomeListener) -> None:
         """Learn from an answer that is over, and begin to write it down."""
         async with self._one_at_a_time:
             outcomes = await asyncio.to_thread(listener.outcomes, self.base)
             said = await asyncio.to_thread(self.learner.add, outcomes)
+            self.measured += listener.measured
         self._untold += said
         if self.state is not None:
-            write = asyncio.get_running_loop().run_in_executor(None, partial(self.state.add, outcomes))
+            write = asyncio.get_running_loop().run_in_executor(
+                None, partial(self.state.add, outcomes, listener.measured)
+            )
             self._writes.add(write)
             write.add_done_callback(self._written)
 
@@ -154,4 +160,11 @@ def read_knowledge(
         state = None if shipped_only else PairState(scores_folder(), local, cloud, judged)
         kept = state.read() if state else kept
     learner, untold = OnlineLearner(base, kept.outcomes, calibration), [kept.note] if kept.note else []
-    return PairKnowledge(base, learner, calibration, state, standing, other, untold)
+    return PairKnowledge(base, learner, calibration, state, standing, other, kept.measured, untold)
+
+
+def _said_of_bill(measured: MeasuredBill) -> str:
+    if measured.share is None:
+        return "no share of the cloud's own bill was measured yet"
+    answers = f"{measured.answers} answer{'' if measured.answers == 1 else 's'}"
+    return f"so far that took {measured.share:.2f} of the cloud's own bill, over {answers}"

@@ -12,7 +12,7 @@ import pytest
 
 import hybrid.defer.state
 from hybrid.defer import DraftOutcome, DraftSignals, KeptOutcomes, PairState, forget_outcomes, word_buckets
-from hybrid.defer.state import STATE_VERSION
+from hybrid.defer.state import STATE_VERSION, MeasuredBill
 from hybrid.prob import Dense
 
 
@@ -39,6 +39,17 @@ def test_what_was_added_is_read_again_to_the_last_bit_and_nobody_else_may_read_i
     assert [path.name for path in state.folder.iterdir() if ".lock" not in path.name] == [state.path.name]
 
 
+def test_what_was_measured_of_bills_adds_up_and_a_file_of_before_has_none(state):
+    state.add([outcome(1)])
+    older = json.loads(state.path.read_text())
+    del older["measured"]
+    state.path.write_text(json.dumps(older))
+    assert state.read() == KeptOutcomes((outcome(1),))
+    state.add([], MeasuredBill(3, 10, 1))
+    state.add([outcome(2)], MeasuredBill(4, 10, 1))
+    assert state.read() == KeptOutcomes((outcome(1), outcome(2)), measured=MeasuredBill(7, 20, 2))
+
+
 def test_the_newest_are_kept(state, monkeypatch):
     assert hybrid.defer.state.MOST_OUTCOMES == 5000
     monkeypatch.setattr(hybrid.defer.state, "MOST_OUTCOMES", 7)
@@ -54,6 +65,7 @@ def test_nothing_on_disk_tells_a_question_or_an_answer(state):
     state.add([DraftOutcome.of(signals, told=0.5, chance=0.5, keeps=False, floor=0.05, turned_down=True)])
     kept = json.loads(state.path.read_text())
     [row] = kept.pop("outcomes")
+    assert kept.pop("measured") == {"nanousd": 0, "alone_nanousd": 0, "answers": 0}
     assert kept == {"version": STATE_VERSION, "local": "digest", "cloud": "org/model", "judge": "kl:0.7"}
     texts = {key: value for key, value in row.items() if isinstance(value, str)}
     assert texts == {"after": "start"}

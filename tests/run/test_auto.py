@@ -69,7 +69,7 @@ def test_the_planner_is_the_questions_own_and_what_it_decides_is_told(house, run
     assert plans[0].signals.prompt_tokens == 3
     assert plans[0].costs.alone > 0.0
     notes = [event.why for event in events if isinstance(event, NoteAdded)]
-    assert UNCALIBRATED in notes
+    assert UNCALIBRATED.format(measured="no share of the cloud's own bill was measured yet") in notes
     assert not any("checking costs more" in why for why in notes), "auto prices its own checks"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from hybrid.run.deferral import AskedQuestion, PairSource
 from hybrid.run.events import Finished, Planned, SpanJudged, TokenEmitted
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import UNWRITTEN
-from hybrid.spend import Price
+from hybrid.run.pair_knowledge import UNCALIBRATED, UNWRITTEN
+from hybrid.spend import Bill, Price
 from hybrid.types import Divergence
 
 SIGNALS = DraftSignals(
@@ -45,7 +46,13 @@ def written(kl):
 
 
 WRITE, BELOW, ABOVE = planned("write", 0), written(0.6), written(0.8)
-ENDED, CUT = Finished(None, by_itself=True), Finished(None)
+
+
+def finished(nanousd=None, alone=None, *, by_itself=False):
+    return Finished(SimpleNamespace(bill=Bill(nanousd, alone)), by_itself=by_itself)
+
+
+ENDED, CUT = finished(by_itself=True), finished()
 
 
 def outcomes(*events, judge="kl:0.7", **planner):
@@ -213,6 +220,31 @@ def test_answers_that_end_together_are_learned_from_one_after_another_and_all_of
     found = asyncio.run(use())
     assert most == [1] * 7, "once as it is made, and once an answer"
     assert len(found.pair.learner.outcomes) == 6
+
+
+def test_of_an_unknown_pair_the_share_that_was_measured_is_told_and_no_other(a_home):
+    """It was told that half of the bill is spent; 0.07, 0.49, 0.56 and 0.67 were. The next client goes on counting."""
+
+    async def use(answers, **settings):
+        source = PairSource(PairFacts("abc"))
+        told = [(await answer(source, *events, **settings)).notes for events in answers]
+        last = (await source.bind(asked(**settings))).notes
+        await source.aclose()
+        return [*told, last]
+
+    unmeasured = UNCALIBRATED.format(measured="no share of the cloud's own bill was measured yet")
+    assert asyncio.run(use([[planned(), finished(3, 10)]], learn=False)) == [(unmeasured,)] * 2
+    unpriced = [[finished()], [planned(), finished(0, 0)], [planned(), finished(5, None)]]
+    assert asyncio.run(use(unpriced)) == [(unmeasured,)] * 4
+    whole = replace(planned("write"), signals=None)  # by the question alone: no draft, and the whole bill
+    bills = [[planned(), finished(0, 100)], [whole, finished(200, 200)], [planned(), finished(10, 100)]]
+    shares = [(0.0, "1 answer"), (200 / 300, "2 answers"), (210 / 400, "3 answers")]
+    told = [unmeasured] + [
+        UNCALIBRATED.format(measured=f"so far that took {share:.2f} of the cloud's own bill, over {num}")
+        for share, num in shares
+    ]
+    assert asyncio.run(use(bills)) == [(each,) for each in told]
+    assert asyncio.run(use([])) == [(told[-1],)], "an interrupted batch ends in the lines of another one"
 
 
 def test_a_planner_that_is_bound_changes_no_more(a_home):
