@@ -1,7 +1,8 @@
 """Entries kept on disk between runs, by name: one JSON file that many processes read and change at once.
 
 The law: a change of one entry keeps all others, however many processes change entries at once
-(``tests/cloud/test_probe_result.py``). A file that cannot be read holds nothing; one that cannot be written is no
+(``tests/cloud/test_probe_result.py``). Of a file that cannot be read, or not whole, what can be is used, ``damage``
+says so, and the next change puts the old file aside (``tests/test_kept_files.py``). One that cannot be written is no
 failure.
 """
 
@@ -30,28 +31,59 @@ POLL_S = 0.002
 
 @dataclass(frozen=True)
 class JsonStore:
-    """The entries under one name of a file, which need not exist. Entries of another version are ignored."""
+    """The entries under one name of a file, which need not exist. Entries of another version are not used.
+
+    ``is_entry`` tells what can be an entry; what cannot is not used either.
+    """
 
     path: Path
     name: str
     version: int
+    is_entry: Callable[[Any], bool] = lambda _: True
 
     def read_entries(self) -> dict[str, Any]:
         """Read them all."""
-        with contextlib.suppress(OSError, UsageError, ValueError, RecursionError):
-            kept = json.loads(read_regular(self.path).decode())
-            if isinstance(kept, dict) and kept.get("version") == self.version and isinstance(kept.get(self.name), dict):
-                return dict(kept[self.name])
-        return {}
+        return self._read()[0]
+
+    @property
+    def damage(self) -> str | None:
+        """Say in a sentence that some of the file, or all of it, is not used; None where nothing is wrong with it."""
+        if not self._read()[1]:
+            return None
+        return f"{self.path} is damaged, or of another version: what cannot be read of it is not used"
+
+    def _read(self) -> tuple[dict[str, Any], bool]:
+        """Return the entries, and whether there is more in the file than they."""
+        try:
+            raw = read_regular(self.path).decode()
+            kept = json.loads(raw)
+            if "\\ud" in raw.lower():
+                json.dumps(kept, ensure_ascii=False).encode()  # half of a pair is no text, and has no bytes
+        except FileNotFoundError:
+            return {}, False
+        except (OSError, UsageError, ValueError, RecursionError):
+            return {}, True
+        if (
+            not isinstance(kept, dict)
+            or kept.get("version") != self.version
+            or not isinstance(kept.get(self.name), dict)
+        ):
+            return {}, True
+        entries = {key: entry for key, entry in kept[self.name].items() if self.is_entry(entry)}
+        return entries, len(entries) < len(kept[self.name])
 
     def change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
         """Write the whole file beside itself and move it into place: a reader sees the old one or the new one.
 
-        Returns whether the file was written.
+        A damaged one is put aside. Returns whether the file was written.
         """
 
         def changed() -> bytes:
-            return json.dumps({"version": self.version, self.name: change(self.read_entries())}, indent=1).encode()
+            entries, damaged = self._read()
+            raw = json.dumps({"version": self.version, self.name: change(entries)}, indent=1).encode()
+            if damaged and not self.path.is_dir():
+                put_aside(self.path)
+            return raw
 
         return rewrite(self.path, changed)
 
@@ -73,6 +105,14 @@ def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
             beside.unlink(missing_ok=True)
         return False
     return True
+
+
+def put_aside(path: Path) -> None:
+    """Rename a file to a name that nothing has. Raises OSError."""
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.{number}.aside")):
+        number += 1
+    path.rename(aside)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -160,6 +160,11 @@ class ClientOpener:
             return (await client.capabilities()).model
 
         client.relayer = make_relayer(settings, account, model, stack)
+        with suppress(UsageError):  # no home to keep a file in
+            probes = None if settings.cloud is None else probe_cache(settings, weights)
+            kept = [each for each in (models.local.nearest, pair, probes) if each is not None]
+            damage = await asyncio.to_thread(lambda: [each.damage for each in kept])
+            client.notes += tuple(filter(None, damage))
         return client
 
     def learn(self, account: Account, capabilities: Capabilities) -> None:

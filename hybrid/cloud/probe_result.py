@@ -2,7 +2,8 @@
 
 ``ProbeCache`` is one file of JSON in the user's cache directory, an entry per endpoint, model, dialect and local
 vocabulary: a fact about one of these may be wrong about another. An entry is used until an answer contradicts it; then
-it is dropped. A file that cannot be read or written is an empty cache, never a failure (``json_store.py``).
+it is dropped. A file that cannot be read or written is an empty cache, never a failure (``json_store.py``); an entry
+with a number that nothing can measure is none.
 
 The names in the file, which ``hybrid probe --json`` prints too, are older than the fields' (``OUTSIDE_NAMES``), and so
 are the scoring methods in files of 0.1.0 (``OLD_METHODS``). ``tests/cloud/test_probe_result.py`` reads such a file.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +26,8 @@ from hybrid.json_store import JsonStore
 from hybrid.spend import CheckRates, Price, endpoint_id
 
 VERSION = 1
+# Beyond any number of tokens, nats or milliseconds.
+MOST_MEASURED = 2**40
 OUTSIDE_NAMES = {"scoring_method": "way", "scoring_methods": "ways"}
 OLD_METHODS = {"replay": "forced", "compare": "generate"}
 # Opens vLLM's token-in route, which from 0.30 on answers 403 without it, and names it.
@@ -113,7 +117,10 @@ class ProbeResult:
             method, tried = found.get("scoring_method"), found.get("scoring_methods", {})
             found["scoring_method"] = OLD_METHODS.get(str(method), method)
             found["scoring_methods"] = {OLD_METHODS.get(name, name): verdict for name, verdict in tried.items()}
-            return msgspec.convert(found, cls)
+            result = msgspec.convert(found, cls)
+            numbers = [*vars(result).values(), *chain.from_iterable(result.opening_kl)]
+            if all(0 <= each < MOST_MEASURED for each in numbers if isinstance(each, int | float)):
+                return result
         return None
 
 
@@ -170,6 +177,11 @@ class ProbeCache:
         """Take the file, which need not exist, and what names the local vocabulary."""
         self._kept = JsonStore(path, "endpoints", VERSION)
         self._vocabulary = vocabulary
+
+    @property
+    def damage(self) -> str | None:
+        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
+        return self._kept.damage
 
     def read(self, url: str, model: str, dialect: str) -> ProbeResult | None:
         """Return the result kept for an endpoint's model in a dialect; None: there is none."""

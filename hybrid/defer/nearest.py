@@ -19,6 +19,8 @@ import numpy as np
 from hybrid.defer.words import BUCKETS
 
 EVIDENCE = 0.5
+# Of questions: beyond any, and within what a float counts.
+MOST_COUNT = 2**50
 # No model begins with less: what is expected of a question is no more than that.
 LEAST_WEIGHT = 0.02
 
@@ -56,17 +58,24 @@ class NearestByWord:
     @classmethod
     def from_json(cls, num: int, entry: object) -> NearestByWord:
         """Read what ``to_json`` returned; what is of another shape is left out."""
-        counts = {
-            int(word): tuple(each)
-            for word, each in (entry.items() if isinstance(entry, dict) else ())
-            if str(word).isdecimal() and int(word) < BUCKETS and _is_counted(num, each)
-        }
-        return cls(num, counts)
+        counted = entry.items() if isinstance(entry, dict) else ()
+        return cls(num, {int(word): tuple(each) for word, each in counted if _is_counted(word, each, num)})
 
     def to_json(self) -> dict[str, list[int]]:
         """Return plain data for ``json.dumps``."""
         return {str(word): list(each) for word, each in self.counts.items()}
 
 
-def _is_counted(num: int, entry: object) -> bool:
-    return isinstance(entry, list) and len(entry) == num and all(type(each) is int and each >= 0 for each in entry)
+def is_nearest_by_word(entry: object) -> bool:
+    """Whether it can be what ``NearestByWord.to_json`` returned, of however many models."""
+    if not isinstance(entry, dict):
+        return False
+    nums = {len(each) for each in entry.values() if isinstance(each, list)}
+    return all(_is_counted(word, each, max(nums, default=0)) for word, each in entry.items())
+
+
+def _is_counted(word: str, counts: object, num: int) -> bool:
+    is_bucket = word.isascii() and word.isdecimal() and len(word) <= len(str(BUCKETS)) and int(word) < BUCKETS
+    if not is_bucket or not isinstance(counts, list) or len(counts) != num:
+        return False
+    return all(type(each) is int and 0 <= each <= MOST_COUNT for each in counts)

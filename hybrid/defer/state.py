@@ -23,7 +23,7 @@ import msgspec
 from hybrid.defer.online import MOST_OUTCOMES
 from hybrid.defer.outcome import DraftOutcome
 from hybrid.errors import UsageError
-from hybrid.json_store import locked, rewrite
+from hybrid.json_store import locked, put_aside, rewrite
 from hybrid.line_file import read_regular
 
 STATE_VERSION = 1
@@ -119,7 +119,7 @@ class PairState:
         def added() -> bytes:
             kept = self.read()
             if kept.note is not None:
-                self._put_aside()
+                put_aside(self.path)
             newest = (*kept.outcomes, *new)[-MOST_OUTCOMES:]
             total = kept.measured + (measured or MeasuredBill())
             return msgspec.json.encode(_StateFile(STATE_VERSION, self.local, self.cloud, self.judge, newest, total))
@@ -147,13 +147,6 @@ class PairState:
         if header.judge != self.judge:
             return f"it was learned of the judge {header.judge}"
         return None
-
-    def _put_aside(self) -> None:
-        """Rename the file to a name that nothing has. Raises OSError."""
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.{number}.aside")).exists():
-            number += 1
-        self.path.rename(aside)
 
 
 def forget_outcomes(folder: Path, local: str, cloud: str) -> int:

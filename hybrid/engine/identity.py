@@ -6,6 +6,7 @@ block is another identity; a file whose path, size, time and inode are those of 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -37,12 +38,12 @@ def identify(model: Path, cache: Path | None = None) -> str:
     files = _files(model)
     if cache is None:
         return _digest_of_all(files)
-    store, name = JsonStore(cache, "identities", VERSION), str(files[0].resolve())
+    store, name = JsonStore(cache, "identities", VERSION, _is_entry), str(files[0].resolve())
     stats = [file.stat() for file in files]
     seen = [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns, stat.st_ino)]
     match store.read_entries().get(name):
-        case [*before, str(digest)] if before == seen:
-            return digest
+        case [*before, digest] if before == seen:
+            return str(digest)
     digest = _digest_of_all(files)
     if time.time_ns() - max(stat.st_mtime_ns for stat in stats) > SETTLED_NS:
 
@@ -66,6 +67,13 @@ def identify_by_ends(model: Path) -> str:
         file.seek(max(0, size - END_BYTES))
         digest.update(file.read(END_BYTES))
     return digest.hexdigest()
+
+
+def _is_entry(entry: object) -> bool:
+    match entry:
+        case [*_, str(digest)]:
+            return re.fullmatch("[0-9a-f]{32}", digest) is not None
+    return False
 
 
 def _files(model: Path) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ rule foresees ends the command with a sentence (``engine.runtime``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hybrid.engine.gguf_header import GgufHeader, MetadataValue, TensorInfo
 from hybrid.errors import EngineError
@@ -34,7 +34,16 @@ _SCALINGS = frozenset(("none", "linear", "yarn", "longrope"))
 
 def check_model(header: GgufHeader) -> None:
     """Raise EngineError, in one sentence, for a model whose loading, opening or decoding would end the process."""
-    for rule in _RULES:
+    _check(header, _RULES)
+
+
+def check_vocabulary(header: GgufHeader) -> None:
+    """Raise EngineError, in one sentence, for a file whose vocabulary would end the process that reads it alone."""
+    _check(header, (_check_kind, _check_vocabulary))
+
+
+def _check(header: GgufHeader, rules: Iterable[Callable[[GgufHeader], str]]) -> None:
+    for rule in rules:
         if said := rule(header):
             msg = f"llama.cpp cannot run {header.path}: {said}"
             raise EngineError(msg)

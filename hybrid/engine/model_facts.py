@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+
+import msgspec
 
 from hybrid.engine.gguf_header import TYPES, GgufHeader
 from hybrid.engine.model_check import check_model
@@ -54,11 +57,11 @@ def read_facts(path: Path, kept: Path | None = None) -> ModelFacts:
     except OSError as error:
         msg = f"the model file {first} cannot be read: {error.strerror or error}"
         raise EngineError(msg) from None
-    store = None if kept is None else JsonStore(kept, "facts", VERSION)
+    store = None if kept is None else JsonStore(kept, "facts", VERSION, _is_entry)
     name = str(first.absolute())
     match store.read_entries().get(name) if store else None:
-        case [list(before), dict(told)] if before == seen and told.keys() == ModelFacts.__dataclass_fields__.keys():
-            return ModelFacts(**told)
+        case [before, told] if before == seen:
+            return msgspec.convert(told, ModelFacts)
     header = read_model(first)
     check_model(header)
     facts = _facts(header, sum(seen[::3]))
@@ -80,6 +83,14 @@ def vocabulary_word(header: GgufHeader) -> tuple[int, str]:
     while count > 1 and (tokens[count - 1] == b"[PAD%d]" % (count - 1) or (kinds and kinds[count - 1] == _UNUSED)):
         count -= 1
     return count, blake2b(b"\0".join(tokens[:count]), digest_size=4).hexdigest() if tokens else ""
+
+
+def _is_entry(entry: object) -> bool:
+    with suppress(msgspec.ValidationError):
+        told = msgspec.convert(entry, tuple[list[int], dict[str, int | str]])[1]
+        facts = msgspec.convert(told, ModelFacts)
+        return told.keys() == asdict(facts).keys() and min(facts.bytes, facts.parameters, facts.num_tokens) >= 0
+    return False
 
 
 @cache

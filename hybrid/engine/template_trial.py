@@ -31,6 +31,8 @@ from hybrid.json_store import JsonStore
 # Of the rules that a verdict was found by: another one asks again.
 VERSION = 1
 MOST_KEPT = 1024
+# Characters: a verdict is a short sentence.
+MOST_VERDICT = 400
 # Templates of the bundled models (their digests), and of no other: they pay nothing.
 BUNDLED = frozenset(("3d97c795467137e530a96f18ff00d75f",))
 # More than three conversations under the meter take; a loaded machine makes no difference to processor time.
@@ -74,9 +76,9 @@ def _verdict(digest: str, source: str, cancelled: IsCancelled) -> str:
     if len(source) > MOST_SOURCE:
         return TOO_LONG
     folder = own_folder(user_cache_path)
-    store = None if folder is None else JsonStore(folder / "templates.json", "templates", VERSION)
-    if store is not None and isinstance(kept := store.read_entries().get(digest), str):
-        return kept
+    store = None if folder is None else JsonStore(folder / "templates.json", "templates", VERSION, _is_verdict)
+    if store is not None and (kept := store.read_entries().get(digest)) is not None:
+        return str(kept)
     try:
         said = _tried(source, cancelled)
     except _Unknown:  # the meter holds
@@ -84,6 +86,10 @@ def _verdict(digest: str, source: str, cancelled: IsCancelled) -> str:
     if store is not None:
         store.change(lambda entries: dict(list({**entries, digest: said}.items())[-MOST_KEPT:]))
     return said
+
+
+def _is_verdict(kept: object) -> bool:
+    return isinstance(kept, str) and len(kept) <= MOST_VERDICT and (not kept or kept.isprintable())
 
 
 def _tried(source: str, cancelled: IsCancelled) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hybrid.engine.model_check import check_model
+from hybrid.engine.model_check import check_model, check_vocabulary
 from hybrid.engine.native import ll
 from hybrid.engine.runtime import safe_model_params, take_log, why_not_loaded
 from hybrid.engine.shards import first_shard, read_model
@@ -24,8 +24,7 @@ class VocabularyFile(LlamaVocabulary):
         """Read it. Raises EngineError: missing, not GGUF, damaged or not loadable."""
         self.path = first_shard(Path(path))
         header = read_model(self.path)
-        if header.tensors:
-            check_model(header)
+        check_model(header) if header.tensors else check_vocabulary(header)
         take_log()
         params = safe_model_params()
         params.vocab_only = True

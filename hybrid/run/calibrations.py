@@ -2,8 +2,8 @@
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
 what was fitted with a critic, or with concepts, is found for these alone;
-the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file that cannot
-be read is none.
+the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file of the
+user's own that cannot be read is none, is told, and is put aside where another takes its place.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import hybrid.defer
 from hybrid.defer import Calibration
 from hybrid.errors import UsageError
 from hybrid.folders import make_folder
+from hybrid.json_store import put_aside
 from hybrid.line_file import OWNERS, read_regular
 from hybrid.sources import scores_folder
 
@@ -68,6 +69,12 @@ def outranked(calibration: Calibration, judge: str | None = None) -> Calibration
     return shipped if len(calibration.questions) < len(shipped.questions) else None
 
 
+def damaged_calibrations(local: str, cloud: str) -> tuple[Path, ...]:
+    """Return the user's own files of a pair that hold no calibration of it that can be read, the newest first."""
+    found = ((path, _read(path)) for path in _own_files(local, cloud))
+    return tuple(path for path, own in found if own is None or (own.local, own.cloud) != (local, cloud))
+
+
 def keep_calibration(calibration: Calibration) -> Path:
     """Write a calibration to the user's state folder, in the place of one of the same pair, judge and critic.
 
@@ -85,6 +92,8 @@ def keep_calibration(calibration: Calibration) -> Path:
         make_folder(folder)
         beside.touch(OWNERS)
         beside.write_text(json.dumps(calibration.to_json()), encoding="utf-8")
+        if path in damaged_calibrations(calibration.local, calibration.cloud):
+            put_aside(path)
         beside.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Which of several local models was the nearest to the cloud, counted by the words of questions as answers end.
 
 Laws (``tests/run/test_expert_record.py``): what is kept are counts by bucket, never a text; what many processes add at
-once adds up; a file that cannot be read holds nothing, and one that cannot be written is no failure; what is expected
-of a question is settled when it begins.
+once adds up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure; what
+is expected of a question is settled when it begins.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.defer import NearestByWord
+from hybrid.defer.nearest import is_nearest_by_word
 from hybrid.json_store import JsonStore
 
 # The sets of models that were seen last are kept, each with 4,096 buckets at the most.
@@ -26,9 +27,14 @@ class ExpertRecord:
 
     def __init__(self, path: Path, key: str, num: int) -> None:
         """Take the file, what names the models and the cloud there, and how many models there are."""
-        self._store, self._key, self._num = JsonStore(path, "experts", VERSION), key, num
+        self._store, self._key, self._num = JsonStore(path, "experts", VERSION, is_nearest_by_word), key, num
         self._known: NearestByWord | None = None
         self._writes: set[asyncio.Future[bool]] = set()
+
+    @property
+    def damage(self) -> str | None:
+        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
+        return self._store.damage
 
     async def weights(self, words: Sequence[int]) -> tuple[float, ...]:
         """Return what a question's words let expect, a weight a model."""

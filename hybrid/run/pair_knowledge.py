@@ -18,7 +18,7 @@ from hybrid.defer import DEFAULT_JUDGE, Calibration, PriorScore, Score
 from hybrid.defer.online import OnlineLearner
 from hybrid.defer.state import KeptOutcomes, MeasuredBill, PairState
 from hybrid.errors import UsageError
-from hybrid.run.calibrations import calibration_for, outranked
+from hybrid.run.calibrations import calibration_for, damaged_calibrations, outranked
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.sources import scores_folder
 
@@ -30,6 +30,7 @@ FEWER = (
     "your own calibration of this pair, of {own} questions, is taken in the place of the package's, of {shipped} "
     "(hybrid calibrate buys more)"
 )
+DAMAGED = "your own calibration of this pair is not used, it is damaged or of another version: {path}"
 UNREAD = (
     "the critic changes nothing here: nothing is known of this pair of models with it (hybrid calibrate --critic fits "
     "a score to what it says)"
@@ -150,6 +151,8 @@ def read_knowledge(
         standing = (f"this pair was calibrated for {other.judge}, and nothing is known of it under {judge}",)
     if calibration is not None and (shipped := outranked(calibration, judge)) is not None:
         standing = (FEWER.format(own=len(calibration.questions), shipped=len(shipped.questions)),)
+    damaged = () if shipped_only else damaged_calibrations(local, cloud)
+    standing += tuple(DAMAGED.format(path=path) for path in damaged)
     if critic is not None and base.critic is None:
         standing += (UNREAD,)
     state, kept = None, KeptOutcomes()

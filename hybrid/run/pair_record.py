@@ -1,8 +1,8 @@
 """What was seen of a pair of models: how many drafted tokens the cloud judged and kept, counted as answers end.
 
 Laws (``tests/run/test_pair_record.py``): counts and names are kept, never a text; what many processes add at once adds
-up; a file that cannot be read holds nothing, and one that cannot be written is no failure; a warning comes once in a
-client, only where the endpoint charges, and blocks nothing.
+up; a file that cannot be read holds nothing and is told, and one that cannot be written is no failure; a warning comes
+once in a client, only where the endpoint charges, and blocks nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from hybrid.spend.break_even import LONGEST_SPAN
 ENOUGH = 50
 # The pairs, and the judges of each, that were seen last are kept.
 MOST_PAIRS, MOST_JUDGES = 256, 16
+# Beyond any, and within what a float counts.
+MOST_COUNT = 2**50
 VERSION = 1
 
 
@@ -61,7 +63,7 @@ class JudgedTokens:
     def from_json(cls, entry: object) -> JudgedTokens:
         """Read what ``to_json`` returned; what is of another shape is nothing."""
         match entry:
-            case [int(kept), int(judged)] if 0 <= kept <= judged and not isinstance(kept, bool):
+            case [int(kept), int(judged)] if type(kept) is type(judged) is int and 0 <= kept <= judged <= MOST_COUNT:
                 return cls(kept, judged)
         return cls()
 
@@ -81,7 +83,12 @@ class PairRecord:
     @property
     def store(self) -> JsonStore:
         """The file's entries, a pair each."""
-        return JsonStore(self.path, "pairs", VERSION)
+        return JsonStore(self.path, "pairs", VERSION, _is_entry)
+
+    @property
+    def damage(self) -> str | None:
+        """Say in a sentence that some of the file is not used; None where all of it is. It reads the file."""
+        return self.store.damage
 
     def read(self, model: str) -> dict[str, JudgedTokens]:
         """Return what was seen with a model there, by judge."""
@@ -145,6 +152,11 @@ def seen_of_pair(cloud: str | None, local: Path, model: str) -> dict[str, Judged
 def _by_judge(entry: object) -> dict[str, JudgedTokens]:
     judges = entry if isinstance(entry, dict) else {}
     return {name: JudgedTokens.from_json(counts) for name, counts in judges.items()}
+
+
+def _is_entry(entry: object) -> bool:
+    counts = entry.values() if isinstance(entry, dict) else [None]
+    return all(JudgedTokens.from_json(each).to_json() == each for each in counts)
 
 
 class PairObserver:

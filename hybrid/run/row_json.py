@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.defer.packed import read_number
 from hybrid.prob import Spelling, TextRow, TopK
+from hybrid.prob.distribution import MAX_ID
 from hybrid.prob.terms import ROUNDING
 
 
@@ -31,8 +33,14 @@ def row_from_json(told: Mapping[str, Any], words: Spelling) -> TopK:
 
 
 def _row(ids: list[int], logprobs: list[float], num_listed: int, cap: float, noise: float = 0.0) -> TopK:
+    logs, are_tokens = (
+        np.array(logprobs, dtype=np.float64),
+        all(type(each) is int and 0 <= each <= MAX_ID for each in ids),
+    )
+    if not are_tokens or logs.shape != (len(ids),) or np.isnan(logs).any() or not 0 <= num_listed <= len(ids):
+        raise ValueError("no row of this vocabulary")
     TopK.from_lists(dict(zip(ids[:num_listed], logprobs[:num_listed], strict=True)))  # raises for what is none
-    return TopK(np.array(ids), np.array(logprobs), cap, num_listed, noise)
+    return TopK(np.array(ids), logs, read_number(cap, 0.0), num_listed, read_number(noise, 0.0))
 
 
 def _text_row(
@@ -44,8 +52,9 @@ def _text_row(
     best: int,
     noise: float = 0.0,
 ) -> TextRow:
-    texts, shares = tuple(map(bytes.fromhex, strings)), np.array([*masses, ending, hidden], dtype=np.float64)
+    texts, shares = tuple(map(bytes.fromhex, strings)), np.array([*map(read_number, (*masses, ending, hidden))])
     is_law = bool((shares >= 0.0).all()) and abs(float(shares.sum()) - 1.0) <= ROUNDING
-    if len(texts) != len(masses) or not all(texts) or not is_law or not 0 <= best < len(words.pieces):
+    is_token = type(best) is int and 0 <= best < len(words.pieces)
+    if len(texts) != len(masses) or not all(texts) or not is_law or not is_token:
         raise ValueError("no row of another vocabulary")
-    return TextRow.listed_as(best, texts, shares[:-2], ending, hidden, words, noise)
+    return TextRow.listed_as(best, texts, shares[:-2], ending, hidden, words, read_number(noise, 0.0))

@@ -65,6 +65,9 @@ class PriceFile:
         except ValueError as error:  # neither TOML nor UTF-8
             msg = f"the price file {path}: {error}"
             raise UsageError(msg) from None
+        except RecursionError:
+            msg = f"the price file {path} is nested too deeply"
+            raise UsageError(msg) from None
         entries = found.pop("price", [])
         if found or not isinstance(entries, list):
             msg = f"the price file {path} holds something else than [[price]] entries: {', '.join(found) or 'price'}"

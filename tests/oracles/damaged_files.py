@@ -62,10 +62,60 @@ def _change(rng: random.Random, tree: Any) -> tuple[str, str]:
     return f"{path} = {str(within[path[-1]])[:40]!r}", json.dumps(tree)
 
 
-def mutant(raw: bytes, seed: int, number: int) -> tuple[str, bytes]:
-    """One damaged file by number: what was done, and its bytes."""
+def _json_text(rng: random.Random, raw: bytes) -> tuple[str, bytes]:
+    what, text = _change(rng, json.loads(raw))
+    return what, text.encode("utf-8", "surrogatepass")
+
+
+def _json_lines(rng: random.Random, raw: bytes) -> tuple[str, bytes]:
+    """Change one line of JSON lines, or which lines there are."""
+    lines = raw.splitlines(keepends=True)
+    at = rng.randrange(len(lines))
+    kind = rng.choice(["tree", "tree", "tree", "gone", "twice", "swapped", "blank"])
+    if kind == "tree":
+        what, text = _json_text(rng, lines[at])
+        lines[at] = text + b"\n"
+        return f"line {at + 1}: {what}", b"".join(lines)
+    other = rng.randrange(len(lines))
+    if kind == "swapped":
+        lines[at], lines[other] = lines[other], lines[at]
+    else:
+        lines[at : at + 1] = {"gone": [], "twice": [lines[at]] * 2, "blank": [b"\n"]}[kind]
+    return f"line {at + 1} {kind} ({other + 1})", b"".join(lines)
+
+
+_TOML = (
+    *("true", "-1", "0", "1", "1e308", "-0.0", "nan", "inf", "-inf", str(2**63), "9" * 5000, "0x10", "1_0", "0.1e-9"),
+    *('""', '"text"', '"1"', '"\\u0000"', "'\\'", "[]", "[1, 2]", "{}", "{a = 1}", "1979-05-27", "07:32:00", "", "#"),
+    "[" * 3000 + "]" * 3000,
+)
+
+
+def _toml(rng: random.Random, raw: bytes) -> tuple[str, bytes]:
+    """Change one value of a TOML text, or which lines there are."""
+    lines = raw.decode().splitlines(keepends=True)
+    at = rng.choice([n for n, line in enumerate(lines) if line.strip() and not line.startswith("#")])
+    kind = rng.choice(["value", "value", "value", "key", "gone", "twice", "into"])
+    key, equals, value = lines[at].partition("=")
+    if kind == "value" and equals:
+        lines[at] = f"{key}= {(chosen := rng.choice(_TOML))}\n"
+        return f"{key.strip()} = {chosen[:40]}", "".join(lines).encode()
+    if kind == "key" and equals:
+        lines[at] = f"{rng.choice(['', 'x', '[]', 'a.b', chr(34) * 2])}{key}={value}"
+    elif kind == "into":
+        lines.insert(at, rng.choice(["[[price]]\n", "[other]\n", "[price]\n", "other = 1\n", "\ufeff\n", "[[\n"]))
+    else:
+        lines[at : at + 1] = [lines[at]] * (2 if kind == "twice" else 0)
+    return f"line {at + 1} {kind}", "".join(lines).encode()
+
+
+FORMATS = {"json": _json_text, "json lines": _json_lines, "toml": _toml}
+
+
+def mutant(raw: bytes, seed: int, number: int, form: str | None = "json") -> tuple[str, bytes]:
+    """One damaged file by number: what was done, and its bytes. ``form``: in ``FORMATS``; None: bytes that are none."""
     rng = random.Random(f"{seed}:{number}")
-    kind = rng.choice(["cut", "flips", "insert", "tree", "tree", "tree", "tree", "tree"])
+    kind = rng.choice(["cut", "flips", "insert", *(["tree"] * 5 if form else [])])
     if kind == "cut":
         end = rng.randrange(len(raw))
         return f"cut at {end}", raw[:end]
@@ -77,8 +127,7 @@ def mutant(raw: bytes, seed: int, number: int) -> tuple[str, bytes]:
     if kind == "insert":
         at = rng.randrange(len(raw))
         return f"bytes at {at}", raw[:at] + rng.randbytes(rng.choice([1, 4, 1000])) + raw[at:]
-    what, text = _change(rng, json.loads(raw))
-    return what, text.encode("utf-8", "surrogatepass")
+    return FORMATS[form](rng, raw)
 
 
 def _endless(path: Path) -> None:

@@ -50,8 +50,10 @@ def test_a_row_of_this_vocabulary_is_read_as_it_was_written():
         {"strings": ["6162", "", "c3a9"]},
         {"best": -1},
         {"best": 5},
+        {"best": 1.0},
+        {"ending": "0.1"},
     ],
 )
 def test_what_is_no_row_of_another_vocabulary_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"no row of another vocabulary|hexadecimal"):
+    with pytest.raises(ValueError, match=r"no row of another vocabulary|hexadecimal|is no number"):
         row_from_json(told(text_row()) | wrong, WORDS)
