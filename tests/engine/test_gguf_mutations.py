@@ -24,13 +24,10 @@ from hybrid.cli.exits import EXIT_ENGINE
 from hybrid.engine import gguf_header, llama, native
 from hybrid.engine.gguf_header import read_header
 from hybrid.engine.model_check import check_model
-from hybrid.engine.vocabulary_file import VocabularyFile
 from hybrid.errors import EngineError
-from hybrid.model_names import MODELS
 
 KINDS = ("bundled", "attention", "sliding", "recurrent", "hybrid")
 SEED, QUICK, ALL = 20261122, 150, 5000
-NUM_VOCABULARIES = 60
 U32, F32, I32, F16, Q8_1 = 4, 6, 26, 1, 9
 
 
@@ -79,36 +76,6 @@ def test_thousands_of_damaged_files_are_sentences_or_answers(bases, opener, tmp_
     print(found)
     assert none_badly(found), found
     assert found["given up"] <= ALL / 1000, found
-
-
-def vocabulary_mutants(numbers, folder, kinds=("loaded", "refused")):
-    """Open mutants as ``--cloud-vocabulary`` names them; return how many ended how, and which ended badly."""
-    bases = [Gguf.read(MODELS / f"{name}.gguf") for name in ("alien", "wordings-small")]
-    bare = [Gguf(each.keys, [], b"") for each in deepcopy(bases)]
-    opener, path, found = Opener(folder, "vocabulary"), folder / "mutant.gguf", Counter()
-    for number in numbers:
-        what, raw = mutant([*bases, *bare, *bare], SEED, number)
-        path.write_bytes(raw)
-        how, said = opener.open(path)
-        found[how if how in kinds else (number, what, how, said)] += 1
-    opener.close()
-    return found
-
-
-def test_a_damaged_file_of_a_clouds_vocabulary_is_a_sentence_or_a_vocabulary(tmp_path):
-    """Three quarters of the files hold nothing else, as llama.cpp's own do."""
-    found = vocabulary_mutants(range(NUM_VOCABULARIES), tmp_path)
-    assert none_badly(found), found
-    assert min(found["loaded"], found["refused"]) >= 10, found
-
-
-@each("tokens_of", [lambda held: [*held[:-1], held[5]], lambda held: [*held[:-2], b"long\0a", b"long\0b"]])
-def test_a_vocabulary_alone_with_a_token_twice_is_refused_before_llama_cpp_ends_the_process(tmp_path, tokens_of):
-    base = Gguf.read(MODELS / "alien.gguf")
-    path = tmp_path / "twice.gguf"
-    path.write_bytes(tokens(tokens_of)(Gguf(base.keys, [], b"")).dump())
-    with pytest.raises(EngineError, match="two of its tokens are the same text"):
-        VocabularyFile(path)
 
 
 def set_all(key, kind, value):
