@@ -41,7 +41,7 @@ from hybrid.run.endpoint_terms import EndpointTerms, block_tokens
 from hybrid.run.events import Event
 from hybrid.run.outcomes import OutcomeListener
 from hybrid.run.pair_facts import PairFacts
-from hybrid.run.pair_knowledge import UNCALIBRATED, PairKnowledge, read_knowledge
+from hybrid.run.pair_knowledge import PairKnowledge, read_knowledge
 from hybrid.spend import AskPrices, CapStatus, Price, usd_to_nanousd
 from hybrid.types import Ability, Ids
 
@@ -187,11 +187,9 @@ class PairSource:
         )
         if asked.whole:
             planner = planner.of_whole_answers()
-        notes = pair.tell()
-        if asks:
-            charged = "the price is not known" if asked.price is None else "nothing is charged"
-            notes = tuple(ASKS_ALWAYS.format(charged=charged) if each == UNCALIBRATED else each for each in notes)
-        elif prices.note and settings.cloud not in {None, *NAMED}:
+        charged = "the price is not known" if asked.price is None else "nothing is charged"
+        notes = pair.tell(ASKS_ALWAYS.format(charged=charged) if asks else None)
+        if prices.note and settings.cloud not in {None, *NAMED} and not asks:
             notes = (*notes, prices.note)
         return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)
 

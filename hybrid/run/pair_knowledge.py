@@ -92,11 +92,14 @@ class PairKnowledge:
         learned = self.learner.kept_share
         return self.calibration.kept_share if learned is None else learned
 
-    def tell(self) -> tuple[str, ...]:
-        """Return what is told with every answer, and the sentences that came up since the last time."""
+    def tell(self, asks_always: str | None = None) -> tuple[str, ...]:
+        """Return what is told with every answer, and the sentences that came up since the last time.
+
+        ``asks_always``: the sentence on a pair that is not calibrated, where its every question is asked.
+        """
         told, self._untold = tuple(self._untold), []
-        measured = _said_of_bill(self.measured)
-        return (*(each.format(measured=measured) if each == UNCALIBRATED else each for each in self.standing), *told)
+        unknown = asks_always or UNCALIBRATED.format(measured=_said_of_bill(self.measured))
+        return (*(unknown if each == UNCALIBRATED else each for each in self.standing), *told)
 
     async def learn(self, listener: OutcomeListener) -> None:
         """Learn from an answer that is over, and begin to write it down."""
