@@ -2,8 +2,9 @@
 
 Laws (``tests/run/test_calibrations.py``): what was kept is found again, by the pair and the judge or by the pair alone;
 what was fitted with a critic, or with concepts, is found for these alone;
-the user's own comes before a shipped one, however few questions it knows, and then that can be told; a file of the
-user's own that cannot be read is none, is told, and is put aside where another takes its place.
+the user's own comes before a shipped one, however few questions it knows, and then that can be told; what a newer one
+has replaced stays on disk and can be taken back; a file of the user's own that cannot be read is none, is told, and is
+put aside where another takes its place.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from hybrid.sources import scores_folder
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
 SUFFIX = ".calibration.json"
+# Beside a calibration: what it has replaced, and what was taken back, numbered from 1.
+EARLIER, TAKEN_BACK = ".earlier-", ".taken-back-"
 
 
 def calibration_for(
@@ -59,7 +62,7 @@ def outranked(calibration: Calibration, judge: str | None = None) -> Calibration
 
     ``judge``: as it was asked for, see ``calibration_for``.
     """
-    if any(each is calibration for each in _shipped()):
+    if is_shipped(calibration):
         return None
     local, cloud, critic = calibration.local, calibration.cloud, calibration.critic
     concepts = calibration.concepts
@@ -78,7 +81,7 @@ def damaged_calibrations(local: str, cloud: str) -> tuple[Path, ...]:
 def keep_calibration(calibration: Calibration) -> Path:
     """Write a calibration to the user's state folder, in the place of one of the same pair, judge and critic.
 
-    Returns its file.
+    What stood there is set aside (``take_back``). Returns its file.
 
     Raises UsageError where there is no home or the file cannot be written.
     """
@@ -94,6 +97,8 @@ def keep_calibration(calibration: Calibration) -> Path:
         beside.write_text(json.dumps(calibration.to_json()), encoding="utf-8")
         if path in damaged_calibrations(calibration.local, calibration.cloud):
             put_aside(path)
+        elif path.exists() and path.read_bytes() != beside.read_bytes():
+            path.rename(_next(path, EARLIER))
         beside.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -101,6 +106,58 @@ def keep_calibration(calibration: Calibration) -> Path:
         msg = f"{path} cannot be written: {error.strerror}"
         raise UsageError(msg) from None
     return path
+
+
+def is_shipped(calibration: Calibration) -> bool:
+    """Whether a calibration came with the package."""
+    return any(each is calibration for each in _shipped())
+
+
+def own_concepts(local: str, cloud: str) -> str | None:
+    """Return the digest of the concepts that the user's newest calibration of a pair was fitted with; None: none."""
+    return next((each.concepts for each in _own(local, cloud)), None)
+
+
+def take_back(local: str, cloud: str, critic: str | None = None) -> bool:
+    """Put in force what was before the user's newest calibration of a pair; return whether anything changed.
+
+    That is the one that it replaced, or else the package's, or none. The one that is taken back is set aside; where
+    none is in force all that were set aside come again, as they were. Raises UsageError.
+    """
+    try:
+        for path in _own_files(local, cloud):
+            found = _read(path)
+            if found is not None and found.critic == critic:
+                earlier = _aside(path, EARLIER)
+                path.rename(_next(path, TAKEN_BACK))
+                if earlier:
+                    earlier[-1].rename(path)
+                return True
+        back = list(scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}{TAKEN_BACK}*"))
+        for path in {each.with_name(each.name.partition(TAKEN_BACK)[0]) for each in back}:
+            newest, *older = _aside(path, TAKEN_BACK)
+            newest.rename(path)
+            for each in reversed(older):
+                each.rename(_next(path, EARLIER))
+    except OSError as error:
+        msg = f"{error.filename} cannot be renamed: {error.strerror}"
+        raise UsageError(msg) from None
+    return bool(back)
+
+
+def _aside(path: Path, kind: str) -> list[Path]:
+    """Return what was set aside in one way of a calibration's file, in the order in which that was done."""
+    found = path.parent.glob(f"{path.name}{kind}*")
+    return sorted((each for each in found if each.name[len(path.name + kind) :].isdigit()), key=_number)
+
+
+def _next(path: Path, kind: str) -> Path:
+    before = _aside(path, kind)
+    return path.with_name(f"{path.name}{kind}{_number(before[-1]) + 1 if before else 1}")
+
+
+def _number(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
 
 
 def forget_calibrations(local: str, cloud: str) -> int:

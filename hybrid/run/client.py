@@ -247,6 +247,11 @@ class AsyncClient:
         known = [cost for cost in costs if cost is not None]
         return replace(found, nanousd=sum(known) if len(known) == len(costs) else None)
 
+    async def count_prompt(self, prompt: Prompt, **choices: Unpack[AnswerChoices]) -> int:
+        """Return how many tokens a prompt has for the local model. Raises UsageError and ContextOverflow."""
+        read = await self._contexts.read(question_from(prompt), self._settings_with(choices))
+        return len(read.ids)
+
     async def partition(self) -> Partition | None:
         """Return which tokens of the local vocabulary say the same; None where nobody knows."""
         return await self._contexts.known_partition()

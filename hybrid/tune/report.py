@@ -51,6 +51,21 @@ OF_CRITIC = (
 )
 
 
+def plain(pair: CalibratedPair) -> list[str]:
+    """Say in two sentences how good the drafts are, and what ``auto`` makes of that."""
+    questions, point = pair.calibration.questions, pair.proposed
+    down = sum(each.turned_down for each in questions)
+    left = (
+        f"leaves {as_share(point.left)} of what the drafts lose"
+        if pair.calibration.loss == "nats"
+        else (f"shows {as_share(point.left)} of those drafts all the same")
+    )
+    return [
+        f"Of {len(questions)} drafts of the local model the cloud would turn {down} down.",
+        f"With this score auto spends about {as_share(point.of_cloud)} of the cloud's own bill, and {left}.",
+    ]
+
+
 def proposals(pair: CalibratedPair) -> list[str]:
     """Say what is proposed, what speaks for it, and what it would cost, save and leave."""
     calibration, point = pair.calibration, pair.proposed

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
+from hybrid.cli.calibrate import _kept
 from hybrid.cli.calibrate.labels import BUNDLED_NAME, asked_by, own_questions
+from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
+from hybrid.run.calibrations import calibration_for
 from hybrid.tasks import FAMILIES, wordings
 from hybrid.tune.questions import bundled_families
 from hybrid.types import Message
@@ -85,3 +89,26 @@ def test_of_nothing_nothing_is_forgotten(call):
     assert (result.exit_code, result.output) == (0, f"{BUNDLED_NAME}: nothing was kept\n")
     result = call("--forget", "--local", "small", "--cloud", "http://127.0.0.1:9", "--cloud-model", "large-1")
     assert (result.exit_code, result.output) == (0, "small: nothing was kept\n")
+
+
+def test_no_calibration_takes_the_place_of_one_by_more_questions_unless_that_is_said(call):
+    """Thirty questions of one kind stood in the place of 1,120 for good, unasked."""
+
+    def pair(num, judge="kl:0.7", worth=1.0):
+        row = CalibrationQuestion(20, 40, 50, 0.9, turned_down=True, excess_told=1.0, excess=1.0, first_rejection=3)
+        score = PriorScore(judge)
+        return SimpleNamespace(calibration=Calibration("abc", "big", judge, "verdict", worth, score, (row,) * num))
+
+    first = _kept(pair(5), use=False)
+    assert (first.used, first.before) == (True, None)
+    assert str(first) == "In force is your calibration of 5 questions (judge kl:0.7)."
+    for num, use, used in ((4, False, False), (5, False, True), (3, True, True), (4, False, True), (9, False, True)):
+        for judge in ("kl:0.7", "excess:0.5"):
+            before = calibration_for("abc", "big")
+            found = _kept(pair(num, judge, worth=num + 0.5), use=use)
+            now = calibration_for("abc", "big")
+            assert found.used is used, (num, judge)
+            assert (now == before) is not used
+            assert ("--use" in str(found)) is not used
+            assert f"of {len(now.questions)} questions (judge {now.judge})" in found.in_force
+            assert ("--back" in str(found)) is used

@@ -7,13 +7,14 @@ import os
 from dataclasses import replace
 
 import pytest
+from cases import each
 from concept_score import concept_score
 from critic_score import score_of
 
 from hybrid.defer import Calibration, CalibrationQuestion, PriorScore
 from hybrid.errors import UsageError
 from hybrid.run import calibrations
-from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration, outranked
+from hybrid.run.calibrations import calibration_for, forget_calibrations, keep_calibration, outranked, take_back
 from hybrid.run.pair_knowledge import UNREAD, read_knowledge
 
 OURS = Calibration("abc", "big", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7", chance=0.3))
@@ -32,8 +33,8 @@ def folder(tmp_path, monkeypatch):
 def ship(folder, *found):
     (folder / "shipped").mkdir()
     calibrations._shipped.cache_clear()
-    for number, each in enumerate(found):
-        (folder / "shipped" / f"{number}.json").write_text(json.dumps(each.to_json()))
+    for number, calibration in enumerate(found):
+        (folder / "shipped" / f"{number}.json").write_text(json.dumps(calibration.to_json()))
 
 
 def test_what_was_kept_is_found_by_its_pair_and_judge_and_nothing_else(folder):
@@ -146,3 +147,37 @@ def test_what_is_learned_with_a_critic_is_kept_apart(folder):
         keep_calibration(replace(OURS, score=score_of(critic)))
     paths = {read_knowledge("abc", "big", None, critic=critic).state.path for critic in (None, "c1", "c2")}
     assert len(paths) == 3
+
+
+@each("num", range(5))
+def test_taking_back_walks_from_the_newest_to_the_packages_and_round_again_and_loses_nothing(folder, num):
+    """What a user has bought is worth money: whatever is put aside is on the disk, and comes again."""
+    shipped = replace(OURS, questions=(ASKED,) * 9)
+    if not (folder / "shipped").exists():
+        ship(folder, shipped)
+    forget_calibrations("abc", "big")
+    own = [replace(OURS, worth=1.0 + number) for number in range(num)]
+    for mine in own:
+        keep_calibration(mine)
+        keep_calibration(mine)
+    for _ in range(2):
+        for expected in (*reversed(own), shipped):
+            assert calibration_for("abc", "big") == expected
+            texts = [path.read_text() for path in (folder / "state").rglob("*.calibration.json*")]
+            assert sorted(json.loads(text)["worth"] for text in texts) == [mine.worth for mine in own]
+            assert take_back("abc", "big") is bool(num)
+    keep_calibration(replace(OURS, worth=50.0))
+    assert calibration_for("abc", "big").worth == 50.0
+    assert take_back("abc", "big")
+    assert calibration_for("abc", "big") == (own[-1] if own else shipped)
+    assert not take_back("abc", "small")
+    assert forget_calibrations("abc", "big") == bool(num)
+    assert not list((folder / "state").rglob("*.calibration.json*"))
+
+
+def test_what_is_taken_back_is_the_pairs_own_with_the_same_critic(folder):
+    keep_calibration(replace(OURS, score=score_of("c1")))
+    keep_calibration(OURS)
+    assert take_back("abc", "big")
+    assert calibration_for("abc", "big") is None
+    assert calibration_for("abc", "big", critic="c1").critic == "c1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from bought_texts import questions
+from rich.console import Console
 
 from hybrid.cli.calibrate import page, tables
 from hybrid.defer import CriticNumbers
@@ -134,6 +136,17 @@ def test_terminal_page_and_json_hold_every_figure_and_nothing_becomes_markup(eas
     assert [each["local"] for each in data["pairs"]] == ["<b>one</b>", "two"]
     assert data["pairs"][0]["rules"][0]["rule"] == "cloud"
     assert data["pairs"][0]["rules"][0]["of_cloud"] == 1.0
+    assert "in_force" not in data["pairs"][0]
+    kept = [tables.CalibrationInForce(used=False, in_force="the larger", before=None)]
+    told = tables.to_json(pairs[:1], kept)["pairs"][0]
+    assert (told["used"], told["in_force"], told["lost"]) == (False, "the larger", data["pairs"][0]["lost"])
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(tables.calibration(pairs[:1], kept))
+    lines = console.export_text().splitlines()
+    down = sum(each.turned_down for each in pairs[0].calibration.questions)
+    assert lines[2] == f"Of 24 drafts of the local model the cloud would turn {down} down."
+    assert f"about {round(100 * pairs[0].proposed.of_cloud)} % of the cloud's own bill" in lines[3]
+    assert lines[4].startswith("In force stays the larger: "), "plain sentences come before the tables"
     shown = page.page(pairs)
     assert "<b>one</b>" not in shown
     assert "&lt;b&gt;one&lt;/b&gt;" in shown

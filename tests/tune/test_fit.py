@@ -199,3 +199,19 @@ def test_questions_of_one_kind_and_too_few_questions():
     assert all(0 <= each.chance < 0.5 for each in found.questions)
     with pytest.raises(UsageError, match="9 labelled questions"):
         fit(up[:9], **PAIR)
+
+
+def test_trees_grow_on_one_thread(few_trees, monkeypatch):
+    """On busy processors two threads wait for each other: a fit of some seconds took minutes."""
+    ensemble, threadpoolctl = pytest.importorskip("sklearn.ensemble"), pytest.importorskip("threadpoolctl")
+    seen, fit_trees = [], ensemble.HistGradientBoostingClassifier.fit
+
+    def watched(found, *words):
+        seen.extend(each["num_threads"] for each in threadpoolctl.threadpool_info() if each["user_api"] == "openmp")
+        return fit_trees(found, *words)
+
+    monkeypatch.setattr(ensemble.HistGradientBoostingClassifier, "fit", watched)
+    with threadpoolctl.threadpool_limits(2):
+        fitting.fit(draw_questions(12), local="a", cloud="b", judge="kl:0.7")
+    assert seen
+    assert set(seen) == {1}

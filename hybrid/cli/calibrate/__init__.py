@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from hybrid.cli.exits import EXIT_PARTLY, exit_codes
 from hybrid.cli.flags import takes_flags
@@ -19,6 +21,7 @@ from hybrid.setting_info import SettingPlace
 
 if TYPE_CHECKING:
     from hybrid.cli.calibrate.labels import PairLabels
+    from hybrid.cli.calibrate.tables import CalibrationInForce
     from hybrid.tune.calibrating import CalibratedPair
 
 EPILOG = """
@@ -34,6 +37,10 @@ system, raw and max_tokens count. Without it the bundled models are asked genera
 assistant, all of them from splits that nothing was trained or tested on. --local may be given again: the drafters
 are compared, and the one to take is named. With --critic another local model reads every draft, for nothing, and the
 score is fitted to what it says, too; it is kept beside the one without, and labels that were bought before serve both.
+
+What is in force for a pair is the newest of your own calibrations, else the package's. One by fewer questions than what
+is in force is shown, and takes its place with --use alone. --back puts in force again what was before it (given again:
+what was before that, at last the package's, and then your own once more); nothing is removed by it.
 
 Examples:
 
@@ -75,19 +82,29 @@ def calibrate(
     forget: Annotated[
         bool, typer.Option("--forget", help="Remove all that is kept of these models with this endpoint.")
     ] = False,
+    use: Annotated[
+        bool, typer.Option("--use", help="Take it in the place of a calibration by more questions, too.")
+    ] = False,
+    back: Annotated[
+        bool, typer.Option("--back", help="Put in force again what was before your newest calibration.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     **flags: Any,
 ) -> None:
     """Buy labels for a pair of models once, fit a score, propose a threshold and a worth, and tell what the pair is."""
     with exit_codes():
-        if forget and (questions or num or judge or report):
+        if forget and (questions or num or judge or report or use or back):
             raise UsageError("--forget removes what is kept: it takes no questions, judge or report")
+        if back and (questions or num or judge or report or use):
+            raise UsageError("--back changes what is in force: it takes no questions, judge or report")
         if report:
             check_writable("--report", report)
         if forget:
             _forget(local, flags, as_json=as_json)
+        elif back:
+            _take_back(local, flags, as_json=as_json)
         else:
-            _calibrate(local, flags, questions=questions, num=num, judge=judge, report=report, as_json=as_json)
+            _calibrate(local, flags, questions=questions, num=num, judge=judge, report=report, use=use, as_json=as_json)
 
 
 calibrate.__doc__ = f"{calibrate.__doc__}\n{EPILOG}"
@@ -101,6 +118,7 @@ def _calibrate(
     num: int | None,
     judge: str | None,
     report: Path | None,
+    use: bool,
     as_json: bool,
 ) -> None:
     from hybrid.cli.calibrate.labels import asked_by, label_pairs  # noqa: PLC0415  (help needs no llama.cpp)
@@ -115,11 +133,14 @@ def _calibrate(
     try:
         with progress("the local model is loaded") as tell:
             labelled = asyncio.run(label_pairs([*local] if local else [None], flags, asked, tell))
+            pairs = [_fitted(each, judge, tell) for each in labelled]
+            tell("the tables are worked out")
+            known = [_kept(each, use=use) for each in pairs]
+            shown = _laid_out(pairs, known, as_json=as_json, report=report)
     except (KeyboardInterrupt, OSError, EngineError, CloudError):
         typer.echo("hybrid: what was bought is kept; the same command goes on from there", err=True)
         raise
-    pairs = [_fitted(each, judge) for each in labelled]
-    _show(pairs, as_json=as_json, report=report)
+    _show(*shown, report=report)
     for each in labelled:
         if each.bought.ended is not None:
             why = escape_controls(each.bought.ended[1])
@@ -128,33 +149,71 @@ def _calibrate(
         raise typer.Exit(EXIT_PARTLY)
 
 
-def _fitted(labelled: PairLabels, judge: str | None) -> CalibratedPair:
-    """Fit, and keep what was fitted. Raises UsageError, with the reason why there are no more labels."""
-    from hybrid.run.calibrations import keep_calibration  # noqa: PLC0415
+def _fitted(labelled: PairLabels, judge: str | None, tell: Callable[[str], None]) -> CalibratedPair:
+    """Fit. Raises UsageError, with the reason why there are no more labels."""
     from hybrid.tune.calibrating import calibrate_pair  # noqa: PLC0415
 
+    bought = labelled.bought
+    tell(f"{labelled.drafter}: a score is fitted to {len(bought.questions)} questions")
     try:
-        found = calibrate_pair(
-            labelled.drafter, labelled.names, labelled.bought.questions, labelled.prices, judge, labelled.critic
+        return calibrate_pair(
+            labelled.drafter, labelled.names, bought.questions, labelled.prices, judge, labelled.critic
         )
     except UsageError as error:
-        ended = labelled.bought.ended
-        raise UsageError(f"{error} ({labelled.told}: {ended[1]})" if ended else str(error)) from None
-    keep_calibration(found.calibration)
-    return found
+        raise UsageError(f"{error} ({labelled.told}: {bought.ended[1]})" if bought.ended else str(error)) from None
 
 
-def _show(pairs: list[CalibratedPair], *, as_json: bool, report: Path | None) -> None:
+def _kept(pair: CalibratedPair, *, use: bool) -> CalibrationInForce:
+    """Keep what was fitted, unless it would take the place of what knows more questions, and nobody said so."""
+    from hybrid.cli.calibrate.labels import in_force, told_calibration  # noqa: PLC0415
+    from hybrid.cli.calibrate.tables import CalibrationInForce  # noqa: PLC0415
+    from hybrid.run.calibrations import calibration_for, keep_calibration  # noqa: PLC0415
+
+    new = pair.calibration
+    of_pair = partial(calibration_for, new.local, new.cloud, critic=new.critic, concepts=new.concepts)
+    before = [each for each in (of_pair(), of_pair(new.judge)) if each is not None and each.critic == new.critic]
+    larger = max(before, key=lambda each: len(each.questions), default=None)
+    used = use or larger is None or len(larger.questions) <= len(new.questions)
+    if used:
+        keep_calibration(new)
+    replaced = told_calibration(before[0]) if before else None
+    return CalibrationInForce(used, in_force(new.local, new.cloud, new.critic, new.concepts), replaced)
+
+
+def _laid_out(
+    pairs: list[CalibratedPair], known: list[CalibrationInForce], *, as_json: bool, report: Path | None
+) -> tuple[str | RenderableType, str | None]:
+    """Return what standard output gets, and the page."""
     from hybrid.cli.calibrate import page, tables  # noqa: PLC0415
 
+    said = json.dumps(tables.to_json(pairs, known), allow_nan=False) if as_json else tables.calibration(pairs, known)
+    return said, page.page(pairs) if report else None
+
+
+def _show(said: str | RenderableType, written: str | None, report: Path | None) -> None:
     try:
-        if as_json:
-            typer.echo(json.dumps(tables.to_json(pairs), allow_nan=False))
+        if isinstance(said, str):
+            typer.echo(said)
         else:
-            Console(highlight=False).print(tables.calibration(pairs), crop=False)
+            Console(highlight=False).print(said, crop=False)
     finally:  # also where whoever read standard output has left
-        if report:
-            write_whole(report, page.page(pairs))
+        if report and written is not None:
+            write_whole(report, written)
+
+
+def _take_back(local: list[str] | None, flags: dict[str, Any], *, as_json: bool) -> None:
+    from hybrid.cli.calibrate.labels import take_back_pair  # noqa: PLC0415
+
+    drafters: list[str | None] = [*local] if local else [None]
+    found = [asyncio.run(take_back_pair(each, flags)) for each in drafters]
+    if as_json:
+        typer.echo(json.dumps({"pairs": found}))
+        return
+    for each in found:
+        for model, told in each.items():
+            if model != "local":
+                what = "in force now" if told["changed"] else "nothing of your own was in force, or set aside; in force"
+                typer.echo(escape_controls(f"{each['local']} beside {model}: {what}: {told['in_force']}"))
 
 
 def _forget(local: list[str] | None, flags: dict[str, Any], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -18,12 +18,14 @@ from hybrid.assemble import BUNDLED_LOCAL, ClientOpener, known_price
 from hybrid.cli.questions import lines, object_of, question_of
 from hybrid.cloud import Capabilities
 from hybrid.config import AnswerChoices, Settings
+from hybrid.defer import Calibration
 from hybrid.defer.state import forget_outcomes
 from hybrid.engine.identity import identify
 from hybrid.engine.real_models import model_file
-from hybrid.errors import CloudError, UsageError
+from hybrid.errors import CloudError, ContextOverflow, UsageError
 from hybrid.model_names import NAMED
-from hybrid.run.calibrations import forget_calibrations
+from hybrid.run import AsyncClient
+from hybrid.run.calibrations import calibration_for, forget_calibrations, is_shipped, own_concepts, take_back
 from hybrid.sources import identities_file, scores_folder
 from hybrid.spend import AskPrices, Price, as_usd, endpoint_id, usd_to_nanousd
 from hybrid.tasks import TaskFamily
@@ -121,6 +123,9 @@ async def _label(
         )
         cap = None if settings.cap is None else usd_to_nanousd(settings.cap, "cap")
         with closing(LabelFile(names.file(labels_folder()), names)) as file:
+            missing = list({each.name: each for each in own if file.question(each.name) is None}.values())
+            if missing:
+                tell(f"{name}: {await _forecast(client, missing, prices, cap)}")
             bought = await buy(client, own, file, _teller(name, cap, tell))
             critic = None if settings.critic is None else _identity_of(settings.critic)
             if critic is not None:
@@ -129,17 +134,72 @@ async def _label(
         return PairLabels(name, names, bought, prices, len({each.name for each in own}), critic)
 
 
+async def _forecast(client: AsyncClient, missing: Sequence[AskedForLabels], prices: AskPrices, cap: int | None) -> str:
+    """Say what buying can cost at the most and how long it takes, before anything is bought.
+
+    The first question is drafted for it, which costs nothing; what the endpoint takes is not known before it is asked.
+    """
+    most = 0.0
+    for each in missing:
+        try:
+            prompt = await client.count_prompt(each.prompt, **each.choices)
+        except ContextOverflow:
+            continue
+        limit = each.choices.get("max_tokens") or max(1, client.num_context - prompt)
+        most += float(prices.check(prompt, limit, 0)) + float(prices.write(prompt, limit, 0))
+    charged = "what they cost is not known: no price was stated" if prices.unit != "nanousd" else ""
+    charged = charged or f"at most {as_usd(round(most))}" + (
+        "" if cap is None else f", of which the cap allows {as_usd(cap)}"
+    )
+    if prices.unit != "nanousd" and prices.note and prices.note.startswith("nothing is charged"):
+        charged = "nothing is charged"
+    with suppress(ContextOverflow):
+        alone = cast(AnswerChoices, {**missing[0].choices, "policy": "local"})
+        first = await client.generate(missing[0].prompt, **alone)
+        drafting = _duration(first.timing.total_ms / 1000 * len(missing))
+        charged += f"; drafting takes about {drafting} here, beside the endpoint's own time, and the fit some seconds"
+    return f"{len(missing)} questions, {2 * len(missing)} requests, {charged}"
+
+
+async def take_back_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Put in force what was before the newest calibration of a local model with the endpoint; return what that is."""
+    opener = _opener(drafter, flags)
+    local, named = _identity(opener.settings), opener.settings.critic
+    critic = None if named is None else _identity_of(named)
+    told: dict[str, Any] = {"local": drafter or BUNDLED_NAME}
+    for model in sorted(await _models_of(opener)):
+        changed = take_back(local, model, critic)
+        told[model] = {"changed": changed, "in_force": in_force(local, model, critic, own_concepts(local, model))}
+    return told
+
+
+def in_force(local: str, cloud: str, critic: str | None = None, concepts: str | None = None) -> str:
+    """Say which calibration of a pair decides now."""
+    found = calibration_for(local, cloud, critic=critic, concepts=concepts)
+    return "none: nothing is known of this pair" if found is None else told_calibration(found)
+
+
+def told_calibration(found: Calibration) -> str:
+    """Say whose a calibration is, and by how many questions."""
+    owner = "the package's own calibration" if is_shipped(found) else "your calibration"
+    return f"{owner} of {len(found.questions):,} questions (judge {found.judge})"
+
+
+async def _models_of(opener: ClientOpener) -> set[str]:
+    """Return the endpoint's models that something of the pair was bought with, or named; else the one that is there."""
+    local, endpoint = _identity(opener.settings), _endpoint(opener.settings)
+    files = bought_before(labels_folder(), local, endpoint)
+    models = {pair.model for pair in files.values()} | {opener.settings.cloud_model or ""} - {""}
+    return models or await _model_there(opener)
+
+
 async def forget_pair(drafter: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Remove what is kept of a local model with the endpoint; return how many things of each kind that were."""
     opener = _opener(drafter, flags)
     settings = opener.settings
     local, endpoint = _identity(settings), _endpoint(settings)
-    files = bought_before(labels_folder(), local, endpoint)
-    models = {pair.model for pair in files.values()} | {settings.cloud_model or ""} - {""}
-    if not models:
-        models = await _model_there(opener)
-    texts = 0
-    for path in files:
+    models, texts = await _models_of(opener), 0
+    for path in bought_before(labels_folder(), local, endpoint):
         texts += max(0, path.read_bytes().count(b"\n") - 1)
         path.unlink()
     calibrations = sum(forget_calibrations(local, model) for model in models)

@@ -17,7 +17,7 @@ from hybrid.errors import escape_controls
 from hybrid.prob import Floats
 from hybrid.tune.bought import CERTIFICATES
 from hybrid.tune.calibrating import CalibratedPair
-from hybrid.tune.report import ReportTable, drafters, headline, proposals, tables
+from hybrid.tune.report import ReportTable, drafters, headline, plain, proposals, tables
 
 # Nats from a thousandth to ten, on a logarithmic axis.
 NATS = Axis("nats", -3.0, 1.0, tuple((float(power), f"{10.0**power:g}") for power in range(-3, 2)))
@@ -48,7 +48,7 @@ def page(pairs: Sequence[CalibratedPair]) -> str:
 
 
 def _pair(pair: CalibratedPair) -> str:
-    told = "".join(f"<li>{_text(said)}</li>" for said in proposals(pair))
+    told = "".join(f"<li>{_text(said)}</li>" for said in [*plain(pair), *proposals(pair)])
     charts = {"auto: the bill by its worth": _bill(pair), "Distributions": _distributions(pair)}
     charts |= {"Certified runs": _certified(pair), "Where the drafter starts to be overruled": _places(pair)}
     parts = "".join(_table(each, charts.get(each.heading, "")) for each in tables(pair))
