@@ -71,12 +71,7 @@ def main() -> None:
         v2_runner=args.v2_runner,
         prompt_tokens_details=args.prompt_tokens_details,
     )
-    slots = Slots(
-        [
-            Slot(engine, Worker(f"slot-{i}"), args.max_logprobs, recomputes=args.recompute)
-            for i, engine in enumerate(engines)
-        ]
-    )
+    slots = Slots([Slot(engine, Worker(f"slot-{i}"), args.max_logprobs) for i, engine in enumerate(engines)])
     app = App(served, slots, args.dialect, Faults(args.fault, args.fault_seed), _end)
     config = uvicorn.Config(app.routes(), log_level="warning", access_log=False, lifespan="off")
     hush()

@@ -65,11 +65,6 @@ def _add_wire(flags: argparse.ArgumentParser) -> None:
         "--block-size", type=_positive, metavar="N", help="tokens of a block of the prefix cache; default: the family's"
     )
     flags.add_argument(
-        "--recompute",
-        action="store_true",
-        help="compute every prompt whole, so that no bit of a row depends on what was asked before",
-    )
-    flags.add_argument(
         "--enable-prompt-tokens-details",
         action="store_true",
         dest="prompt_tokens_details",

@@ -1,8 +1,10 @@
 """Slots: a few contexts over one set of weights, each with the prefix it last computed, and the cache they share.
 
 The law: what a slot answers depends on the prompt alone; the cache changes only what is charged as cached, which rows
-of the prompt there are, and what need not be computed again. Scoring reads as much of the cache as its ``Scoring``
-allows: none (vLLM), the prefix up to the first wanted row (SGLang), or every row that was computed once
+of the prompt there are, and what need not be computed again. llama.cpp's sums depend on what is decoded together, so a
+prompt is read in blocks aligned at 0, then its last token alone, and of another text whole blocks are kept: what is
+written after a prompt is the same to the last bit, whatever was asked before. Scoring reads as much of the cache as its
+``Scoring`` allows: none (vLLM), the prefix up to the first wanted row (SGLang), or every row that was computed once
 (``tests/server_stub/test_slots.py``).
 """
 
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.engine import ContextPool, Engine, IsCancelled, Reuse, Worker, num_shared
+from hybrid.engine.port import blocks
 from hybrid.prob import Dense
 from server_stub.ask import Scoring
 from server_stub.prefix_cache import PrefixCache
@@ -34,18 +37,19 @@ class Slot:
     max_logprobs: int
     salt: str | None = None
     cache: PrefixCache = field(default_factory=PrefixCache)
-    recomputes: bool = False
-    """Whether a prompt is computed whole, so that its row is the same to the last bit whatever was asked before."""
 
     def __post_init__(self) -> None:
         """Hold nothing yet. ``rows[n]`` follows the first n tokens."""
         self.rows: dict[int, Row] = {}
+        self._num_in_blocks = 0
 
     def prefill(self, ids: tuple[int, ...], cancelled: IsCancelled) -> tuple[NDArray[np.float32], int]:
         """Stand at ``ids`` and return the scores after them and how many tokens were already there."""
         cached = self.cache.longest(ids[:-1], self.salt)
-        self._rewind(0 if self.recomputes else min(cached, num_shared(self.engine.ids, ids)))
-        logits = self.engine.extend(ids[len(self.engine.ids) :], 1, cancelled).ravel()
+        block = self.engine.prompt_block
+        self._rewind(min(cached, num_shared(self.engine.ids, ids), self._num_in_blocks) // block * block)
+        self._read(ids[:-1], cancelled)
+        logits = self.engine.extend(ids[-1:], 1, cancelled).ravel()
         self.remember()
         return logits, cached
 
@@ -62,8 +66,7 @@ class Slot:
             cached = self.cache.longest(ids[: min(len(ids) - 1, scoring.max_cached)], self.salt)
         self._rewind(min(cached, num_shared(self.engine.ids, ids)))
         start = max(cached, min(scoring.start, len(ids) - 1))
-        if start > len(self.engine.ids):
-            self.engine.extend(ids[len(self.engine.ids) : start], 0, cancelled)
+        self._read(ids[:start], cancelled)
         size, known = max(self.max_logprobs, scoring.num_top), scoring.start if scoring.keeps_rows else start
         logits = np.empty(0, dtype=np.float32)
         while start < len(ids):
@@ -96,8 +99,18 @@ class Slot:
         """Hold nothing."""
         self._rewind(0)
 
+    def _read(self, ids: tuple[int, ...], cancelled: IsCancelled) -> None:
+        """Read what the engine lacks of a text, in blocks."""
+        block = self.engine.prompt_block
+        for start, end in blocks(len(self.engine.ids), len(ids), block):
+            follows = start == self._num_in_blocks
+            self.engine.extend(ids[start:end], 0, cancelled)
+            if follows and end % block == 0:
+                self._num_in_blocks = end
+
     def _rewind(self, length: int) -> None:
         self.engine.rewind(length)
+        self._num_in_blocks = min(self._num_in_blocks, length // self.engine.prompt_block * self.engine.prompt_block)
         self.rows = {n: row for n, row in self.rows.items() if n <= length}
 
     def extend(self, token: int, cancelled: IsCancelled) -> NDArray[np.float32]:

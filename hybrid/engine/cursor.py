@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hybrid.engine.port import Engine, IsCancelled, Logits, check_fits, never
+from hybrid.engine.port import Engine, IsCancelled, Logits, blocks, check_fits, never
 from hybrid.prob import Dense
 from hybrid.types import Ids, num_shared
 
@@ -67,10 +67,8 @@ class Cursor:
         place, goes_on = self.reusable(prompt)
         self.rewind(place)
         block, last = self.engine.prompt_block, len(prompt) - 1
-        while place < last:
-            end = min((place // block + 1) * block, last)
-            self._extend(prompt[place:end], 0, cancelled)
-            place = end
+        for start, end in blocks(place, last, block):
+            self._extend(prompt[start:end], 0, cancelled)
             if not (goes_on or end % block):
                 self._num_in_blocks = end
         self._read(prompt[last:], last, 1, cancelled)

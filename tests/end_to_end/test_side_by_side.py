@@ -1,8 +1,7 @@
 """Questions that are answered at once, by real models over HTTP, are answered as they would be one by one.
 
-The server is the bundled one as vLLM, which tells no cached tokens, and computes every prompt whole: where a server
-tells them, charges depend on what it was asked before, and where it computes what its cache lacks, rows do in their
-last bits.
+The server is the bundled one as vLLM, which tells no cached tokens: where a server tells them, charges depend on what
+it was asked before. What it writes is the same to the last bit, whatever a context of its own has read before.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def no_counts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def silent_stub(bundled, start_server):
-    return start_server("--recompute", model=bundled[1])
+    return start_server(model=bundled[1])
 
 
 def opened(stub, parallel, **settings):

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.engine import Interrupted, Worker, num_shared
+from hybrid.engine.llama import Weights
+from hybrid.model_names import MODELS
 from hybrid.prob import Dense
 from server_stub.app import App, Served
 from server_stub.ask import Scoring
@@ -72,19 +74,55 @@ def test_an_answer_depends_on_the_prompt_alone(scripted, calls, last, how):
             with suppress(Interrupted):
                 rows, logits, cached = ask(slot, call, ids, told_after(groups))
                 assert (rows, logits) == ask(Slot(scripted(), None, TOP), call, ids)[:2]
-                assert slot.engine.num_decoded - before == len(ids) - min(cached, num_shared(held, ids))
+                kept = len(ids) - (slot.engine.num_decoded - before)
+                most = min(cached, num_shared(held, ids))
+                assert (kept <= most and not kept % slot.engine.prompt_block) if call == "prefill" else kept == most
                 assert cached < len(ids)
                 assert call != "score" or cached == 0
                 assert slot.engine.ids == ids
 
 
-def test_where_prompts_are_computed_whole_every_one_is_and_is_charged_as_cached_all_the_same(scripted):
-    """Else the last bits of a row would tell what was asked before: other batches are other sums."""
-    slot, ids = Slot(scripted(), None, TOP, recomputes=True), (1, 2, 0, 1, 2)
-    for cached in (0, 4):
+def test_a_prompt_keeps_the_whole_blocks_of_what_was_read_and_is_charged_as_cached_all_the_same(scripted):
+    """What was written or read in other shapes is read again: other batches are other sums."""
+    slot, ids = Slot(scripted(), None, TOP), (1, 2, 0, 1) * 40
+    block = slot.engine.prompt_block
+    for cached, kept in ((0, 0), (159, 2 * block)):
         before = slot.engine.num_decoded
         assert slot.prefill(ids, never)[1] == cached
-        assert slot.engine.num_decoded == before + 5
+        assert slot.engine.num_decoded - before == len(ids) - kept
+    for _ in range(35):
+        slot.extend(1, never)
+    slot.remember()
+    before = slot.engine.num_decoded
+    assert slot.prefill((*ids, *[1] * 35), never)[1] == 194
+    assert slot.engine.num_decoded - before == 195 - 2 * block, "the third block was not read as one"
+
+
+def test_what_is_written_is_the_same_to_the_last_bit_whatever_a_slot_has_read():
+    """Of a real model: two slots with other pasts write after the same prompts; each is held against a fresh one."""
+    weights = Weights(MODELS / "small.gguf")
+    rng, compared = np.random.default_rng(0), 0
+    text = tuple(rng.integers(3, 200, 300).tolist())
+    slots = [Slot(weights.context(320, threads=1), None, TOP) for _ in range(3)]
+    for length in (70, 66, 200, 33, 150, 299):
+        for slot in slots[:2]:
+            slot.prefill(text[: int(rng.integers(1, 290))], never)
+            for _ in range(int(rng.integers(0, 9))):
+                slot.extend(text[len(slot.engine.ids)], never)
+            if rng.random() < 0.5:
+                slot.score(text[: int(rng.integers(2, 290))], Scoring(), never)
+        slots[2].forget()
+        first, *others = (
+            [slot.prefill(text[:length], never)[0], *(slot.extend(token, never) for token in (5, 6, 7))]
+            for slot in (slots[2], *slots[:2])
+        )
+        for other in others:
+            compared += 1
+            assert all((ours == theirs).all() for ours, theirs in zip(first, other, strict=True)), length
+    for slot in slots:
+        slot.engine.close()
+    weights.close()
+    assert compared == 12
 
 
 def test_a_kept_prefix_is_scored_once(scripted):
