@@ -71,8 +71,8 @@ class Divergence:
     """KL(cloud || local) at one position, in nats: the coarse estimate and the tight interval, of the rows as told.
 
     ``estimate`` takes all tokens that were not shown together as one, so it is never above ``lower``, mostly below it.
-    ``noise``: the nats by which log-probabilities of the two rows may be off, added up. The models' own divergence may
-    lie outside the interval by what that allows (``prob.noise``).
+    ``noise``: the nats by which log-probabilities of the two rows are typically off, added up: as measured, no bound.
+    The models' own divergence may lie outside the interval by what that allows (``prob.noise``).
     """
 
     estimate: float

@@ -200,7 +200,11 @@ def _local_noise(probed: ProbeReport) -> str:
     cloud, default = probed.findings.noise_nats, THRESHOLD.value(None, "kl")
     least = least_rejected(default, UNMEASURED if cloud is None else cloud, probed.local_noise)
     blind = f", so kl:{default:g} rejects nothing below {least:.2g} nats" if least > 1.2 * default else ""
-    return f"{probed.local_noise.nats:.2g} nats between two ways to read{blind}"
+    return _typical(probed.local_noise.nats, "read") + blind
+
+
+def _typical(nats: float, what: str) -> str:
+    return f"{nats:.2g} nats, typically, between two ways to {what}"
 
 
 def least_rejected(threshold: float, cloud: float, local: LocalNoise) -> float:
@@ -229,7 +233,7 @@ def _rows(found: ProbeResult) -> dict[str, str]:
         "log-probabilities": f"up to {found.most_k} a token",
         "they are": _yes(found.raw_rows, "the model's own, whatever the temperature", "changed by the temperature"),
         "rounded to": "unknown" if found.grid is None else f"multiples of {found.grid:g}" if found.grid else "float32",
-        "noise": "unknown" if found.noise_nats is None else f"{found.noise_nats:.2g} nats between two ways to ask",
+        "noise": "unknown" if found.noise_nats is None else _typical(found.noise_nats, "ask"),
         "candidates": _candidates(found),
     }
 

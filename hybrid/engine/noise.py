@@ -3,7 +3,8 @@
 Sums of rounded numbers depend on what is decoded together, so a row depends on how its prefix was read. With weights of
 three bits a token's log-probability moved by up to a nat, but sqrt(2 KL) by 0.23 at most (KL between the two readings:
 0.03 at most), so both are measured. The result is kept on disk, by the model file's own bytes, the number of layers
-on a GPU, and the type of the KV cache where it is not the usual one. Entries of earlier programs are one number, the
+on a GPU, and the type of the KV cache where it is not the usual one. It is what is typical, and no bound: other texts
+and batches of other lengths were off by up to five times as much. Entries of earlier programs are one number, the
 nats alone; they are read.
 """
 
@@ -30,7 +31,7 @@ MEASURED = 64
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """What a local model's rows may be off by, as ``prob.Dense`` has it.
+    """What a local model's rows are typically off by, as ``prob.Dense`` has it: the most that was seen in one text.
 
     ``nats``: any likely token's log-probability; ``shift``: sqrt(2 KL) to a row, None where it was not measured: then
     a divergence may be off by what the nats allow.

@@ -1,7 +1,8 @@
 """What noise in the numbers does to a divergence: no model computes one distribution twice to the same digits.
 
 Noise is in nats of log-probability: between the number told and the model's own lie at most so many, at every token; or
-in less, as many as would have the effect on this divergence that was measured (``readings.py`` measures both).
+in less, as many as would have the effect on this divergence that was measured (``readings.py`` measures both). What was
+measured on one text is typical, and no bound: what follows from it below holds as far as it does.
 
 The law. Let two distributions be told with a noise of a and of b nats, n = a + b. Then going from the told to the
 models' own changes ``2 + sqrt(2 KL)`` (either direction) and ``1 + sqrt(2 JS)`` by no factor above e^(n/2), and a total

@@ -89,8 +89,8 @@ def test_what_was_found_is_told_in_words():
     assert "scoring by one request  agrees" in text
     assert "7 tokens after a text of 12; the prefix cache is read" in text
     assert "policies at temperature 0: kl, greedy-exact\nat other temperatures: all but greedy-exact" in text
-    assert "noise                   0.01 nats between two ways to ask" in text
-    assert "local model's noise     0.025 nats between two ways to read" in text
+    assert "noise                   0.01 nats, typically, between two ways to ask" in text
+    assert "local model's noise     0.025 nats, typically, between two ways to read" in text
     assert text.endswith("the probe took 99 tokens")
 
 
@@ -101,9 +101,9 @@ def test_noise_that_blinds_kl_is_told_with_what_is_left_of_its_threshold():
         text = "\n".join(told(ProbeReport(FOUND, None, noise), WORKS))
         return next(line for line in text.splitlines() if "two ways to read" in line)
 
-    assert line(LocalNoise(1.0)).endswith("1 nats between two ways to read, so kl:0.5 rejects nothing below 4.4 nats")
+    assert line(LocalNoise(1.0)).endswith("between two ways to read, so kl:0.5 rejects nothing below 4.4 nats")
     assert line(LocalNoise(1.0, 0.229)).endswith("to read, so kl:0.5 rejects nothing below 0.77 nats")
-    assert line(LocalNoise(1.0, 0.01)).endswith("1 nats between two ways to read")
+    assert line(LocalNoise(1.0, 0.01)).endswith("1 nats, typically, between two ways to read")
 
 
 @each("noise", [LocalNoise(0.3), LocalNoise(1.0, 0.229), LocalNoise(0.02, 0.006)])

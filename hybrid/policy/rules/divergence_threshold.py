@@ -77,7 +77,8 @@ class DivergenceThreshold(Judge):
 
     The ``lower`` end of the interval decides: what is rejected exceeds the threshold for certain. With ``upper`` what
     is accepted is within it for certain. Each end is moved outwards by the rows' noise, so that this is true of the two
-    models and not of the numbers alone. The span is cut at the first position that exceeds it. The cloud's own token
+    models, as far as their noise is the measured one, and not of the numbers alone. The span is cut at the first
+    position that exceeds it. The cloud's own token
     follows as ``sampler`` draws it; without a sampler nothing follows, and the policy asks the cloud to write. The row
     after the span judges the next local token for nothing: where the two models part there, the pen changes hands
     before a token is wasted. A bonus is never taken: it would break the law at infinity.
