@@ -21,6 +21,7 @@ import server_environments
 import typer.testing
 from arithmetic import agrees, tolerance
 from hypothesis import HealthCheck, Phase, settings
+from listed_skips import pytest_sessionfinish  # noqa: F401  (a hook)
 from model_trees import VARIABLES, Home
 
 import hybrid

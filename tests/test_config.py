@@ -382,13 +382,6 @@ def test_a_file_of_bytes_that_are_no_text_is_a_sentence(here):
     assert refusal().startswith(f"./{CONFIG_FILE}: ")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_may_not_be_read_is_a_sentence(here):
-    (here / CONFIG_FILE).write_text("")
-    (here / CONFIG_FILE).chmod(0)
-    assert refusal() == f"{CONFIG_FILE} cannot be read: Permission denied"
-
-
 def test_an_answers_choices_are_laid_over_its_clients_settings_and_no_source_is_read_again(here):
     """A program may stand in another folder by then."""
     mine = load(max_tokens=7, seed=3)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from another_user import bound_by_mode_bits, bound_folder
 from cases import each
 
 from hybrid.config import Settings
+from hybrid.errors import UsageError
 from hybrid.folders import make_folder
 from hybrid.json_store import JsonStore
-from hybrid.sources import concepts_folder, experts_file, findings_file, ledger_file, models_file, pairs_file
+from hybrid.sources import (
+    CONFIG_FILE,
+    concepts_folder,
+    experts_file,
+    findings_file,
+    ledger_file,
+    load,
+    models_file,
+    pairs_file,
+)
 from hybrid.spend.durable.file import SqliteFile
 
 UMASKS = [0o000, 0o022, 0o077, 0o177]
@@ -110,3 +122,18 @@ def test_a_ledger_that_others_may_use_has_a_lock_that_they_may_use(tmp_path):
         pass
     second.close()
     assert stat.S_IMODE((tmp_path / "ledger.sqlite.lock").stat().st_mode) == 0o660
+
+
+def test_a_configuration_file_that_may_not_be_read_is_a_sentence(monkeypatch):
+    """As another user, where whoever runs the tests may read everything."""
+    with bound_folder() as folder, monkeypatch.context() as there:
+        there.chdir(folder)
+        there.setenv("XDG_CONFIG_HOME", str(folder / "configuration"))
+        Path(CONFIG_FILE).write_text("seed = 3")
+        assert load().seed == 3, "all is imported by then"
+        with bound_by_mode_bits():
+            assert load().seed == 3
+        Path(CONFIG_FILE).chmod(0)
+        with bound_by_mode_bits(), pytest.raises(UsageError) as found:
+            load()
+    assert str(found.value) == f"{CONFIG_FILE} cannot be read: Permission denied"

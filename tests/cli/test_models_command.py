@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from another_user import bound_by_mode_bits, bound_folder
 from model_trees import write
 from typer.testing import CliRunner
 
@@ -310,11 +310,16 @@ def test_a_folder_where_the_page_should_be_is_told_at_once_and_the_card_stays(fo
     assert (folder / "card.json").read_bytes() == before
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_write_protected_folder_is_told_at_once(folder, monkeypatch):
-    folder.chmod(0o500)
-    assert "Permission denied" in refused_unmeasured(folder, monkeypatch)
-    folder.chmod(0o700)
+    with bound_folder() as reached:
+        copy = shutil.copytree(folder, reached / "copy")
+        assert refused_unmeasured(copy / "none", monkeypatch), "all is imported by then"
+        (copy / "card.json").chmod(0o444)
+        copy.chmod(0o555)
+        with bound_by_mode_bits():
+            assert (copy / "card.json").read_bytes(), "it may be read"
+            assert "Permission denied" in refused_unmeasured(copy, monkeypatch)
+        copy.chmod(0o700)
 
 
 # ---- verify --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,17 @@ from platformdirs import user_cache_path
 FINISHED = "recipe.json"  # written last, inside the environment: what it was made from
 
 
+# What pip says where it finds no release at all, or cannot load one: no network, an index without it, a full disk.
+NOT_THERE = re.compile(r"from versions: none|(Connection|Timeout|Protocol|Proxy)Error|IncompleteRead|No space left")
+ABSENT = 3
+
+
 class Unavailable(Exception):
     """An environment cannot be had here; the reason."""
+
+
+class Absent(Unavailable):
+    """What it is made of cannot be had from here."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,7 @@ def _run(name: str, step: list[str], log) -> None:
         said = Path(log.name).read_text(errors="replace").splitlines()
         reason = next((line for line in reversed(said) if "error" in line.lower()), said[-1])
         msg = f"{name} cannot be installed here: {reason.strip()} (all that was said: {log.name})"
-        raise Unavailable(msg)
+        raise (Absent if NOT_THERE.search("\n".join(said)) else Unavailable)(msg)
 
 
 def _packages_of(folder: Path) -> Path:
@@ -170,7 +180,7 @@ def _is_finished(name: str) -> bool:
 
 
 def main() -> int:
-    """Make what is named; say in a sentence what cannot be had."""
+    """Make what is named; say in a sentence what cannot be had. Exit code 3: something is absent, nothing failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="+", choices=RECIPES)
     failed = 0
@@ -180,7 +190,7 @@ def main() -> int:
             print(f"{name}: {python_of(name)}")
         except (Unavailable, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)
-            failed = 1
+            failed = ABSENT if isinstance(error, Absent) and failed != 1 else 1
     return failed
 
 

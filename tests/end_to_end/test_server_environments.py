@@ -11,7 +11,7 @@ import psutil
 import pytest
 import server_environments
 import supervised
-from server_environments import Recipe, Unavailable, make, python_of
+from server_environments import Absent, Recipe, Unavailable, make, python_of
 
 pytestmark = pytest.mark.slow
 
@@ -78,11 +78,26 @@ def test_what_cannot_be_installed_is_told_in_a_sentence_and_not_called_finished(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     recipes["absent"] = Recipe(("no-such-package-of-ours",), "little", "absent")
     recipes["broken"] = Recipe((wheel("lower", "one"),), "little", "lower.part")
-    for name, reason in {"absent": "no-such-package-of-ours", "broken": "No module named 'lower.part'"}.items():
-        with pytest.raises(Unavailable, match=rf"^{name} cannot be installed here: .*{reason}.* \(all that was said: "):
+    kinds = {"absent": (Absent, "no-such-package-of-ours"), "broken": (Unavailable, "No module named 'lower.part'")}
+    for name, (kind, reason) in kinds.items():
+        said = rf"^{name} cannot be installed here: .*{reason}.* \(all that was said: "
+        with pytest.raises(Unavailable, match=said) as found:
             make(name)
+        assert type(found.value) is kind
         with pytest.raises(Unavailable, match="is missing"):
             python_of(name)
+
+
+@pytest.mark.parametrize(("names", "code"), [(["absent"], 3), (["broken", "absent"], 1), (["absent", "broken"], 1)])
+def test_what_pip_could_have_had_and_did_not_make_is_told_from_what_is_not_there(
+    recipes, wheel, monkeypatch, names, code
+):
+    """The first fails tests/check.py; a machine without a network is not refused."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(sys, "argv", ["server_environments.py", *names])
+    recipes["absent"] = Recipe(("no-such-package-of-ours",), "little", "absent")
+    recipes["broken"] = Recipe((wheel("lower", "one"),), "little", "lower.part")
+    assert server_environments.main() == code
 
 
 def test_a_server_ends_with_whoever_started_it_and_so_does_all_that_came_of_it():
