@@ -32,14 +32,16 @@ class Flags(OpenArguments, total=False):
     config: Path | None
 
 
-def takes_flags(*uses: SettingPlace) -> Callable[[Command], Command]:
+def takes_flags(*uses: SettingPlace, usual: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
     """Let a command's signature name the settings of these uses as options, where it has ``**flags``.
+
+    ``usual``: what the command's help says of a setting that it takes another default of.
 
     Typer reads signatures. The options stand after the arguments and before those that are the command's own, which
     are keyword-only.
     """
     kinds = {
-        name: option(name, title)
+        name: option(name, title, (usual or {}).get(name))
         for title, group in GROUPS.items()
         for name in Settings.model_fields
         if name in group.model_fields and any(use in setting(name).uses for use in uses)
@@ -57,13 +59,13 @@ def takes_flags(*uses: SettingPlace) -> Callable[[Command], Command]:
     return named
 
 
-def option(name: str, title: str) -> Any:
-    """Return the annotation of a setting's option, in the help's section ``title``."""
+def option(name: str, title: str, usual: str | None = None) -> Any:
+    """Return the annotation of a setting's option, in the help's section ``title``; ``usual`` as in ``help_of``."""
     said, kind = setting(name), _kind(Settings.model_fields[name].annotation)
     words = [f"--{_dashed(name)}/--no-{_dashed(name)}" if kind is bool else f"--{_dashed(name)}"]
     words += [said.flag] if said.flag else []
     kind = list[str] if said.several else kind
-    told = typer.Option(*words, help=help_of(name), metavar=said.metavar, rich_help_panel=title)
+    told = typer.Option(*words, help=help_of(name, usual), metavar=said.metavar, rich_help_panel=title)
     return Annotated[kind | None, told]
 
 
@@ -79,9 +81,9 @@ def words_of(flags: Mapping[str, object]) -> list[str]:
     return words
 
 
-def help_of(name: str) -> str:
-    """Return a setting's sentence, with what stands where nothing is said."""
-    default = setting(name).default or _shown(Settings.model_fields[name].default)
+def help_of(name: str, usual: str | None = None) -> str:
+    """Return a setting's sentence, with what stands where nothing is said: a command's ``usual``, or its default."""
+    default = usual or setting(name).default or _shown(Settings.model_fields[name].default)
     return f"{setting(name).help} ({default})." if default else f"{setting(name).help}."
 
 

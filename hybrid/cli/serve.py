@@ -45,7 +45,7 @@ Exit codes: 0 stopped by a signal, 2 usage (a port that is taken, an address wit
 """
 
 
-@takes_flags(SettingPlace.FLAG)
+@takes_flags(SettingPlace.FLAG, usual={"parallel": f"{CONTEXTS}", "max_tokens": f"{OPEN_END}", "learn": "off"})
 def serve(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = "127.0.0.1",

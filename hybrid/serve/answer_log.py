@@ -36,7 +36,7 @@ from hybrid.run.events import (
 from hybrid.serve.candidates import Candidates
 from hybrid.serve.journal import Journal
 from hybrid.serve.requests_cost import RequestsCost
-from hybrid.types import Divergence, Message
+from hybrid.types import DegradedKind, Divergence, Message
 
 # What ends an answer whose reader left; whatever else ends one is a failure.
 LEFT = "left"
@@ -57,6 +57,19 @@ _COUNTS = (
     "thoughts",
     "wording",
 )
+
+
+# Why the cloud was not asked, in words that quote nobody.
+REASONS: dict[DegradedKind, str] = {
+    "unreachable": "the cloud did not answer",
+    "bad reply": "what the cloud replied cannot be believed",
+    "refused": "the cloud refused the request",
+    "capability": "the endpoint cannot do what the policy needs",
+    "context": "the cloud's context is full",
+    "budget": "no money is left for it under a cap",
+    "charge": "the endpoint charged more than was reserved, and is not asked again",
+    "paced": "spending runs ahead of the day's cap, so less is asked",
+}
 
 
 @dataclass(frozen=True)
@@ -138,14 +151,15 @@ class AnswerLog:
             case _:
                 pass
 
-    def end(self, why: str | None = None) -> frozenset[str]:
+    def end(self, why: str | None = None, reason: str | None = None) -> frozenset[str]:
         """Take that nothing more comes. A request that was not settled by then may have cost all that it reserved.
 
+        ``why`` may quote a text; ``reason`` does not, and is shown where no text is.
         Returns the ids of such requests.
         """
         self.ended = True
         state = "finished" if why is None else LEFT if why == LEFT else "failed"
-        self._set(state=state, ahead=None, why=why if self._shows_texts and state == "failed" else None)
+        self._set(state=state, ahead=None, why=None if state != "failed" else why if self._shows_texts else reason)
         unsettled = self.cost.give_up()
         for request_id in sorted(unsettled):
             self._change_request(request_id, state="unknown")
@@ -261,7 +275,7 @@ class AnswerLog:
         match event:
             case Degraded(why, kind):
                 # The sentence may quote what an endpoint wrote.
-                shown = {"kind": kind, "why": why if self._shows_texts else None}
+                shown = {"kind": kind, "why": why if self._shows_texts else kind and REASONS[kind]}
                 self._set(degraded=shown, away=self.head["away"] or kind != "paced")
             case CloudRecovered():
                 self._set(away=False)

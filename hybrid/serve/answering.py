@@ -26,7 +26,7 @@ from hybrid.run.events import Event, Finished, Started, text_of, thoughts_of
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
-from hybrid.serve.errors import api_error, internal_error
+from hybrid.serve.errors import api_error, internal_error, reason_of
 from hybrid.serve.listening import Listening, Sender, ended, pinged
 from hybrid.serve.logprobs import RowKeeper, TokenScore
 from hybrid.serve.relay import relay_reply
@@ -185,6 +185,7 @@ class Answering:
         """Yield what happens to one answer; whoever watches hears it first, and the end of what a caller has left."""
         name = self.form.request_id if self.asked.n == 1 else f"{self.form.request_id}-{index}"
         watch, why = self._served.watch.begin(name, self.asked.model, self._prompt), LEFT
+        reason = None
         choices = self.asked.choices_of(index)
         if self._rows:
             choices = AnswerChoices(**{**choices, "trace_rows": True})
@@ -194,11 +195,12 @@ class Answering:
                     self._take(index, event)
                     yield event
             why = ""
-        except HybridError as error:
-            why = str(error)
+        except Exception as error:
+            reason = reason_of(error)
+            why = str(error) if isinstance(error, HybridError) else reason
             raise
         finally:
-            watch.end(why or None)
+            watch.end(why or None, reason)
 
     def _take(self, index: int, event: Event) -> None:
         if isinstance(event, Started):

@@ -21,6 +21,8 @@ from hybrid.errors import (
     QueueError,
     UsageError,
 )
+from hybrid.run.open_request import RequestDenied
+from hybrid.serve.answer_log import REASONS
 from hybrid.serve.api_error import ApiError
 
 # Seconds after which a caller that found the queue full may ask again.
@@ -38,6 +40,17 @@ _TOLD: Mapping[type[HybridError], tuple[int, str, str | None, Mapping[str, str]]
     CloudFailure: (502, SERVER, "cloud_failed", {}),
 }
 
+_REASONS: Mapping[type[BaseException], str] = {
+    ContextOverflow: "the conversation does not fit into the model's context",
+    LedgerError: "the ledger that holds the caps cannot be used",
+    UsageError: "a choice of the request cannot be honoured",
+    QueueError: "too many questions waited for a context",
+    EngineError: "the local model cannot be used",
+    RequestDenied: "no money is left for it",
+    CloudRefusal: REASONS["refused"],
+    CloudFailure: REASONS["unreachable"],
+}
+
 
 def api_error(error: HybridError) -> ApiError:
     """Return what a caller is told of an error."""
@@ -46,6 +59,11 @@ def api_error(error: HybridError) -> ApiError:
             param = "messages" if kind is ContextOverflow else None
             return ApiError(status, str(error), what, code, param, headers)
     return internal_error()
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in plain words why an answer failed, and nothing that a caller, a model or an endpoint has said."""
+    return next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "the endpoint itself failed")
 
 
 def internal_error(error: BaseException | None = None) -> ApiError:

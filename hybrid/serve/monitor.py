@@ -12,6 +12,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,6 +27,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from hybrid.errors import escape_controls
 from hybrid.run import Event
 from hybrid.run.conversation import Prompt
 from hybrid.serve.answer_log import AnswerLog, AskedAnswer
@@ -118,9 +120,13 @@ class WatchedAnswer:
         self._monitor.state.hear(self._log, event)
         self._monitor.wake()
 
-    def end(self, why: str | None = None) -> None:
-        """Take that nothing more comes."""
-        self._monitor.state.end(self._log, why)
+    def end(self, why: str | None = None, reason: str | None = None) -> None:
+        """Take that nothing more comes; standard error is told of a failure."""
+        if not self._log.ended:
+            self._monitor.state.end(self._log, why, reason)
+            if self._log.head["state"] == "failed":
+                said = escape_controls(f"hybrid: {self._log.id} failed: {self._log.head['why']}")
+                print(said, file=sys.stderr, flush=True)  # noqa: T201
         self._monitor.wake()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from hybrid.run.answer import Answer, Token
 from hybrid.run.events import (
     CheckAnswered,
+    CloudRecovered,
     Degraded,
     Event,
     Finished,
@@ -26,8 +27,9 @@ from hybrid.run.events import (
     SpanDrafted,
     TokenEmitted,
 )
-from hybrid.serve.answer_log import AnswerLog, AskedAnswer
+from hybrid.serve.answer_log import REASONS, AnswerLog, AskedAnswer
 from hybrid.serve.requests_cost import RequestsCost
+from hybrid.types import CloudUsage
 
 # So many finished answers are shown; under way are as many as there are contexts and places in the queue.
 NUM_FINISHED = 20
@@ -80,6 +82,9 @@ class Totals:
     degraded: Counter[str] = field(default_factory=Counter)
     checks: int = 0
     retries: int = 0
+    cloud: dict[str, Any] | None = None
+    """Whether the cloud ``answers``, by the last that was heard of it, ``why`` not, and when that answer was asked
+    (``at``); None: it was not asked yet."""
     cost: RequestsCost = field(default_factory=RequestsCost)
     cloud_only: int | None = 0
     """What the cloud alone would have cost for the finished answers, in nano-dollars; None: of one it is not known."""
@@ -123,6 +128,7 @@ class Totals:
             "cloud_tokens": dict(self.cloud_tokens),
             "handoffs": self.handoffs.most_common(),
             "degraded": dict(self.degraded),
+            "cloud": self.cloud,
             "checks": self.checks,
             "retries": self.retries,
             "spent": self.cost.spent,
@@ -189,16 +195,34 @@ class MonitorState:
         num_handoffs = len(log.head["handoffs"])
         log.hear(event)
         self.totals.hear(event)
+        self._hear_cloud(log, event)
         if isinstance(event, TokenEmitted) and log.head["checks"]:
             self.totals.count_verdict(event.token)
         for _, reason, _ in log.head["handoffs"][num_handoffs:]:
             self.totals.count_handoff(reason)
 
-    def end(self, log: AnswerLog, why: str | None = None) -> None:
+    def _hear_cloud(self, log: AnswerLog, event: Event) -> None:
+        """Take whether the cloud answered last, by what came of a request; what was not sent says nothing."""
+        match event:
+            case CheckAnswered() | CloudRecovered():
+                self._set_cloud(log, None)
+            case RequestSettled(usage=CloudUsage(prompt_tokens=prompt, completion_tokens=written)) if prompt + written:
+                self._set_cloud(log, None)
+            case Degraded(kind="unreachable" | "bad reply" | "refused"):
+                self._set_cloud(log, log.head["degraded"]["why"])
+
+    def _set_cloud(self, log: AnswerLog, why: str | None) -> None:
+        """Set the cloud's state: ``why`` it did not answer; None: it did."""
+        self.totals.cloud = {"answers": why is None, "why": why, "at": log.head["at"]}
+        self.totals.version += 1
+
+    def end(self, log: AnswerLog, why: str | None = None, reason: str | None = None) -> None:
         """Take that of an answer nothing more comes; said again, it changes nothing."""
         if log.ended:
             return
-        self.totals.cost.give_up(log.end(why))
+        self.totals.cost.give_up(log.end(why, reason))
+        if reason == REASONS["unreachable"]:
+            self._set_cloud(log, log.head["why"])
         self.totals.answers[log.head["state"]] += 1
         self.totals.version += 1
         over = [each for each in self.answers.values() if each.ended]

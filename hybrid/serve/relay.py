@@ -28,7 +28,7 @@ from hybrid.serve.answer_log import LEFT
 from hybrid.serve.api_error import ApiError
 from hybrid.serve.asked import Asked
 from hybrid.serve.body import listed
-from hybrid.serve.errors import SERVER, api_error, internal_error
+from hybrid.serve.errors import SERVER, api_error, internal_error, reason_of
 from hybrid.serve.listening import Sender, pinged
 from hybrid.serve.replies import SOURCES, Shape, as_usd
 from hybrid.serve.served import AnswerWatch, Served
@@ -59,21 +59,23 @@ async def relay_reply(served: Served, sender: Sender, fields: dict[str, Any], as
         raise ApiError(400, said, code="unsupported_parameter", param=asked.relay[0])
     client = await served.backend.client()
     watch, why = served.watch.begin(Shape(asked.model).request_id, asked.model, relayed=True), LEFT
+    reason = None
     try:
         await _relay(client, fields, asked, sender, watch)
         why = ""
     except (HybridError, RequestDenied) as error:
-        why = str(error)
+        why, reason = str(error), reason_of(error)
         told = relay_error(error, asked, client.relayer)
         if not sender.begun:
             raise told from error
         await sender.end(b"data: " + _encode(told.body) + b"\n\n")  # no mark of an end: it is none
-    except Exception:
+    except Exception as error:
+        why = reason = reason_of(error)
         if sender.begun:
             await sender.end(b"data: " + _encode(internal_error().body) + b"\n\n")
         raise
     finally:
-        watch.end(why or None)
+        watch.end(why or None, reason)
 
 
 async def _relay(client: AsyncClient, fields: dict[str, Any], asked: Asked, sender: Sender, watch: AnswerWatch) -> None:

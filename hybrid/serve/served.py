@@ -55,8 +55,11 @@ class AnswerWatch(Protocol):
         """Take what happened. Never waits."""
         ...
 
-    def end(self, why: str | None = None) -> None:
-        """Take that nothing more comes: the answer is finished (None), failed, or was left; a sentence says which."""
+    def end(self, why: str | None = None, reason: str | None = None) -> None:
+        """Take that nothing more comes: the answer is finished (None), failed, or was left; a sentence says which.
+
+        ``reason``: the same in words that quote nobody, for whoever is to see no text.
+        """
         ...
 
 

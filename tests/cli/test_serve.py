@@ -16,7 +16,7 @@ from cases import each
 from typer.testing import CliRunner
 
 from hybrid.cli import app
-from hybrid.cli.serve import KEY_ENV, _options
+from hybrid.cli.serve import KEY_ENV, _options, _with_defaults
 from hybrid.serve.guard import allowed_host, allowed_origin
 
 CANARY = "sk-canary-77"
@@ -95,6 +95,16 @@ def test_a_key_is_kept_without_the_spaces_around_it_and_one_that_no_header_holds
         assert (code, said.count("\n")) == (2, 1)
         assert "nobody could show this key" in said
         assert key not in said
+
+
+def test_the_help_tells_the_commands_own_defaults():
+    """It said 512 tokens and one question at once, which are those of ``ask``."""
+    found = re.sub(r"\s+", " ", CliRunner().invoke(app, ["serve", "--help"]).stdout)
+    usual = _with_defaults({})
+    assert f"each in a context of its own ({usual['parallel']})." in found
+    assert f"0: the rest of the context ({usual['max_tokens']})." in found
+    assert usual["learn"] is False
+    assert "Learn from what the cloud says of drafts (off)." in found
 
 
 def test_a_port_that_is_taken_is_one_sentence():

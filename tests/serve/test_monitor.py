@@ -179,13 +179,23 @@ def test_a_page_is_told_the_state_and_then_what_changes(run):
     run(test())
 
 
+def test_a_failure_is_told_on_standard_error_once_and_whoever_leaves_is_none(capsys):
+    for texts, said in ((True, "canary \\x1b[31m failure"), (False, "the cloud did not answer")):
+        _, watch = app_of(shows_texts=texts)
+        for why in (None, "left", "canary \x1b[31m failure"):
+            watched = watch.begin(f"answer {why}"[:9], "hybrid")
+            watched.end(why, "the cloud did not answer" if why else None)
+            watched.end()
+        assert capsys.readouterr().err == f"hybrid: answer ca failed: {said}\n"
+
+
 def test_without_monitor_no_text_reaches_a_page_or_the_metrics(run):
     async def test():
         app, watch = app_of()
         watched = watch.begin("one", "hybrid", "canary prompt")
         watched.hear(TokenEmitted(0, Token(3, "canary answer", "cloud", "written")))
         watched.hear(Degraded("canary reply", "unreachable"))
-        watched.end("canary failure")
+        watched.end("canary failure", "the local model cannot be used")
         page = EventPage(app)
         task = page.open()
         await page.until(b"failed")
@@ -195,6 +205,8 @@ def test_without_monitor_no_text_reaches_a_page_or_the_metrics(run):
             measured = await client.get("/metrics")
         assert measured.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert b"canary" not in page.body
+        assert b"the cloud did not answer" in page.body
+        assert b"the local model cannot be used" in page.body
         assert "canary" not in measured.text
         assert 'hybrid_tokens_total{source="cloud",how="written"} 1' in measured.text
 

@@ -198,6 +198,7 @@ def test_without_monitor_the_page_draws_who_wrote_and_no_text(looking, answered)
         assert [each["kind"] for each in seen["tokens"]] == [kind_of(token) for token in tokens]
         assert all(each["box"] > 8 for each in seen["tokens"])
         assert QUESTION not in seen["markup"]
+        assert "hidden here: hybrid serve --monitor shows them" in seen["text"]
         assert seen["errors"] == []
         assert seen["width"] <= seen["inner"]
 

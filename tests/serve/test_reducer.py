@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from typing import get_args
 
 import pytest
 from event_streams import Stream, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.run.events import RequestSent, RequestSettled, Started, TokenEmitted
+from hybrid import errors
+from hybrid.run.events import (
+    CheckAnswered,
+    CloudRecovered,
+    Degraded,
+    NoteAdded,
+    RequestSent,
+    RequestSettled,
+    Started,
+    TokenEmitted,
+)
 from hybrid.run.spending import Spending
-from hybrid.serve.answer_log import LEFT, AskedAnswer
+from hybrid.serve.answer_log import LEFT, REASONS, AskedAnswer
+from hybrid.serve.errors import reason_of
 from hybrid.serve.reducer import MOST_REASONS, NUM_FINISHED, MonitorState, reason_class
-from hybrid.types import CloudUsage
+from hybrid.types import CloudUsage, DegradedKind
 
 
 def fold(events, *, shows_texts=True, prompt="secret question", state=None, name="one"):
@@ -173,8 +185,53 @@ def test_reasons_are_told_apart_without_their_numbers():
     assert reason_class("KL 7.93 nats, above 0.5") == reason_class("KL 1e-05 nats, above 12") == "KL # nats, above #"
 
 
-def test_a_failure_is_told_by_its_sentence_only_where_texts_are_shown():
-    for texts, why in ((True, "the engine failed"), (False, None)):
+def test_a_failure_is_told_by_its_sentence_where_texts_are_shown_and_else_in_words_that_quote_nobody():
+    for texts, why in ((True, "'secret' cannot be read"), (False, "the local model cannot be used")):
         state, log = fold([], shows_texts=texts)
-        state.end(log, "the engine failed")
+        state.end(log, "'secret' cannot be read", "the local model cannot be used")
         assert (log.head["state"], log.head["why"]) == ("failed", why)
+
+
+def test_every_kind_of_failure_and_of_trouble_has_words_that_quote_nobody():
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.HybridError)]
+    assert len(kinds) > 10
+    for kind in kinds:
+        error = kind.__new__(kind)
+        error.args = ("secret",)
+        assert "secret" not in reason_of(error)
+    assert reason_of(ValueError("secret")) == "the endpoint itself failed"
+    for kind in get_args(DegradedKind):
+        for texts, why in ((True, "secret"), (False, REASONS[kind])):
+            _, log = fold([Degraded("secret", kind)], shows_texts=texts)
+            assert log.head["degraded"] == {"kind": kind, "why": why}
+
+
+USAGE = CloudUsage(3, 0, 1)
+ANSWERED = (RequestSettled("r", "write", USAGE, 1, 2.0), CheckAnswered("r", 1), CloudRecovered(5.0))
+SILENT = tuple(Degraded("gone", kind) for kind in ("unreachable", "bad reply", "refused"))
+UNASKED = (
+    *(Degraded("not sent", kind) for kind in ("budget", "paced", "context", "capability")),
+    RequestSettled("r", "write", None, None, 2.0),
+    RequestSettled("r", "write", CloudUsage(0, 0, 0), 0, 2.0),
+    NoteAdded("slow"),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([*ANSWERED, *SILENT, *UNASKED])), max_size=12))
+def test_the_clouds_state_is_that_of_the_last_word_on_it_in_any_answer(told):
+    """Eleven minutes after its death the page said that it was reachable: nothing but the breaker was looked at."""
+    state = MonitorState(shows_texts=True)
+    logs = [state.begin(AskedAnswer(f"n{number}", "hybrid", 10.0 + number)) for number in range(3)]
+    last = None
+    for number, event in told:
+        before = state.totals.version
+        state.hear(logs[number], event)
+        if event in ANSWERED or event in SILENT:
+            silent = event in SILENT
+            last = {"answers": not silent, "why": "gone" if silent else None, "at": 10.0 + number}
+            assert state.totals.version > before, "every page is told"
+        assert state.totals.to_json()["cloud"] == last
+    state.end(logs[0], "no route", "an error of ours")
+    assert state.totals.to_json()["cloud"] == last
+    state.end(logs[1], "no route", REASONS["unreachable"])
+    assert state.totals.to_json()["cloud"] == {"answers": False, "why": "no route", "at": 11.0}

@@ -78,13 +78,13 @@ function drawAll() {
 // ---- the answer ------------------------------------------------------------------------------------------------------
 
 function drawAnswer(answer) {
-  if (!answer || !answer.head) return;
+  if (!answer?.head) return;
   const { head, tokens } = answer, text = $("text");
   if (page.drawn !== page.shown) {
     text.replaceChildren();
     Object.assign(page, { drawn: page.shown, chosen: null, fresh: new Set(tokens.keys()) });
     for (const id of ["text", "legend"]) $(id).classList.toggle("blank", !page.texts);
-    $("prompt").replaceChildren(...(head.prompt || []).map(([role, said]) => make("div", "turn", make("b", "", role), said)));
+    $("prompt").replaceChildren(...(page.texts ? (head.prompt || []).map(([role, said]) => make("div", "turn", make("b", "", role), said)) : [make("p", "hint", "Question and answer are hidden here: hybrid serve --monitor shows them.")]));
   }
   for (const place of [...page.fresh].sort((a, b) => a - b)) drawToken(text, tokens[place], place);
   page.fresh.clear();
@@ -122,8 +122,7 @@ function drawToken(text, token, place) {
 function choose(place, focus) {
   const spans = $("text").children, before = spans[page.chosen ?? 0];
   if (!spans[place]) return;
-  if (before) before.tabIndex = -1;
-  if (before) before.setAttribute("aria-selected", "false");
+  if (before) Object.assign(before, { tabIndex: -1, ariaSelected: "false" });
   page.chosen = place;
   spans[place].tabIndex = 0;
   spans[place].setAttribute("aria-selected", "true");
@@ -211,9 +210,10 @@ function drawStanding() {
   const now = page.standing;
   if (!now) return;
   if (now.loading) return $("standing").replaceChildren(fact("", "loading the model"));
-  const closed = now.breaker === "closed";
+  const closed = now.breaker === "closed", last = page.totals?.cloud, when = last?.at ? ` (question of ${new Date(1000 * last.at).toLocaleTimeString()})` : "";
+  const said = !last ? "not asked yet" : last.answers ? `answered last${when}` : `no answer${when}: ${last.why || "not known why"}`;
   $("standing").replaceChildren(
-    fact("cloud", closed ? "reachable" : `left alone, ${now.breaker}${now.breaker_left_s ? ` for ${Math.ceil(now.breaker_left_s)} s` : ""}`, !closed),
+    fact("cloud", closed ? said : `left alone, ${now.breaker}${now.breaker_left_s ? ` for ${Math.ceil(now.breaker_left_s)} s` : ""}; ${said}`, !closed || last?.answers === false),
     fact("contexts", `${now.busy} of ${now.contexts} busy`), fact("queue", now.queued),
     fact("drift", now.drifts === null ? "not watched" : now.drifts ? "the pair drifts apart: kept drafts are turned down" : "none", now.drifts === true));
 }
@@ -253,7 +253,7 @@ function drawList(ids) {
   ids.forEach((id, number) => {
     const button = old.get(id) || make("button"), { head, tokens } = answers.get(id), { cloud, local, accepted } = head.counts;
     old.delete(id);
-    button.replaceChildren(pair(`${head.model}, ${head.state}`, many(tokens.length, "token")),
+    button.replaceChildren(pair(`${head.model}, ${head.state}${head.degraded ? ", degraded" : ""}`, many(tokens.length, "token")),
       bar([["cloud", cloud], ["checked", accepted], ["local", local - accepted]], tokens.length, `cloud ${cloud}, checked ${accepted}`));
     button.setAttribute("aria-pressed", id === page.shown);
     if (list.children[number] !== button) list.insertBefore(button, list.children[number] ?? null);
