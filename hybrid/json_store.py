@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from hybrid.errors import UsageError
+from hybrid.file_system import file_lock, replace, replace_content
 from hybrid.folders import make_folder
-from hybrid.line_file import OWNERS, read_regular
+from hybrid.line_file import read_regular
 
 # A change takes milliseconds; a process that locks the file for longer is stuck.
 PATIENCE_S = 5.0
@@ -93,16 +90,11 @@ def rewrite(path: Path, content: Callable[[], bytes]) -> bool:
 
     Returns whether the file was written.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         make_folder(path.parent)
         with locked(path):
-            beside.touch(OWNERS)
-            beside.write_bytes(content())
-            beside.replace(path)
+            replace_content(path, content())
     except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         return False
     return True
 
@@ -112,7 +104,7 @@ def put_aside(path: Path) -> None:
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.{number}.aside")):
         number += 1
-    path.rename(aside)
+    replace(path, aside)
 
 
 @contextlib.contextmanager
@@ -122,12 +114,3 @@ def locked(path: Path) -> Iterator[None]:
         with contextlib.suppress(RuntimeError):  # filelock: this file system has no locks; the last one wins there
             held.enter_context(file_lock(path).acquire(PATIENCE_S, POLL_S))
         yield
-
-
-def file_lock(path: Path, mode: int = OWNERS) -> FileLock:
-    """Return the lock of a file against other processes; the lock's own file gets the mode, one that is there too."""
-    lock = Path(f"{path}.lock")
-    with contextlib.suppress(OSError):  # there is none yet, or it is somebody else's
-        if stat.S_IMODE(lock.stat().st_mode) != mode:
-            lock.chmod(mode)
-    return FileLock(lock, mode=mode)

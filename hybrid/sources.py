@@ -31,6 +31,7 @@ from pydantic import ValidationError
 
 from hybrid.config import NO_LEDGER, Settings, names_for
 from hybrid.errors import HybridError, UsageError, to_one_line
+from hybrid.file_system import WINDOWS
 from hybrid.folders import home_folder, own_folder
 from hybrid.setting_info import SettingPlace
 
@@ -359,6 +360,8 @@ def _only_decoding(here: _SettingsSource) -> _SettingsSource:
 
 def _mind_writers(own: Path) -> None:
     """Raise UsageError where somebody else could have written the user's own file (as OpenSSH does for its own)."""
+    if WINDOWS:  # it has no modes, and ACLs are not checked
+        return
     found = own.stat()
     if found.st_uid not in {os.geteuid(), 0}:
         msg = f"{own} belongs to another user: make it your own, or name it with --config if you trust it"

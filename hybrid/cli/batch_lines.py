@@ -11,7 +11,6 @@ is told from any other text by its beginning (``tests/cli/test_batch_output.py``
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from enum import IntEnum
@@ -22,6 +21,7 @@ import msgspec
 
 from hybrid.cli.questions import InputLine
 from hybrid.errors import UsageError
+from hybrid.line_file import LineFile
 
 # What another try of a line does not change: what the endpoint can do, and the length of its context.
 LASTING = frozenset(("capability", "context"))
@@ -83,13 +83,13 @@ class OutputLine(msgspec.Struct, frozen=True):
 class StoredLine(NamedTuple):
     """Where a line stands: an open file, its first byte there and its length."""
 
-    fd: int
+    file: LineFile
     start: int
     size: int
 
     def read(self) -> bytes:
         """Return the line."""
-        return os.pread(self.fd, self.size, self.start)
+        return self.file.read(self.start, self.size)
 
 
 def encode(line: InputLine, found: Mapping[str, Any]) -> bytes:

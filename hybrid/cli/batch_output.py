@@ -99,7 +99,7 @@ class BatchOutput:
             if self._waiting.check(line, corrected=corrected):
                 known.add(line.number)
             self.last = line.number
-            hear(entry, StoredLine(self._file.fd, self._end, len(raw)))
+            hear(entry, StoredLine(self._file, self._end, len(raw)))
             self._end += len(raw)
         return self._compare_waiting(chain(torn, lines), known, corrected=corrected)
 
@@ -109,7 +109,7 @@ class BatchOutput:
         for raw in self._file.lines():
             if start == self._end:
                 break
-            yield decode(raw, self.path), StoredLine(self._file.fd, start, len(raw))
+            yield decode(raw, self.path), StoredLine(self._file, start, len(raw))
             start += len(raw)
         yield from self._waiting.after(self.last or 0)
 
@@ -134,15 +134,8 @@ class BatchOutput:
 
     def replace(self, other: BatchOutput) -> None:
         """Put this output, which is complete, in the place of another in one step."""
-        target = other.path.resolve()
-        os.fsync(self._file.fd)
-        shutil.copymode(target, self.path)
-        self.path.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        shutil.copymode(other.path, self.path)
+        self._file.take_place_of(other._file)
         other.discard_waiting()
 
     def discard_waiting(self) -> None:

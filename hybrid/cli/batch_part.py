@@ -8,7 +8,6 @@ lines move, and when, is not known here.
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 from hybrid.cli.batch_lines import OutputLine, StoredLine, check_answers, decode, is_torn, too_many
@@ -80,7 +79,7 @@ class WaitingLines:
         if self._file is None:
             self._file = LineFile(self.path)
             self._file.cut(0)
-        stored = StoredLine(self._file.fd, self._file.end, len(raw))
+        stored = StoredLine(self._file, self._file.end, len(raw))
         self._file.append([raw])
         self._entries[entry.line] = entry, stored
 
@@ -97,10 +96,11 @@ class WaitingLines:
         """Give the file back; remove it where nothing waits in it."""
         if self._file is None:
             return
-        with closing(self._file):
-            if self._is_ours and not self._entries:
-                self.path.unlink(missing_ok=True)
-            self._file = None
+        file, self._file = self._file, None
+        if self._is_ours and not self._entries:
+            file.remove()
+        else:
+            file.close()
 
     def _rewrite(self, old: LineFile) -> None:
         """Write what waits into a new file and put it in the old one's place in one step."""
@@ -108,15 +108,15 @@ class WaitingLines:
         try:
             new.cut(0)
             new.append(at.read() for _, at in self._entries.values())
-            new.path.replace(self.path)
+            new.take_place_of(old)
         except BaseException:
             new.close()
             raise
         start = 0
         for number, (entry, at) in self._entries.items():
-            self._entries[number] = entry, StoredLine(new.fd, start, at.size)
+            self._entries[number] = entry, StoredLine(new, start, at.size)
             start += at.size
-        new.path, self._file = self.path, new
+        self._file = new
         old.close()
 
     def _read(self, file: LineFile) -> None:
@@ -124,7 +124,7 @@ class WaitingLines:
             if is_torn(raw):
                 break
             entry = decode(raw, self.path)
-            self._entries[entry.line] = entry, StoredLine(file.fd, self._whole, len(raw))
+            self._entries[entry.line] = entry, StoredLine(file, self._whole, len(raw))
             self._whole += len(raw)
 
 

@@ -8,8 +8,8 @@ from typing import TextIO
 
 import typer
 
-from hybrid.cli.whole_file import owners
 from hybrid.errors import UsageError
+from hybrid.file_system import owners
 from hybrid.run.events import TRACE_VERSION, Event, to_json
 
 # The first line of a trace has 12.

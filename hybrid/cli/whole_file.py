@@ -8,12 +8,10 @@ written leaves what stood there before. What hybrid makes holds prompts and answ
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from pathlib import Path
 
 from hybrid.errors import UsageError
-from hybrid.line_file import OWNERS
+from hybrid.file_system import OWNERS, beside_of, replace_content
 
 
 def check_writable(flag: str, path: Path) -> None:
@@ -26,7 +24,7 @@ def check_writable(flag: str, path: Path) -> None:
         if target.exists() and not os.access(target, os.W_OK):
             msg = f"{flag} {path}: write-protected"
             raise UsageError(msg)
-        beside = _beside(target)
+        beside = beside_of(target)
         beside.touch(OWNERS, exist_ok=False)
         beside.unlink()
     except OSError as error:
@@ -42,23 +40,4 @@ def write_whole(path: Path, text: str) -> None:
 
     Raises OSError, with nothing changed, where the text cannot be written.
     """
-    target = path.resolve()
-    beside = _beside(target)
-    try:
-        beside.touch(OWNERS, exist_ok=False)
-        beside.write_text(text, encoding="utf-8", errors="replace")
-        if target.exists():
-            shutil.copymode(target, beside)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def owners(path: str, flags: int) -> int:
-    """Open as an ``opener`` of ``open`` does; what it makes is for its owner alone."""
-    return os.open(path, flags, OWNERS)
-
-
-def _beside(target: Path) -> Path:
-    """Name a file that nobody else has, in the same folder: only there is a rename one step."""
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    replace_content(path.resolve(), text.encode(errors="replace"), keep_mode=True)

@@ -155,7 +155,7 @@ def _lm_studio_folders() -> list[Path]:
 
 
 def _caches(name: str) -> list[Path]:
-    given = _variable("XDG_CACHE_HOME")
+    given = _variable("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     if given:
         return [given / name]
     return _home(f"Library/Caches/{name}" if sys.platform == "darwin" else f".cache/{name}")

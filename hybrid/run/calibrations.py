@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,9 +20,10 @@ from pathlib import Path
 import hybrid.defer
 from hybrid.defer import Calibration
 from hybrid.errors import UsageError
+from hybrid.file_system import replace, replace_content
 from hybrid.folders import make_folder
 from hybrid.json_store import put_aside
-from hybrid.line_file import OWNERS, read_regular
+from hybrid.line_file import read_regular
 from hybrid.sources import scores_folder
 
 SHIPPED = Path(hybrid.defer.__file__).parent / "data"
@@ -90,19 +90,15 @@ def keep_calibration(calibration: Calibration) -> Path:
     concepts = "" if calibration.concepts is None else f"-concepts-{calibration.concepts[:8]}"
     judge = calibration.judge.replace(":", "-")
     path = folder / f"{_pair(calibration.local, calibration.cloud)}-{judge}{critic}{concepts}{SUFFIX}"
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    raw = json.dumps(calibration.to_json()).encode()
     try:
         make_folder(folder)
-        beside.touch(OWNERS)
-        beside.write_text(json.dumps(calibration.to_json()), encoding="utf-8")
         if path in damaged_calibrations(calibration.local, calibration.cloud):
             put_aside(path)
-        elif path.exists() and path.read_bytes() != beside.read_bytes():
-            path.rename(_next(path, EARLIER))
-        beside.replace(path)
+        elif path.exists() and path.read_bytes() != raw:
+            replace(path, _next(path, EARLIER))
+        replace_content(path, raw)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         msg = f"{path} cannot be written: {error.strerror}"
         raise UsageError(msg) from None
     return path
@@ -129,16 +125,16 @@ def take_back(local: str, cloud: str, critic: str | None = None) -> bool:
             found = _read(path)
             if found is not None and found.critic == critic:
                 earlier = _aside(path, EARLIER)
-                path.rename(_next(path, TAKEN_BACK))
+                replace(path, _next(path, TAKEN_BACK))
                 if earlier:
-                    earlier[-1].rename(path)
+                    replace(earlier[-1], path)
                 return True
         back = list(scores_folder().glob(f"{_pair(local, cloud)}-*{SUFFIX}{TAKEN_BACK}*"))
         for path in {each.with_name(each.name.partition(TAKEN_BACK)[0]) for each in back}:
             newest, *older = _aside(path, TAKEN_BACK)
-            newest.rename(path)
+            replace(newest, path)
             for each in reversed(older):
-                each.rename(_next(path, EARLIER))
+                replace(each, _next(path, EARLIER))
     except OSError as error:
         msg = f"{error.filename} cannot be renamed: {error.strerror}"
         raise UsageError(msg) from None

@@ -18,9 +18,8 @@ from pathlib import Path
 from filelock import Timeout
 
 from hybrid.errors import LedgerError, to_one_line
+from hybrid.file_system import OWNERS, file_lock
 from hybrid.folders import make_folder
-from hybrid.json_store import file_lock
-from hybrid.line_file import OWNERS
 from hybrid.spend.durable.schema import (
     APPLICATION_ID,
     VERSION,
