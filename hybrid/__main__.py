@@ -6,8 +6,7 @@ import signal
 import sys
 from types import FrameType
 
-# A service that is stopped, a window that is closed: as Ctrl-C, so that requests are settled and models put away.
-ENDINGS = ("SIGTERM", "SIGHUP")
+from hybrid.ending_signals import ending_signals
 
 
 def main() -> None:
@@ -22,9 +21,9 @@ def main() -> None:
 
 
 def _catch_endings() -> None:
-    for name in ENDINGS:
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it, and so do we then
+    """Have requests settled and models put away, whatever ends the command."""
+    for number in ending_signals():
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one, and so do we then
             signal.signal(number, _interrupt)
 
 

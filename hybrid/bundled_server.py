@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ async def bundled_server(model: Path = BUNDLED_CLOUD, *flags: str) -> AsyncItera
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is ours to handle: the child ends when its standard input closes
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # what Windows has of sessions
     )
     try:
         yield await _address(process)

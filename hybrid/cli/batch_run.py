@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from hybrid.cli.questions import InputLine
+from hybrid.ending_signals import ending_signals, handled
 
 Found = TypeVar("Found")
 Result = TypeVar("Result")
-# As Ctrl-C ends a batch, so do these.
-ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @dataclass(frozen=True)
@@ -97,29 +96,14 @@ def run_until_interrupted(work: Callable[[], Awaitable[Result]]) -> Result:
             if task and len(heard) == 1:
                 loop.call_soon_threadsafe(task.cancel)
 
-        with _handled(interrupt):
+        # One that is ignored (nohup) stays ignored.
+        with handled([each for each in ending_signals() if callable(signal.getsignal(each))], interrupt):
             return await work()
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt(*heard[:1]) from None
-
-
-@contextmanager
-def _handled(interrupt: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, interrupt) for number in _ours()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ours() -> list[signal.Signals]:
-    """Return the signals that somebody here handles: one that is ignored (nohup) stays ignored."""
-    known = [signal.Signals[name] for name in ENDINGS if name in signal.Signals.__members__]
-    return [number for number in known if callable(signal.getsignal(number))]
 
 
 async def _read(lines: Iterator[InputLine]) -> InputLine | None:

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import FrameType
 from typing import Any
 
 import h11
@@ -20,7 +21,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hybrid.config import Settings
+from hybrid.ending_signals import ending_signals, handled
 from hybrid.errors import UsageError
+from hybrid.file_system import WINDOWS
 from hybrid.run import AsyncClient
 from hybrid.serve.app import make_app
 from hybrid.serve.monitor import Monitor
@@ -170,7 +173,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
         msg = f"--host {host}: {error.strerror or error}"
         raise UsageError(msg) from None
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not WINDOWS:  # there it lets two servers have one port
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(BACKLOG)
     except OSError as error:
@@ -244,25 +248,19 @@ async def _signals(server: Server, monitor: Monitor) -> AsyncGenerator[None, Non
     ignored (``nohup``), it stays so.
     """
     loop = asyncio.get_running_loop()
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
+    ours = {signal.SIGINT, signal.SIGTERM}
+    ours |= {each for each in ending_signals() if signal.getsignal(each) is not signal.SIG_IGN}
 
-    def end(number: signal.Signals) -> None:
+    def end(number: int) -> None:
         monitor.close()
-        if server.should_exit and number != hangup:
+        if server.should_exit and signal.Signals(number).name != "SIGHUP":
             server.force_exit = True
             for task in server.server_state.tasks:
                 task.cancel()
         server.should_exit = True
 
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        loop.add_signal_handler(number, end, number)
-    try:
+    def told(number: int, _: FrameType | None) -> None:
+        loop.call_soon_threadsafe(end, number)
+
+    with handled(ours, told):
         yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
