@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import types
 
 import psutil
 import pytest
@@ -105,6 +107,120 @@ def test_without_proc_psutil_tells(monkeypatch, child):
     assert owners._start_time(pid) == repr(psutil.Process(pid).create_time())
     end()
     assert owners._start_time(pid) is None
+
+
+class Registry:
+    """What Windows keeps of itself."""
+
+    HKEY_LOCAL_MACHINE = "HKLM"
+    values = {"MachineGuid": "6f2a-1", "BootId": 17}  # noqa: RUF012
+
+    @contextlib.contextmanager
+    def OpenKey(self, root, path):  # noqa: N802
+        assert root == "HKLM"
+        yield path
+
+    def QueryValueEx(self, key, name):  # noqa: N802
+        if (
+            not key.endswith({"MachineGuid": "Cryptography", "BootId": "PrefetchParameters"}[name])
+            or name not in self.values
+        ):
+            raise FileNotFoundError(2, "The system cannot find the file specified")
+        return self.values[name], 1
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """Be another system, in a boot of a name, at a moment by the clock; None: nothing tells one boot from another."""
+    clock, boot, real = [1.7e9], ["4f1c-2"], subprocess.run
+
+    def sysctl(command, **named):
+        if command[0] == sys.executable:
+            return real(command, **named)
+        assert command[-1] == "kern.bootsessionuuid"
+        if boot[0] is None:
+            raise FileNotFoundError(2, "No such file or directory")
+        return subprocess.CompletedProcess(command, 0, f"{boot[0]}\n", "")
+
+    class Process(psutil.Process):
+        """As psutil 7 is on macOS: the start is corrected by what the clock was moved."""
+
+        def __init__(self, pid):
+            super().__init__(pid)
+            self._proc = types.SimpleNamespace(
+                create_time=lambda monotonic=False: 1e9 + pid + (not monotonic) * clock[0]
+            )
+
+        def create_time(self):
+            return self._proc.create_time()
+
+    def be(name, boot_id="4f1c-2"):
+        boot[0] = boot_id
+        registry = Registry()
+        registry.values = {"MachineGuid": "6f2a-1"} | ({"BootId": boot_id} if boot_id else {})
+        monkeypatch.setattr(owners, "sys", types.SimpleNamespace(platform=name))
+        monkeypatch.setattr(subprocess, "run", sysctl)
+        monkeypatch.setitem(sys.modules, "winreg", registry)
+        monkeypatch.setattr(psutil, "boot_time", lambda: clock[0])
+        if name == "darwin":
+            monkeypatch.setattr(psutil, "Process", Process)
+
+        class NoProc(type(owners.Path())):
+            def exists(self):
+                return False
+
+            def read_text(self, **_):
+                raise FileNotFoundError(2, "No such file or directory")
+
+            readlink = read_text
+
+        monkeypatch.setattr(owners, "Path", NoProc)
+        owners._host_id.cache_clear()
+        return clock
+
+    yield be
+    owners._host_id.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["darwin", "win32"])
+def test_a_clock_that_is_moved_makes_nobody_dead_and_hides_no_dead_one(system, name, child):
+    """By the moment of its boot a machine was another one after each move, and on macOS a process another process."""
+    clock = system(name)
+    mine, (there, end) = owners.owner(), child
+    pid = int(there.split(" ")[-2])
+    theirs = " ".join([*mine.split(" ")[:4], str(pid), owners._start_time(pid)])
+    for moved in (1.7e9 - 3600, 1.7e9 + 40):
+        clock[0] = moved
+        owners._host_id.cache_clear()
+        assert owners.owner() == mine
+        assert not owners.is_dead(theirs)
+    end()
+    assert owners.is_dead(theirs)
+    system(name, "4f1c-3")
+    assert not owners.is_dead(theirs), "that was in another boot"
+
+
+@each("name", ["darwin", "win32", "freebsd14"])
+def test_where_nothing_tells_one_boot_from_another_nobody_is_dead(system, name, child):
+    system(name, None)
+    there, end = child
+    mine = owners.owner()
+    end()
+    assert mine.split(" ")[1] == owners.UNKNOWN
+    assert not owners.is_dead(" ".join([*mine.split(" ")[:4], *there.split(" ")[-2:]]))
+
+
+def test_who_was_named_by_the_moment_of_the_boot_is_dead_once_its_pid_is_free(system, child):
+    """As 0.1.0 named processes on macOS; the start that it noted moves with the clock."""
+    clock = system("darwin")
+    there, end = child
+    pid = there.split(" ")[-2]
+    name = f"{owners._host()} {clock[0]:.0f} - - {pid} 1.5"
+    assert not owners.is_dead(name)
+    end()
+    assert owners.is_dead(name)
+    clock[0] += 2
+    assert not owners.is_dead(name), "this may be another machine"
 
 
 # ---- what becomes of the money -------------------------------------------------------------------------------------
