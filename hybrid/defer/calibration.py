@@ -64,7 +64,8 @@ class Calibration:
     """A pair's score, and what its dials should be. ``local``: the model's identity; ``cloud``: the model's name.
 
     ``judge``: as ``--judge`` writes it. ``loss``: what keeping loses on this pair. ``worth``: the default dial, in
-    multiples of a price.
+    multiples of a price. ``unseen``: of the questions that the score was not fitted to, the chance that the score
+    itself tells, and whether the draft was turned down; empty where no question was held out.
     """
 
     local: str
@@ -74,6 +75,7 @@ class Calibration:
     worth: float
     score: KeptScore
     questions: tuple[CalibrationQuestion, ...] = ()
+    unseen: tuple[tuple[float, bool], ...] = ()
 
     @property
     def critic(self) -> str | None:
@@ -102,7 +104,8 @@ class Calibration:
         names = [each.name for each in fields(CalibrationQuestion)]
         rows = [list(asdict(each).values()) for each in self.questions]
         own = {name: getattr(self, name) for name in ("version", "local", "cloud", "judge", "loss", "worth")}
-        return {**own, "score": score_to_json(self.score), "question_fields": names, "questions": rows}
+        unseen = {"unseen": [list(each) for each in self.unseen]} if self.unseen else {}
+        return {**own, "score": score_to_json(self.score), "question_fields": names, "questions": rows, **unseen}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Calibration:
@@ -114,8 +117,11 @@ class Calibration:
                 raise ValueError(msg)
             rows = (dict(zip(kept["question_fields"], row, strict=True)) for row in kept["questions"])
             questions = tuple(msgspec.convert(row, CalibrationQuestion) for row in rows)
+            told = msgspec.convert(kept.get("unseen", ()), tuple[tuple[float, bool], ...])
+            unseen = tuple((read_number(chance, 0.0, 1.0), turned_down) for chance, turned_down in told)
             local, cloud, judge = (msgspec.convert(kept[name], str) for name in ("local", "cloud", "judge"))
-            return cls(local, cloud, judge, kept["loss"], read_number(kept["worth"], 0.0), score, questions)
+            worth = read_number(kept["worth"], 0.0)
+            return cls(local, cloud, judge, kept["loss"], worth, score, questions, unseen)
         except (KeyError, TypeError, msgspec.ValidationError) as error:
             msg = f"this is no calibration that can be read: {error!r}"
             raise ValueError(msg) from error

@@ -17,7 +17,7 @@ from hybrid.defer.calibration import Calibration, LossKind
 from hybrid.defer.correction import CorrectedScore, Correction
 from hybrid.defer.floor import FLOOR, RAISED_FLOOR, RAISED_QUESTIONS, floor_after, raised_for
 from hybrid.defer.outcome import DraftOutcome
-from hybrid.defer.risk import asked_questions, decided_questions, risk_cutoff
+from hybrid.defer.risk import RiskQuestion, decided_questions, risk_cutoff, unseen_questions
 from hybrid.defer.routing_dial import RoutedQuestions
 from hybrid.defer.score import Score
 
@@ -65,6 +65,17 @@ class OnlineLearner:
     def score(self) -> CorrectedScore:
         """The score with all that was learned: a frozen value."""
         return CorrectedScore(self._score, self._correction, self.again)
+
+    @property
+    def risk_score(self) -> CorrectedScore:
+        """The score by which a level of risk is kept: of a calibrated pair as it was fitted, but for strange words.
+
+        What is learned would be fitted to the same verdicts that the cut-off is taken from; strange words only raise
+        a chance. A pair that was not calibrated has no other chances than those that it learned.
+        """
+        if self._calibration is None:
+            return self.score
+        return CorrectedScore(self._score, Correction.none(self._correction.familiarity), self.again)
 
     @property
     def again(self) -> float:
@@ -118,10 +129,20 @@ class OnlineLearner:
         upto = int(np.searchsorted(labels, num)) + 1 if num else 0
         key = (level, upto)
         if key not in self._cutoffs:
-            asked = asked_questions(self._calibration.questions if self._calibration else ())
-            questions = [*asked, *decided_questions(self._outcomes[:upto])]
-            self._cutoffs = {key: risk_cutoff(questions, level)}
+            self._cutoffs = {key: risk_cutoff(self._risk_questions(upto), level)}
         return self._cutoffs[key]
+
+    @property
+    def num_unseen(self) -> int:
+        """Of how many questions it is known what came of them, though the score was not fitted to them."""
+        return len(self._risk_questions())
+
+    def _risk_questions(self, upto: int | None = None) -> list[RiskQuestion]:
+        """Return what a cut-off is taken from: chances as ``risk_score`` tells them, before anything was learned."""
+        decided: Iterable[DraftOutcome] = self._outcomes[:upto]
+        if self._calibration is not None:
+            decided = (replace(each, chance=each.told) for each in decided)
+        return [*unseen_questions(self._calibration), *decided_questions(decided)]
 
     def add(self, outcomes: Iterable[DraftOutcome]) -> tuple[str, ...]:
         """Learn what came of drafts, in their order; return the sentences that a user should be told now."""

@@ -2,10 +2,13 @@
 
 The promise: while questions are exchangeable, the share of ALL questions that were kept and would have been turned down
 is at most the asked level, on average over what the cut-off was taken from (Angelopoulos et al. 2022, arXiv:2208.02814,
-theorem 1, for the loss 1{kept and turned down}, which rises with the cut-off). Nothing is promised of the kept ones
-alone, of right answers, or where the questions change. What was kept has a verdict only if the floor's coin asked for
-one, so verdicts count by inverse propensity, each against the mean propensity of all that was decided (the balance
-heuristic, Veach and Guibas 1995). The law (``tests/defer/test_risk.py``): the promise, over splits and over streams.
+theorem 1, for the loss 1{kept and turned down}, which rises with the cut-off). It holds of the chances of one function,
+on questions that this function was not fitted to. The sum of the chances that are kept is bounded as well: by the level
+times the number of questions. Nothing is promised of the kept ones alone, of right answers, or where the questions
+change. What was kept has a verdict only if the floor's coin asked for one, so verdicts count by inverse propensity,
+each against the mean propensity of all that was decided (the balance heuristic, Veach and Guibas 1995). The laws: the
+promise, over splits and over streams (``tests/defer/test_risk.py``), and over draws of labels with a score that is
+fitted to each draw (``tests/tune/test_risk.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.defer.calibration import CalibrationQuestion
+from hybrid.defer.calibration import Calibration
 from hybrid.defer.outcome import DraftOutcome
 
 # Nothing is kept: no chance is that low.
@@ -39,9 +42,9 @@ class RiskQuestion:
 def risk_cutoff(questions: Sequence[RiskQuestion], level: float) -> float:
     """Return the highest chance that may be kept; -1: none. Raises ValueError for a level that is no share.
 
-    >>> asked = [RiskQuestion(i / 100, turned_down=i >= 90) for i in range(100)]
-    >>> risk_cutoff(asked, 0.05), risk_cutoff(asked[:10], 0.05)
-    (0.93, -1.0)
+    >>> asked = [RiskQuestion(i / 1000, turned_down=i >= 90) for i in range(100)]
+    >>> risk_cutoff(asked, 0.05), risk_cutoff(asked, 0.01), risk_cutoff(asked[:10], 0.05)
+    (0.093, 0.044, -1.0)
     """
     if not 0.0 < level < 1.0:
         msg = f"a risk of {level} is no share of questions"
@@ -62,18 +65,20 @@ def risk_cutoff(questions: Sequence[RiskQuestion], level: float) -> float:
     lost = weight(-math.inf if (cutoffs < 0.0).all() else 0.0)
     if lost / (num + 1) > level:
         return KEEP_NOTHING
+    in_order = np.sort(chances)
+    beyond = in_order[np.cumsum(in_order) > level * num][:1]
     for chance in bad:
         lost += weight(float(chance))
         if lost / (num + 1) > level:
-            below = chances[chances < chance]
-            return float(below.max(initial=KEEP_NOTHING))
-    return 1.0
+            beyond = np.append(beyond, chance)
+            break
+    return float(chances[chances < beyond.min()].max(initial=KEEP_NOTHING)) if len(beyond) else 1.0
 
 
-def asked_questions(questions: Iterable[CalibrationQuestion]) -> Iterator[RiskQuestion]:
-    """Take a calibration's questions: each of them was asked about."""
-    for each in questions:
-        yield RiskQuestion(each.chance, each.turned_down)
+def unseen_questions(calibration: Calibration | None) -> Iterator[RiskQuestion]:
+    """Take those of a calibration's questions that its score was not fitted to: each of them was asked about."""
+    for chance, turned_down in () if calibration is None else calibration.unseen:
+        yield RiskQuestion(chance, turned_down)
 
 
 def decided_questions(outcomes: Iterable[DraftOutcome]) -> Iterator[RiskQuestion]:
@@ -86,8 +91,9 @@ def decided_questions(outcomes: Iterable[DraftOutcome]) -> Iterator[RiskQuestion
     for each in outcomes:
         if not each.floor:
             continue
-        own = np.nextafter(each.chance, KEEP_NOTHING) if not each.keeps else 1.0
-        here = RiskQuestion(each.chance, each.turned_down, own if each.cutoff is None else each.cutoff, each.floor)
+        cutoff = 1.0 if each.cutoff is None else each.cutoff
+        own = max(cutoff, each.chance) if each.keeps else min(cutoff, np.nextafter(each.chance, KEEP_NOTHING))
+        here = RiskQuestion(each.chance, each.turned_down, float(own), each.floor)
         if each.after == "start":
             if now is not None:
                 yield now

@@ -14,6 +14,7 @@ a disk that fails is a note; with ``learn`` off nothing is heard or written.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,10 @@ DAY_S = 86_400
 ASKS_ALWAYS = (
     "nothing is known of this pair of models, and {charged}: the cloud is asked every question (--price P/C/O or "
     "--worth has its drafts weighed; hybrid calibrate buys labels)"
+)
+RISK_KEEPS_NOTHING = (
+    "a risk of {risk:g} keeps nothing yet: it is taken from {least} questions or more that the score was not fitted "
+    "to, and {known} are known (hybrid calibrate holds out a fifth of 100 questions or more)"
 )
 
 
@@ -164,8 +169,9 @@ class PairSource:
         abilities = frozenset(get_args(Ability)) if asked.can is None else asked.can.abilities
         unpaced = _worth(asked, pair, prices)
         factor, asks = self._pacing(asked), _asks_always(asked, pair)
+        risk, score = settings.risk, learner.score if settings.risk is None else learner.risk_score
         planner = Planner(
-            score=learner.score,
+            score=score,
             prices=prices,
             worth=unpaced.times(factor),
             unpaced_worth=unpaced if factor < 1.0 else None,
@@ -174,21 +180,23 @@ class PairSource:
             prompt_tokens=len(asked.ids),
             abilities=abilities,
             # A risk is a share of questions: each is decided once, as a whole.
-            stream=settings.stream if settings.risk is None else "whole",
+            stream=settings.stream if risk is None else "whole",
             block=asked.span or block_tokens(settings.patience, asked.ms_per_token),
             # What cannot be scored is not checked at random, and must not count as if it might have been.
             floor=learner.floor if settings.learn and {"score", "write"} <= abilities else 0.0,
             floor_key=floor_coin(settings.seed, asked.ids, len(learner.outcomes)),
             mean_excess=pair.mean_excess,
             kept_share=pair.kept_share,
-            keep_below=KEEP_NOTHING if asks else None if settings.risk is None else learner.risk_cutoff(settings.risk),
+            keep_below=KEEP_NOTHING if asks else None if risk is None else learner.risk_cutoff(risk),
             labels=settings.learn,
-            partition=None if learner.score.concepts is None else self._partition,
+            partition=None if score.concepts is None else self._partition,
         )
         if asked.whole:
             planner = planner.of_whole_answers()
         charged = "the price is not known" if asked.price is None else "nothing is charged"
         notes = pair.tell(ASKS_ALWAYS.format(charged=charged) if asks else None)
+        if risk is not None and (known := learner.num_unseen) < (least := math.ceil(1.0 / risk) - 1):
+            notes = (*notes, RISK_KEEPS_NOTHING.format(risk=risk, least=least, known=known))
         if prices.note and settings.cloud not in {None, *NAMED} and not asks:
             notes = (*notes, prices.note)
         return BoundPlanner(planner, notes, OutcomeListener(planner) if settings.learn else None, pair)

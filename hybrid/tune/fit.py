@@ -2,7 +2,8 @@
 
 Stage 1 (will the draft be turned down?) is logistic, with numpy alone. Stage 2 (where?) is 150 small trees where
 scikit-learn is installed (the extra ``calibrate``), else logistic too. What one stage tells the next, and all that a
-calibration says of its own questions, comes from folds that the question was not in.
+calibration says of its own questions, comes from folds that the question was not in. Of many questions
+a fifth is held out: what the score itself tells of these, unseen, is what a level of risk is taken from.
 
 The law (``tests/tune/test_fit.py``): the same questions give the same calibration to the last bit; exported trees are
 the library's; chances hold (ECE) on questions that have never been seen.
@@ -67,6 +68,8 @@ MOST_TURNED_DOWN = 0.8
 WORTH, SHARE_OF_BILL, WRITTEN = 2.2, 0.5, 4.0
 # Fewer questions than folds cannot be told by folds.
 FEWEST = 10
+# Of so many questions a fifth is held out: twenty are the fewest that a risk of 5 % can be taken from.
+FEWEST_HELD_OUT = 100
 
 
 def fit(
@@ -82,6 +85,8 @@ def fit(
 ) -> Calibration:
     """Fit a score of ``judge`` to questions, and say what it would have told of each of them, unseen.
 
+    Of 100 questions and more a fifth is held out, which the score never sees.
+
     ``critic``: the identity of the critic that has read all drafts; None: what a critic says of them is passed over.
     ``concepts``: the digest of the partition that all drafts have numbers of, likewise.
     ``trees``: use scikit-learn if it is installed. Raises UsageError for fewer than ten questions.
@@ -92,6 +97,26 @@ def fit(
         raise UsageError(msg)
     turned_down = np.array([each.draft.first_rejection is not None for each in questions], dtype=np.float64)
     loss: LossKind = "verdict" if turned_down.mean() < MOST_TURNED_DOWN else "nats"
+    held_out = _draw_folds(len(questions), seed) == (0 if len(questions) >= FEWEST_HELD_OUT else FOLDS)
+    score, *by_folds = _fit_score(
+        [each for each, out in zip(questions, held_out, strict=True) if not out], judge, seed, trees
+    )
+    score = replace(score, critic=critic, concepts=concepts)
+    chances, told = np.zeros(len(questions)), np.zeros(len(questions))
+    chances[~held_out], told[~held_out] = by_folds
+    for i in np.flatnonzero(held_out):
+        signals = questions[i].draft.signals
+        chances[i], told[i] = score.forecast(signals).turned_down, score.excess.of(signals)
+    rows = tuple(_row(each, float(p), float(nats)) for each, p, nats in zip(questions, chances, told, strict=True))
+    unseen = tuple((row.chance, row.turned_down) for row, out in zip(rows, held_out, strict=True) if out)
+    return Calibration(local, cloud, judge, loss, _default_worth(loss, rows), score, rows, unseen)
+
+
+def _fit_score(
+    questions: Sequence[LabelledQuestion], judge: str, seed: int, trees: bool
+) -> tuple[LearnedScore, Floats, Floats]:
+    """Fit a score, and return what it would have told of each question unseen: its chance and its mean excess."""
+    turned_down = np.array([each.draft.first_rejection is not None for each in questions], dtype=np.float64)
     folds = _draw_folds(len(questions), seed)
     log_odds, told = np.zeros(len(questions)), np.zeros(len(questions))
     for fold in range(FOLDS):
@@ -103,10 +128,7 @@ def fit(
     for fold in range(FOLDS):
         bent = _fit_recalibration(log_odds[folds != fold], turned_down[folds != fold])
         chances[folds == fold] = [recalibrated_chance(each, bent) for each in log_odds[folds == fold]]
-    score = _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down))
-    score = replace(score, critic=critic, concepts=concepts)
-    rows = tuple(_row(each, float(p), float(nats)) for each, p, nats in zip(questions, chances, told, strict=True))
-    return Calibration(local, cloud, judge, loss, _default_worth(loss, rows), score, rows)
+    return _assemble(questions, judge, seed, trees, _fit_recalibration(log_odds, turned_down)), chances, told
 
 
 def _read_by(critic: str | None, question: LabelledQuestion, concepts: str | None) -> LabelledQuestion:

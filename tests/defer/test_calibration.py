@@ -16,11 +16,26 @@ KNOWN = Calibration("small", "large", "kl:0.7", "verdict", 2.2, PriorScore("kl:0
 
 
 def test_a_calibration_is_read_as_it_was_written():
-    assert Calibration.from_json(json.loads(json.dumps(KNOWN.to_json()))) == KNOWN
+    unseen = replace(KNOWN, unseen=((0.1 + 0.2, True), (0.0, False)))
+    for known in (KNOWN, unseen):
+        assert Calibration.from_json(json.loads(json.dumps(known.to_json()))) == known
+    assert "unseen" not in KNOWN.to_json(), "a file of an earlier version is written as it was read"
 
 
 @pytest.mark.parametrize(
-    "change", [{"version": 0}, {"loss": "money"}, {"score": {}}, {"questions": [[1]]}, {"worth": None}, {"judge": ...}]
+    "change",
+    [
+        {"unseen": [[0.5]]},
+        {"unseen": [[1.5, True]]},
+        {"unseen": [[0.5, 2]]},
+        {"unseen": 5},
+        {"version": 0},
+        {"loss": "money"},
+        {"score": {}},
+        {"questions": [[1]]},
+        {"worth": None},
+        {"judge": ...},
+    ],
 )
 def test_another_version_or_a_damaged_one_is_not_believed(change):
     kept = {**KNOWN.to_json(), **change}

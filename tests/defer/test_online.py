@@ -1,5 +1,7 @@
 """Everything that is learned is a function of what came of drafts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -156,20 +158,40 @@ def test_before_anything_was_seen_the_prior_pair_tells_which_half_of_the_bill(ma
     assert sum(worth * each > 70.0 for each in PRIOR_SURPRISES) == 4
 
 
-def test_a_risks_cutoff_moves_at_every_fiftieth_label_and_begins_with_the_calibration(make_signals):
+def test_a_risks_cutoff_moves_at_every_fiftieth_label_and_begins_with_what_the_calibration_held_out(make_signals):
+    """What folds told of the other questions is of other functions."""
     questions = tuple(
-        CalibrationQuestion(5, 9, 9, n / 100, turned_down=n % 7 == 0, excess_told=0.0, excess=0.0) for n in range(100)
+        CalibrationQuestion(5, 9, 9, n / 100, turned_down=False, excess_told=0.0, excess=0.0) for n in range(100)
     )
-    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, PRIOR, questions)
-    asked = [RiskQuestion(each.chance, each.turned_down) for each in questions]
+    unseen = tuple((n / 1000, n % 7 == 0) for n in range(100))
+    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, PRIOR, questions, unseen)
+    asked = [RiskQuestion(*each) for each in unseen]
     learner = OnlineLearner(PRIOR, (), calibration)
     first = learner.risk_cutoff(0.05)
     assert first == risk_cutoff(asked, 0.05) > 0
     for number in range(1, RISK_LABELS + 1):
-        learner.add([seen(make_signals, number, True, chance=0.01)])
+        learner.add([seen(make_signals, number, True, told=0.001, chance=0.9)])
         assert (learner.risk_cutoff(0.05) == first) == (number < RISK_LABELS)
-    assert learner.risk_cutoff(0.05) < 0.01
-    assert learner.risk_cutoff(0.9) > 0.9
+    assert learner.risk_cutoff(0.05) < 0.001, "by the score as it was fitted, and not as it was corrected"
+    assert learner.risk_cutoff(0.9) == 1.0
+    assert learner.num_unseen == 150
+    assert OnlineLearner(PRIOR, (), replace(calibration, unseen=())).risk_cutoff(0.05) == KEEP_NOTHING
+
+
+def test_by_a_level_of_risk_a_calibrated_pair_is_decided_as_it_was_fitted_and_strange_words_only_raise_a_chance(
+    make_signals,
+):
+    """What is learned is learned from the verdicts that the cut-off is taken from."""
+    base = PriorWithWords("kl:0.7", chance=0.3)
+    calibration = Calibration("a", "b", "kl:0.7", "verdict", 1.0, base)
+    learner, unknown = OnlineLearner(base, (), calibration), OnlineLearner(base)
+    for each in (learner, unknown):
+        each.add([seen(make_signals, n, told=0.3) for n in range(60)])
+    known = replace(make_signals(1, 9), words=(5, 9))
+    assert learner.risk_score.forecast(known).turned_down == pytest.approx(0.3)
+    assert learner.score.forecast(known).turned_down < 0.25, "verdicts have taught the other score"
+    assert learner.risk_score.forecast(make_signals(999, 9)).turned_down > 0.3
+    assert unknown.risk_score.forecast(known).turned_down == unknown.score.forecast(known).turned_down
 
 
 def test_an_alarm_of_the_floor_is_told_once(make_signals):

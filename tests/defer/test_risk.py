@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid.defer import DraftOutcome
-from hybrid.defer.calibration import CalibrationQuestion
-from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, asked_questions, decided_questions, risk_cutoff
+from hybrid.defer import Calibration, DraftOutcome, PriorScore
+from hybrid.defer.risk import KEEP_NOTHING, RiskQuestion, decided_questions, risk_cutoff, unseen_questions
 
 
 def draw(rng, num):
@@ -17,12 +16,16 @@ def draw(rng, num):
 
 
 def naive_cutoff(chances, bad, level):
-    """The promise of the theorem, tried at every chance; the worst that the next question can do is 1."""
+    """The promise of the theorem, tried at every chance; the worst that the next question can do is 1.
+
+    What is kept must not expect more to be lost than the level allows, either.
+    """
     num = len(chances)
     fits = [
         t
         for t in sorted(chances)
         if (sum(b and c <= t for c, b in zip(chances, bad, strict=True)) + 1) / (num + 1) <= level
+        and sum(c for c in sorted(chances) if c <= t) <= level * num
     ]
     return max(fits, default=KEEP_NOTHING) if 1 / (num + 1) <= level else KEEP_NOTHING
 
@@ -72,15 +75,29 @@ def test_over_streams_in_which_what_is_kept_has_no_verdict_but_the_floors_the_sh
     assert np.mean(kept) > 0.25
 
 
+@pytest.mark.parametrize("level", [0.02, 0.1, 0.4])
+def test_the_sum_of_the_chances_that_are_kept_never_passes_the_level_times_the_questions(level):
+    """Whatever the verdicts were: few of them may have been lucky."""
+    rng, kept = np.random.default_rng(5), 0
+    for num in (60, 200):
+        for lucky in (0.0, 0.3, 1.0):
+            chances = np.round(rng.beta(0.5, 0.6, num), 2)  # with ties
+            bad = rng.random(num) < chances * lucky
+            found = risk_cutoff([RiskQuestion(float(c), bool(b)) for c, b in zip(chances, bad, strict=True)], level)
+            assert chances[chances <= found].sum() <= level * num
+            kept += int((chances <= found).sum())
+    assert kept > 0
+
+
 def test_a_floors_verdict_stands_for_those_that_nobody_looked_at():
     """Two of 40 kept drafts were checked and one was bad: as twenty of 400, in a sample of which all were asked."""
-    kept = [RiskQuestion(0.1, None, 0.5, 0.05)] * 38 + [RiskQuestion(0.1, bad, 0.5, 0.05) for bad in (True, False)]
+    kept = [RiskQuestion(0.01, None, 0.5, 0.05)] * 38 + [RiskQuestion(0.01, bad, 0.5, 0.05) for bad in (True, False)]
     asked = [RiskQuestion(0.9, turned_down=True, cutoff=0.5, floor=0.05)] * 360
     num = 400
-    weight = num / (40 * 0.05 + 360 * 0.05)  # a chance of 0.1 was under every question's cut-off
+    weight = num / (40 * 0.05 + 360 * 0.05)  # a chance of 0.01 was under every question's cut-off
     for level in (0.04, 0.09, 0.11):
         least = (weight + weight) / (num + 1)
-        assert (risk_cutoff([*kept, *asked], level) >= 0.1) == (least <= level)
+        assert (risk_cutoff([*kept, *asked], level) >= 0.01) == (least <= level)
 
 
 def test_a_level_is_a_share_and_of_nothing_nothing_is_kept():
@@ -110,5 +127,16 @@ def test_a_question_is_decided_by_the_highest_chance_of_its_blocks_and_what_foll
     assert third == RiskQuestion(0.2, None, 0.25, 0.05)
     unseen = [replace(each, floor=0.0) for each in outcomes[3:]]
     assert list(decided_questions(unseen)) == [], "no coin could have asked: what was kept has no verdict for certain"
-    [asked] = asked_questions([CalibrationQuestion(3, 4, 5, 0.6, turned_down=True, excess_told=0.0, excess=0.0)])
-    assert asked == RiskQuestion(0.6, turned_down=True)
+
+
+def test_a_calibration_knows_the_questions_that_its_score_was_not_fitted_to_and_an_older_one_none():
+    older = Calibration("a", "b", "kl:0.7", "verdict", 2.2, PriorScore("kl:0.7"))
+    assert [*unseen_questions(None), *unseen_questions(older)] == []
+    assert list(unseen_questions(replace(older, unseen=((0.6, True),)))) == [RiskQuestion(0.6, turned_down=True)]
+
+
+def test_what_a_function_learned_later_would_have_kept_was_kept_or_asked_about_as_it_was():
+    """A chance on the other side of the cut-off that was in force: the decision counts, and not the chance."""
+    kept, asked = decided_questions([outcome(0.6, None, keeps=True, cutoff=0.5), outcome(0.3, True, False, cutoff=0.5)])
+    assert kept.chance <= kept.cutoff
+    assert asked.chance > asked.cutoff

@@ -183,13 +183,24 @@ def test_the_worth_of_an_unknown_pair_is_that_of_half_the_bill_and_the_dial_mult
 
 
 def test_a_risk_keeps_by_its_cut_off_and_a_worth_has_none():
-    keep_calibration(replace(OURS, questions=QUESTIONS * 30))
+    keep_calibration(replace(OURS, unseen=((0.2, False), (0.9, True)) * 30))
     assert bind(source()).planner.keep_below is None
-    assert bind(source(), risk=0.1).planner.keep_below == 0.2, "of 60 questions 30 are kept, and none of them badly"
+    assert bind(source(), risk=0.11).planner.keep_below == 0.2, "of 60 questions 30 are kept, and none of them badly"
+    assert not any("keeps nothing yet" in note for note in bind(source(), risk=0.1).notes)
     assert bind(source(), risk=0.9).planner.keep_below == 1.0
     for stream in ("blocks", "whole", "early"):
         assert bind(source(), risk=0.1, stream=stream).planner.stream == "whole", "the promise is of whole drafts"
     assert bind(PairSource(), risk=0.1).planner.keep_below == -1.0, "nothing is known: nothing is kept"
+
+
+def test_a_calibration_of_an_earlier_version_keeps_nothing_at_a_level_of_risk_and_says_what_is_wanted():
+    """It held no question out: what it told of its own is of functions that nothing is decided by."""
+    keep_calibration(replace(OURS, questions=QUESTIONS * 300))
+    bound = bind(source(), risk=0.02)
+    assert bound.planner.keep_below == -1.0
+    [note] = [note for note in bound.notes if "keeps nothing yet" in note]
+    assert note.startswith("a risk of 0.02 keeps nothing yet: it is taken from 49 questions or more")
+    assert "and 0 are known (hybrid calibrate" in note
 
 
 def test_under_a_days_cap_a_multiple_falls_while_spending_runs_ahead_and_an_amount_rises_too():

@@ -150,7 +150,7 @@ class LearningStream:
         elif choice.amount is not None:
             worth = Worth(amount=choice.amount * worth_factor)
         return Planner(
-            score=learner.score,
+            score=learner.score if choice.risk is None else learner.risk_score,
             prices=prices,
             worth=worth,
             words=question.signals.words,
