@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -24,11 +24,12 @@ from hybrid.run.answer import Answer
 from hybrid.run.composition import SEED_BITS
 from hybrid.run.events import Event, Finished, Started, text_of, thoughts_of
 from hybrid.serve.api_error import ApiError
-from hybrid.serve.asked import Asked, object_of, read_chat, read_completion
+from hybrid.serve.asked import Asked, Read, object_of, read_chat, read_completion
 from hybrid.serve.body import listed
 from hybrid.serve.errors import api_error, internal_error, reason_of
 from hybrid.serve.listening import Listening, Sender, ended, pinged
 from hybrid.serve.logprobs import RowKeeper, TokenScore
+from hybrid.serve.pace import Pace
 from hybrid.serve.relay import relay_reply
 from hybrid.serve.replies import Mode, Shape, TextShape, own_of, usage_of
 from hybrid.serve.served import Served
@@ -51,36 +52,45 @@ async def completions(request: Request) -> Listening:
     return await _reply(request, read_completion, TextShape)
 
 
-def _read(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[dict[str, Any], Asked]:
-    fields = object_of(raw)
-    return fields, read(fields)
-
-
-def _read_long(raw: bytes, read: Callable[[Mapping[str, Any]], Asked]) -> tuple[dict[str, Any], Asked]:
-    """Read a body with nobody looking for garbage meanwhile: all that is made is in use, and looking takes longest."""
+def read_long(raw: bytes, read: Read, pace: Pace) -> tuple[dict[str, Any], Asked]:
+    """Read a body at a pace, with nobody looking for garbage meanwhile: all that is made is in use. Raises ApiError."""
     looks = gc.isenabled()
     gc.disable()
     try:
-        return _read(raw, read)
+        return _read(raw, read, pace)
+    except ApiError as error:
+        raise error.with_traceback(None) from None  # the places that it passed hold all that was read
     finally:
         if looks:
             gc.enable()
 
 
-async def _read_in_turn(
-    served: Served, raw: bytes, read: Callable[[Mapping[str, Any]], Asked]
-) -> tuple[dict[str, Any], Asked]:
+def _read(raw: bytes, read: Read, pace: Pace) -> tuple[dict[str, Any], Asked]:
+    try:
+        fields = object_of(raw, pace.step)
+    finally:
+        pace.rest()
+    asked = read(fields, pace.through)
+    pace.rest()
+    return fields, asked
+
+
+async def _read_in_turn(served: Served, raw: bytes, read: Read) -> tuple[dict[str, Any], Asked]:
     """Read a body: a long one alone, in a thread. Whoever leaves then waits for the thread, so that the next does."""
     if len(raw) <= READ_AT_ONCE:
-        return _read(raw, read)
+        fields = object_of(raw)
+        return fields, read(fields)
     await served.backend.client()  # what is read is held: not beside others while a model is loaded
     async with served.reading:
-        reading = asyncio.create_task(asyncio.to_thread(_read_long, raw, read))
-        await ended(reading)
-        return reading.result()
+        reading = asyncio.create_task(asyncio.to_thread(lambda: read_long(raw, read, Pace())))
+        try:
+            await ended(reading)
+            return reading.result()
+        finally:
+            del reading  # its error would hold this place, and this place the error
 
 
-async def _reply(request: Request, read: Callable[[Mapping[str, Any]], Asked], shape: type[Shape]) -> Listening:
+async def _reply(request: Request, read: Read, shape: type[Shape]) -> Listening:
     """Return an answer that notices when its caller leaves, while its body waits to be read, too."""
     served: Served = request.app.state.served
     raw = await request.body()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hybrid.config import AnswerChoices
 from hybrid.run.conversation import Prompt
@@ -17,6 +17,7 @@ from hybrid.serve.api_error import ApiError
 from hybrid.serve.body import Body
 from hybrid.serve.messages import read_messages
 from hybrid.serve.model_names import HYBRID, policy_named
+from hybrid.serve.pace import Steps
 
 MOST_CHOICES = 8
 MOST_LISTED = 20
@@ -95,13 +96,24 @@ class Asked:
         return self.choices if seed is None or not index else {**self.choices, "seed": seed + index}
 
 
-def object_of(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object that a body holds. Raises ApiError; no time is lost for a body of nothing but brackets."""
+class Read(Protocol):
+    """What reads the fields of a body. ``steps``: how its long lists are gone through. Raises ApiError."""
+
+    def __call__(self, fields: Mapping[str, Any], steps: Steps = iter, /) -> Asked:
+        """Return what is asked."""
+        ...
+
+
+def object_of(raw: bytes, step: Callable[[dict[str, Any]], object] | None = None) -> dict[str, Any]:
+    """Return the JSON object that a body holds. Raises ApiError; no time is lost for a body of nothing but brackets.
+
+    ``step``: called with each object in it, once it is read, and returns it.
+    """
     if raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS:
         said = f"the body has more than {MOST_BRACKETS:,} objects and lists"
         raise ApiError(413, said, code="body_too_long")
     try:
-        found = json.loads(raw)
+        found = json.loads(raw, object_hook=step)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -109,10 +121,10 @@ def object_of(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def read_chat(fields: Mapping[str, Any]) -> Asked:
+def read_chat(fields: Mapping[str, Any], steps: Steps = iter) -> Asked:
     """Read the body of ``/v1/chat/completions``. Raises ApiError."""
     body = Body(fields)
-    conversation = read_messages(body)
+    conversation = read_messages(body, steps)
     model, choices = _shared(body)
     choices |= _template_args(body)
     top, wanted = body.whole("top_logprobs", 0, MOST_LISTED), body.flag("logprobs")
@@ -132,7 +144,7 @@ def read_chat(fields: Mapping[str, Any]) -> Asked:
     )
 
 
-def read_completion(fields: Mapping[str, Any]) -> Asked:
+def read_completion(fields: Mapping[str, Any], _steps: Steps = iter) -> Asked:
     """Read the body of ``/v1/completions``: a text that is continued as it stands. Raises ApiError."""
     body = Body(fields)
     prompt = body.given("prompt")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from hybrid.serve.body import Body
+from hybrid.serve.pace import Steps
 from hybrid.types import Message, Role
 
 # A role whose turn says what a tool returned: that there was a call, the local template could not tell.
@@ -29,13 +30,15 @@ class ReadMessages:
     ignored: tuple[str, ...] = ()
 
 
-def read_messages(body: Body) -> ReadMessages:
-    """Read ``messages``. Raises ApiError."""
+def read_messages(body: Body, steps: Steps = iter) -> ReadMessages:
+    """Read ``messages``, which are gone through by ``steps``. Raises ApiError."""
     found = body.given("messages")
-    if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
+    if not isinstance(found, list) or not found:
         raise body.wrong("messages", "a list of messages, at least one")
     turns, relay, ignored = list[Message](), list[str](), list[str]()
-    for number, each in enumerate(found):
+    for number, each in enumerate(steps(found)):
+        if not isinstance(each, dict):
+            raise body.wrong("messages", "a list of messages, at least one")
         if each.keys() == PLAIN and each["role"] in SPOKEN and isinstance(each["content"], str):
             turns.append(Message(each["role"], each["content"]))  # a tenth of the time of what follows
             continue
@@ -48,7 +51,7 @@ def read_messages(body: Body) -> ReadMessages:
             raise turn.wrong("role", f"one of {', '.join(get_args(Role))}")
         calls = [name for name in ("tool_calls", "function_call") if turn.given(name)]
         relay += [f"messages[].{name}" for name in calls]
-        text, other = _content(turn, each.get("content"), missing=bool(calls))
+        text, other = _content(turn, each.get("content"), steps, missing=bool(calls))
         relay += other
         ignored += [f"messages[].{name}" for name in ECHOED if turn.given(name)]
         ignored += [f"messages[].{name.partition('.')[2]}" for name in turn.rest]
@@ -56,7 +59,7 @@ def read_messages(body: Body) -> ReadMessages:
     return ReadMessages(tuple(turns), tuple(dict.fromkeys(relay)), tuple(dict.fromkeys(ignored)))
 
 
-def _content(turn: Body, content: Any, *, missing: bool) -> tuple[str, list[str]]:
+def _content(turn: Body, content: Any, steps: Steps, *, missing: bool) -> tuple[str, list[str]]:
     """Return a turn's text, and what of it is none. ``missing``: it may say nothing, for it does something."""
     turn.given("content")
     if isinstance(content, str):
@@ -65,11 +68,11 @@ def _content(turn: Body, content: Any, *, missing: bool) -> tuple[str, list[str]
         if missing or turn.given("role") == "assistant":
             return "", []
         raise turn.wrong("content", "a text or a list of parts")
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+    if not isinstance(content, list):
         raise turn.wrong("content", "a text or a list of parts")
     texts, other = list[str](), list[str]()
-    for part in content:
-        kind = part.get("type")
+    for part in steps(content):
+        kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str):
             raise turn.wrong("content", "a list of parts, each with its type")
         if kind not in TEXT_PARTS:
